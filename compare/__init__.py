@@ -1,0 +1,75 @@
+"""Does a custom training loop train like ``model.fit``, and if not, where and why do they part?
+
+A comparison of Keras's ``fit`` with the custom loop of this package, on two logical CPU devices:
+
+>>> import compare
+>>> compare.configure(replicas=2)
+>>> result = compare.run("fashion-mnist-sample", trainers=("fit", "loop"), replicas=2, epochs=1, quiet=True)
+>>> result.verdict
+'identical'
+
+``result.metrics`` is a DataFrame, ``result.path`` the folder with the plot and all files. Your own
+task is a ``compare.Experiment``, your own loop any object with a ``name`` and ``train(run)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.options import Options
+
+if TYPE_CHECKING:
+    from compare.run import Run
+    from compare.session import Result
+    from compare.strategies import configure
+    from compare.trainers.base import Trainer
+    from compare.trainers.custom_loop import CustomLoop
+
+__all__ = ["CustomLoop", "Experiment", "RequestError", "Result", "Run", "Trainer", "configure", "run"]
+
+# Imported when first asked for: TensorFlow takes seconds, and reading reports does without it.
+_LAZY = {
+    "CustomLoop": "compare.trainers.custom_loop",
+    "Result": "compare.session",
+    "Run": "compare.run",
+    "Trainer": "compare.trainers.base",
+    "configure": "compare.strategies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'compare' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Result:
+    """Train an experiment with two or more trainers and compare what they did.
+
+    Does all that the command does, with the same files. May be called many times in one process.
+
+    Args:
+        experiment: a built-in experiment's name, ``FILE.py[:ATTR]``, or an ``Experiment``.
+        **options: the command's options by name (``trainers``, ``strategy``, ``replicas``, ``epochs``,
+            ``batch_size``, ``seed``, ``train_examples``, ``reports``, ``name``, ``data_dir``, ``quiet``);
+            see ``compare.options.Options``.
+
+    Returns:
+        The verdict, the metrics and the folder.
+
+    Raises:
+        RequestError: where the command would exit with status 2.
+
+    The process's random seeds are set and op determinism is switched on (see ``configure``).
+    """
+    try:
+        request = Options(experiment=experiment, **options)
+    except TypeError as error:
+        raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
+    from compare.session import carry_out, claim_folder, new_console
+
+    return carry_out(request, claim_folder(request), new_console(request))

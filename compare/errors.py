@@ -1,0 +1,8 @@
+"""The one exception that means "the request is wrong", as opposed to "the program is"."""
+
+
+class RequestError(ValueError):
+    """A request that cannot be carried out: one line that says what is wrong and what to do.
+
+    The command prints it to stderr and exits with status 2; ``compare.run`` raises it.
+    """

@@ -1,0 +1,84 @@
+"""The task of TensorFlow's tutorial "Custom training with tf.distribute.Strategy"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.errors import RequestError
+from compare.experiment import Experiment
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def build_model() -> tf.keras.Model:
+    """The tutorial's CNN: images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    import tensorflow as tf
+
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Conv2D(32, 3, activation="relu"),
+            tf.keras.layers.MaxPooling2D(),
+            tf.keras.layers.Conv2D(64, 3, activation="relu"),
+            tf.keras.layers.MaxPooling2D(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(64, activation="relu"),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+
+
+def build_loss() -> tf.keras.losses.Loss:
+    import tensorflow as tf
+
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def build_optimizer() -> tf.keras.optimizers.Optimizer:
+    import tensorflow as tf
+
+    return tf.keras.optimizers.Adam()
+
+
+def build_metrics() -> list[tf.keras.metrics.Metric]:
+    import tensorflow as tf
+
+    return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def prepare(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """uint8 ``[batch, 28, 28]`` to float32 ``[batch, 28, 28, 1]`` in [0, 1]."""
+    import tensorflow as tf
+
+    return tf.cast(images[..., tf.newaxis], tf.float32) / 255.0, labels
+
+
+def fashion_mnist(data_dir: Path | None) -> Experiment:
+    """Fashion-MNIST, 60,000 training and 10,000 validation images; see ``compare.data``."""
+    return _experiment("fashion-mnist", locate_fashion_mnist(data_dir))
+
+
+def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
+    """The embedded sample of 6,000 and 1,000 images, which needs no file from anywhere."""
+    if data_dir is not None:
+        raise RequestError(
+            "--data-dir has no use with fashion-mnist-sample, which is part of the package: "
+            "leave it out, or ask for --experiment fashion-mnist"
+        )
+    return _experiment("fashion-mnist-sample", sample_source())
+
+
+def _experiment(name: str, source: Source) -> Experiment:
+    return Experiment(
+        name=name,
+        load_data=lambda: read_fashion_mnist(source),
+        build_model=build_model,
+        build_loss=build_loss,
+        build_optimizer=build_optimizer,
+        build_metrics=build_metrics,
+        prepare=prepare,
+        data_source=source.description,
+        notes=(source.description,) if source.sample and name == "fashion-mnist" else (),
+    )

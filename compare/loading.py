@@ -1,0 +1,125 @@
+"""From what a user names to the object: built-in experiments and trainers, and those in their own files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.experiments import BUILT_IN as EXPERIMENTS
+from compare.options import Options
+from compare.trainers.base import Trainer
+
+TRAINERS = {
+    "fit": "compare.trainers.keras_fit:KerasFit",
+    "loop": "compare.trainers.custom_loop:CustomLoop",
+    "tutorial": "compare.trainers.tutorial:Tutorial",
+}
+
+
+def load_experiment(options: Options) -> Experiment:
+    """The experiment that the options name.
+
+    Raises:
+        RequestError: when there is no such experiment.
+    """
+    wanted = options.experiment
+    if isinstance(wanted, str) and wanted in EXPERIMENTS:
+        return EXPERIMENTS[wanted](options.data_dir)
+    if options.data_dir is not None:
+        raise RequestError("--data-dir is for built-in experiments; one of your own finds its data itself")
+    if not isinstance(wanted, str):
+        found = wanted
+    elif is_file(wanted):
+        path, _, attribute = wanted.partition(":")
+        found = _attribute(_file_module(Path(path)), attribute or "experiment", path)
+    else:
+        raise RequestError(
+            f"--experiment {wanted}: unknown; there are {', '.join(EXPERIMENTS)}, or FILE.py[:ATTR] for your own"
+        )
+    if not isinstance(found, Experiment):
+        raise RequestError(f"{wanted} is a {type(found).__name__}, not a compare.Experiment")
+    return found
+
+
+def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
+    """The trainers that the options name, each with a name of its own: a second ``fit`` is ``fit-2``.
+
+    Raises:
+        RequestError: when one does not exist or is no trainer.
+    """
+    loaded: list[tuple[str, Trainer]] = []
+    for wanted in options.trainers:
+        trainer = _trainer(wanted)
+        name, number = str(trainer.name), 1
+        while name in [taken for taken, _ in loaded]:
+            number += 1
+            name = f"{trainer.name}-{number}"
+        loaded.append((name, trainer))
+    return loaded
+
+
+def is_file(wanted: str) -> bool:
+    """Whether a name means a Python file, with or without an attribute."""
+    return wanted.partition(":")[0].endswith(".py")
+
+
+def _trainer(wanted: str | Trainer) -> Trainer:
+    found: Any = wanted
+    if isinstance(wanted, str):
+        source, _, attribute = TRAINERS.get(wanted, wanted).partition(":")
+        if not attribute:
+            raise RequestError(
+                f"--trainers {wanted}: unknown; there are {', '.join(TRAINERS)}, or FILE.py:ATTR or "
+                "package.module:ATTR for your own"
+            )
+        module = _file_module(Path(source)) if is_file(wanted) else _module(source)
+        found = _attribute(module, attribute, source)
+    if isinstance(found, type):
+        found = found()
+    if not (hasattr(found, "name") and callable(getattr(found, "train", None))):
+        raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
+    return found  # type: ignore[no-any-return]
+
+
+def _attribute(module: Any, attribute: str, source: str) -> Any:
+    if not hasattr(module, attribute):
+        raise RequestError(f"{source} has no {attribute!r}: name one of its attributes after the colon")
+    return getattr(module, attribute)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RequestError(f"{name} cannot be imported: {error}") from None
+
+
+def _file_module(path: Path) -> Any:
+    if not path.is_file():
+        raise RequestError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Files may import their neighbours, as when Python itself runs them.
+    sys.path.append(str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RequestError(f"{path} cannot be imported: {describe(error, path)}") from error
+    return module
+
+
+def describe(error: BaseException, path: Path | None = None) -> str:
+    """An exception in one line, with the deepest line of the user's own file where it passed through."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    place, traceback = "", error.__traceback__
+    while traceback is not None:
+        if path is not None and traceback.tb_frame.f_code.co_filename == str(path):
+            place = f" (line {traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return text + place

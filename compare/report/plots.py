@@ -1,0 +1,332 @@
+"""The picture of a run, ``comparison.png``: every trainer's curves, how far apart they are, and the verdict."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
+from matplotlib.patheffects import AbstractPathEffect, Stroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, replace_file
+
+DPI = 150
+MAX_METRICS = 4
+ROUNDING = 2.0**-24, 2.0**-23
+"""The relative distance of neighbouring float32 numbers, at its smallest and at its largest."""
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart. The reference is a broad pale
+# band, the candidates are thin and dark and lie on top of it: coinciding curves all stay visible.
+PALE = "#56B4E9"
+DARK = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2")
+DASHES = ("-", (0, (3, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (7, 2)))
+MARKERS = ("o", "s", "^", "D", "v")
+GREY = "#666666"
+VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C24E00"}
+
+Values = dict[int, float]
+"""Epoch to value; a value that is missing is absent."""
+Run = tuple[str, int]
+"""A trainer and a seed."""
+Curves = dict[Run, dict[str, Values]]
+
+
+def draw(folder: Path) -> Path:
+    """Write ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
+
+    Raises:
+        RecordError: when ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
+    """
+    rows = read_metrics(folder / "metrics.csv")
+    if not rows:
+        raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
+    run, verdict = (read_json(path) if path.exists() else {} for path in (folder / "run.json", folder / "verdict.json"))
+    content = io.BytesIO()
+    figure(rows, {"title": folder.name, **run}, verdict).savefig(content, format="png")
+    replace_file(folder / "comparison.png", content.getvalue())
+    return folder / "comparison.png"
+
+
+def figure(rows: Sequence[Mapping[str, str]], run: Mapping[str, Any], verdict: Mapping[str, Any]) -> Figure:
+    """The picture of a run.
+
+    Args:
+        rows: the rows of ``metrics.csv``, at least one.
+        run: the content of ``run.json``; its "title" and "notes" are used.
+        verdict: the content of ``verdict.json``, or nothing.
+    """
+    curves = _curves(rows)
+    trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
+    if verdict.get("reference") in trainers:  # first, whatever order they ran in
+        trainers.sort(key=lambda trainer: trainer != verdict["reference"])
+    columns = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
+    metrics = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
+    metrics.sort(key=lambda name: name != "loss")
+    shown, left_out = metrics[:MAX_METRICS], metrics[MAX_METRICS:]
+    notes = [str(note) for note in run.get("notes") or ()]
+    if left_out:
+        notes.append(f"Not drawn, see metrics.csv: {', '.join(left_out)}")
+
+    panels = max(len(shown), 1)
+    width = 3.6 + (6.2, 4.8, 4.4, 4.2)[panels - 1] * panels
+    fig = Figure(dpi=DPI)
+    FigureCanvasAgg(fig)
+    body = 7 + max(len(trainers) - 6, 0)  # room for the legend
+    left = _header(fig, width, str(run.get("title") or ""), verdict, notes, body)
+    fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, left - 0.005), w_pad=0.08, h_pad=0.08))
+    widths = [(width - 3.6) / panels] * panels + [3.6]
+    axes = fig.subplots(2, panels + 1, squeeze=False, width_ratios=widths, height_ratios=[3, 2.3])
+    last = max(int(row["epoch"]) for row in rows)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.set_xlim(0.5, last + 0.5)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
+        ax.set_xlabel("epoch")
+    for top, bottom, name in zip(*axes[:, :-1], shown, strict=False):
+        _draw_curves(top, curves, trainers, name)
+        _draw_gaps(bottom, curves, trainers, name)
+    if not shown:
+        axes[0, 0].set_title("no metrics were reported", loc="left")
+    _draw_seconds(axes[1, -1], curves, trainers)
+    validation = any(name.startswith("val_") for name in columns)
+    crosses = any(line.get_marker() == "x" for ax in axes.flat for line in ax.lines)
+    _legend(axes[0, -1], trainers, validation, crosses)
+    return fig
+
+
+def _curves(rows: Sequence[Mapping[str, str]]) -> Curves:
+    curves: Curves = {}
+    for run in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
+        mine = [row for row in rows if (row["trainer"], int(row["seed"])) == run]
+        curves[run] = {}
+        for name in list(mine[0])[2:]:  # "epoch" among them: it says which epochs there are
+            texts = {int(row["epoch"]): row[name] for row in mine if row[name]}
+            # float32 is written with as few digits as tell it apart from its neighbours: a gap in the
+            # last place comes out right only when the text is read back as float32.
+            single = all(str(np.float32(text)) == text for text in texts.values())
+            curves[run][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
+    return curves
+
+
+def _style(trainers: Sequence[str], trainer: str, hollow: bool) -> dict[str, Any]:
+    """How a trainer's line looks, filled for training or hollow for validation."""
+    number = trainers.index(trainer)
+    if number == 0:
+        outline = Stroke(linewidth=8, foreground=PALE)
+        effects: list[AbstractPathEffect] = [outline, Stroke(linewidth=5, foreground="white")] if hollow else [outline]
+        # The dot makes a single epoch visible, of which a line alone has no length.
+        dot = {"marker": "o", "markersize": 1, "solid_capstyle": "round"}
+        return {"color": PALE, "linewidth": 8, "path_effects": effects, "zorder": 2.1, **dot}
+    k = (number - 1) % len(DARK)
+    return {  # narrower the later, so that candidates that coincide nest
+        "color": DARK[k],
+        "linestyle": DASHES[k],
+        "linewidth": max(1.8 - 0.3 * k, 1.0),
+        "marker": MARKERS[k],
+        "markersize": max(6.5 - 1.2 * k, 3.0),
+        "markerfacecolor": "white" if hollow else DARK[k],
+        "zorder": 3 + 0.1 * k,
+    }
+
+
+def _line(ax: Axes, values: Values, style: dict[str, Any], label: str, shift: float = 0) -> None:
+    epochs = range(min(values), max(values) + 1)  # an epoch without a value interrupts the line
+    y = [values.get(epoch, math.nan) for epoch in epochs]
+    if len(epochs) > 15 and style["markersize"] > 1:
+        style["markersize"] *= 0.6
+    y = [value if math.isfinite(value) else math.nan for value in y]
+    ax.plot([epoch + shift for epoch in epochs], y, label=_plain(label), clip_on=False, **style)
+
+
+def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
+    unit = " (fraction of examples)" if metric == "accuracy" else ""
+    ax.set_title(_plain(_wrap(metric, 40)), loc="left", fontweight="bold")
+    ax.set_ylabel(_plain(_wrap(metric, 40) + unit))
+    finite = []
+    for (trainer, _), mine in curves.items():
+        for name in (f"val_{metric}", metric):
+            values = mine.get(name, {})
+            if values:
+                _line(ax, values, _style(trainers, trainer, name != metric), f"{trainer} {name}")
+            finite += [value for value in values.values() if math.isfinite(value)]
+            crosses = [epoch for epoch, value in values.items() if not math.isfinite(value)]
+            _draw_crosses(ax, crosses, 1 - 0.05 * trainers.index(trainer), trainers, trainer)
+    if finite and min(finite) > 0 and max(finite) > 1000 * min(finite):
+        ax.set_yscale("log")  # or a run that blew up would press all others flat
+
+
+def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Sequence[str], trainer: str) -> None:
+    """Mark epochs for which there is no number to draw, at the panel's upper edge."""
+    if epochs:
+        colour = _style(trainers, trainer, False)["color"]
+        edge = ax.get_xaxis_transform()
+        y = [height] * len(epochs)
+        ax.plot(epochs, y, "x", color=colour, markeredgewidth=2, transform=edge, clip_on=False, zorder=5)
+
+
+def gap(ours: float | None, theirs: float | None) -> float | None:
+    """The absolute difference, as the verdict counts it; None when there is none to speak of."""
+    if ours is None or theirs is None:
+        return None
+    if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
+        return 0.0
+    return abs(ours - theirs) if math.isfinite(ours - theirs) else None
+
+
+def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
+    series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
+    gaps, sizes = [], []
+    for (trainer, seed), mine in curves.items():
+        reference = curves.get((trainers[0], seed))
+        if trainer == trainers[0] or reference is None:
+            continue
+        for name in (metric, f"val_{metric}"):
+            ours, theirs = reference.get(name, {}), mine.get(name, {})
+            sizes += [abs(v) for v in (*ours.values(), *theirs.values()) if math.isfinite(v) and v]
+            both = [e for e in sorted(reference["epoch"].keys() & mine["epoch"].keys()) if e in ours or e in theirs]
+            values = {epoch: gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
+            # Side by side, since equal trainers' gaps would all lie on one spot.
+            shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
+            known = {epoch: value for epoch, value in values.items() if value is not None}
+            if known:
+                _line(ax, known, _style(trainers, trainer, name != metric), f"{trainer} {name}", shift)
+            _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
+            gaps += list(values.values())
+    numbers = [value for value in gaps if value]
+    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
+    low = max(low, high / 1000)
+    floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
+    top = 10.0 ** math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3)
+    # A logarithmic axis that has a zero: linear below anything there is to see, logarithmic above.
+    ax.set_yscale("symlog", linthresh=floor, linscale=1)
+    ax.set_ylim(-floor / 3, top)
+    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
+    step = math.ceil(len(decades) / 6)
+    ax.yaxis.set_major_locator(FixedLocator([0, *(10.0**decade for decade in decades[::step])]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0"))
+    ax.yaxis.set_minor_locator(FixedLocator([]))
+    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
+    ax.spines["bottom"].set_visible(False)
+    ax.set_ylabel("|candidate − reference|")
+    ax.set_title("gap to the reference, epoch by epoch", loc="left", fontsize=10)
+    equal = bool(gaps) and all(value == 0 for value in gaps)
+    labels = {
+        math.sqrt(low * high): "float32\nrounding",
+        0: "exactly\nequal" + (" in\nall epochs" if equal else ""),
+    }
+    for y, text in labels.items():  # beside the panel, where no curve can run through them
+        ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+
+
+def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
+    for (trainer, _), mine in curves.items():
+        if mine["seconds"]:
+            _line(ax, mine["seconds"], _style(trainers, trainer, False), f"{trainer} seconds")
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("seconds per epoch")
+    ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)
+
+
+def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool) -> None:
+    rows: list[Artist] = []
+    for trainer in trainers:
+        role = " (reference)" if trainer == trainers[0] else ""
+        rows.append(TextArea(_plain(_wrap(trainer + role, 36, 2)), textprops={"fontweight": "bold"}))
+        kinds = {"training": False, "validation": True} if validation else {"training": False}
+        cells = [_key(_style(trainers, trainer, hollow), kind) for kind, hollow in kinds.items()]
+        rows.append(HPacker(pad=0, sep=10, children=cells))
+    if crosses:
+        cross = {"color": GREY, "linestyle": "", "marker": "x", "markeredgewidth": 2}
+        rows.append(_key(cross, "missing, NaN or infinite"))
+    ax.set_axis_off()
+    box = AnchoredOffsetbox("upper left", child=VPacker(pad=0, sep=5, children=rows), frameon=False, pad=0, borderpad=0)
+    box.set_in_layout(False)
+    ax.add_artist(box)
+
+
+def _key(style: Mapping[str, Any], text: str) -> HPacker:
+    area = DrawingArea(44, 12)
+    area.add_artist(Line2D([4, 40], [6, 6], **{**style, "marker": ""}))
+    if style.get("markersize") != 1:
+        area.add_artist(Line2D([22], [6], **style))
+    return HPacker(pad=0, sep=4, align="center", children=[area, TextArea(text)])
+
+
+def _header(
+    fig: Figure, width: float, title: str, verdict: Mapping[str, Any], notes: Sequence[str], body: float
+) -> float:
+    """Size the figure and write title, verdict and notes on it; the share of its height that is left below."""
+    word = str(verdict.get("verdict") or "no verdict")
+    said = sentences(verdict)
+    if len(said) > 4:
+        said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
+    blocks = [  # text, font size, style
+        (_wrap(title, int(width * 7)), 16, {"fontweight": "bold"}),
+        ("\n".join(_wrap(text, int(width * 9.5 - 22)) for text in said), 12.5, {}),
+        *((_wrap(f"Note: {note}", int(width * 9.5)), 11, {"color": "#8A3A00", "fontweight": "bold"}) for note in notes),
+    ]
+    heights = [(text.count("\n") + 1) * size * 1.3 / 72 + 0.1 for text, size, _ in blocks]
+    height = 0.15 + sum(heights) + 0.1 + body
+    fig.set_size_inches(width, height)
+    down, left = 0.15, 0.2
+    for number, ((text, size, style), tall) in enumerate(zip(blocks, heights, strict=True)):
+        place = {"y": 1 - down / height, "va": "top", "fontsize": size, "linespacing": 1.25}
+        indent = left
+        if number == 1:  # the word itself on its colour, the sentences beside it
+            box = {"boxstyle": "round,pad=0.25", "facecolor": VERDICT_COLOURS.get(word, GREY), "linewidth": 0}
+            pill = fig.text((left + 0.05) / width, s=_plain(word), color="white", fontweight="bold", bbox=box, **place)
+            indent = pill.get_window_extent().x1 / fig.dpi + 0.2
+        fig.text(indent / width, s=_plain(text), **place, **style)
+        down += tall
+    return 1 - (down + 0.1) / height
+
+
+def sentences(verdict: Mapping[str, Any]) -> list[str]:
+    """What ``verdict.json`` says of each candidate, in words."""
+    reference = verdict.get("reference", "the reference")
+    said = []
+    for comparison in verdict.get("comparisons", ()):
+        candidate = comparison.get("candidate", "the candidate")
+        training, reporting = comparison.get("training") or {}, comparison.get("reporting") or {}
+        first = training.get("first_difference")
+        if training.get("reason"):
+            said.append(f"{candidate}: {training['reason']}")
+        elif training.get("verdict") == "identical":
+            text = f"{candidate} trained bit for bit like {reference}"
+            if reporting.get("verdict") == "different":
+                gaps = reporting.get("metrics") or {}
+                text += f" but reported another {', '.join(n for n, g in gaps.items() if g.get('max_gap') != 0)}"
+            said.append(text)
+        elif first:
+            step = first.get("step")
+            at = "at the end of" if step is None else "before" if step == 0 else "at"
+            said.append(
+                f"{candidate} parts from {reference} {at} epoch {first['epoch']}" + (f", step {step}" if step else "")
+            )
+        else:
+            said.append(f"{candidate} against {reference}")
+    return list(dict.fromkeys(said))
+
+
+def _wrap(text: str, width: int, lines: int = 3) -> str:
+    return "\n".join(textwrap.wrap(text, width, max_lines=lines, placeholder=" …"))
+
+
+def _plain(text: str) -> str:
+    """The text as Matplotlib must be given it to draw it as it stands: dollars would begin a formula."""
+    return text.replace("$", r"\$")

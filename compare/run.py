@@ -1,0 +1,196 @@
+"""Run: one trainer, one seed, one strategy on one experiment, and all that a trainer gets to see."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.fingerprints import Fingerprinter
+from compare.pipeline import Examples, regular_bounds, shuffled
+from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
+
+
+class TrainerError(RequestError):
+    """A trainer that does not keep the contract: what it did, and what to do instead."""
+
+
+@dataclass
+class Task:
+    """What all runs of one comparison share: experiment, data, strategy, initial weights.
+
+    Attributes:
+        experiment: what is trained.
+        train: the training examples.
+        validation: the validation examples.
+        strategy: the strategy that every trainer runs under.
+        global_batch_size: examples per optimizer step, over all replicas.
+        initial_weights: by seed, what the first model built with that seed began with.
+    """
+
+    experiment: Experiment
+    train: Examples
+    validation: Examples
+    strategy: tf.distribute.Strategy
+    global_batch_size: int
+    initial_weights: dict[int, list[np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch, the short last one included."""
+        return math.ceil(self.train.count / self.global_batch_size)
+
+
+class Run:
+    """What a trainer trains: model, data and strategy come from here, and its records go here.
+
+    Attributes:
+        strategy: the ``tf.distribute.Strategy`` to train under.
+        global_batch_size: examples per optimizer step, over all replicas; the last batch of an
+            epoch may be shorter.
+        epochs: the epochs to train, numbered from 1; a resumed run starts later.
+    """
+
+    def __init__(self, task: Task, *, seed: int, epochs: range, sinks: Sequence[Sink] = ()) -> None:
+        self.strategy = task.strategy
+        self.global_batch_size = task.global_batch_size
+        self.epochs = epochs
+        self._task, self._seed, self._sinks = task, seed, sinks
+        self._fingerprint: Fingerprinter | None = None
+        self._initial_taken = False
+        self._epoch, self._step = epochs[0], 0
+        self._began = time.perf_counter()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every epoch has been reported."""
+        return self._epoch > self.epochs[-1]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way."""
+        return self._epoch
+
+    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, tf.keras.losses.Loss, list[Any]]:
+        """Build model, optimizer, loss and metrics under the strategy's scope.
+
+        Every run with the same seed gets the same initial weights. The optimizer is built too, with
+        its slots: made inside a replica they fail under Keras 3, or differ between replicas.
+
+        The process's random seeds (Python's, NumPy's and TensorFlow's) are set to the run's seed.
+
+        Returns:
+            (model, optimizer, loss, metrics), the last a list.
+        """
+        experiment = self._task.experiment
+        tf.keras.backend.clear_session()
+        tf.keras.utils.set_random_seed(self._seed)
+        with self.strategy.scope():
+            model = experiment.build_model()
+            self._give_inputs(model)
+            optimizer = experiment.build_optimizer()
+            loss = experiment.build_loss()
+            metrics = list(experiment.build_metrics())
+            variables = [*model.trainable_weights, *model.non_trainable_weights]
+            if not variables:
+                raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
+            initial = self._task.initial_weights.setdefault(
+                self._seed, [np.array(variable.numpy()) for variable in variables]
+            )
+            for variable, value in zip(variables, initial, strict=True):
+                variable.assign(value)
+            optimizer.build(model.trainable_variables)
+        self._fingerprint = Fingerprinter(self.strategy, variables)
+        self._initial_taken = False
+        self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
+        return model, optimizer, loss, metrics
+
+    def _give_inputs(self, model: tf.keras.Model) -> None:
+        """Call a model that does not know its input yet on a symbolic one, which makes its weights."""
+        if model.built and model.weights:
+            return
+        x, *_ = self._task.train.batches(None, [(0, 1)]).element_spec
+        model(tf.nest.map_structure(lambda spec: tf.keras.Input(spec.shape[1:], dtype=spec.dtype), x))
+
+    def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
+        """The training examples of one epoch: a ``tf.data.Dataset`` of global batches, undistributed.
+
+        Args:
+            epoch: any epoch, at any time; a scalar tensor will do, so that
+                ``tf.data.Dataset.range(first, last + 1).flat_map(run.train_dataset)`` is all epochs.
+        """
+        if not self._initial_taken and self._fingerprint is not None and tf.executing_eagerly():
+            # Not in build(): weights that a trainer changes before it starts count as initial.
+            self._initial_taken = True
+            self._emit_fingerprint(INITIAL)
+            self._began = time.perf_counter()
+        order = shuffled(self._task.train.count, self._seed, epoch)
+        return self._task.train.batches(order, regular_bounds(self._task.train.count, self.global_batch_size))
+
+    def validation_dataset(self) -> tf.data.Dataset:
+        """The validation examples in fixed order: a ``tf.data.Dataset`` of global batches, undistributed."""
+        count = self._task.validation.count
+        return self._task.validation.batches(None, regular_bounds(count, self.global_batch_size))
+
+    def end_step(self) -> None:
+        """Say that an optimizer step has been made.
+
+        Raises:
+            TrainerError: when called while a ``tf.function`` is traced, or before ``build``.
+        """
+        if not tf.executing_eagerly():
+            raise TrainerError(
+                "end_step was called inside a tf.function, where it runs once, while tracing, and not "
+                "after every step: call it from Python, or not at all if a whole epoch is one function"
+            )
+        self._step += 1
+        self._emit_fingerprint(self._step)
+
+    def end_epoch(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Report an epoch's metrics.
+
+        Args:
+            epoch: the epoch that ended, from 1.
+            logs: metric name to Python or NumPy float, named as in Keras's History.
+
+        Raises:
+            TrainerError: for an epoch out of turn, a value that is no number, or before ``build``.
+        """
+        seconds = time.perf_counter() - self._began
+        if epoch not in self.epochs or epoch != self._epoch:
+            raise TrainerError(
+                f"end_epoch was called for epoch {epoch} where epoch {self._epoch} of "
+                f"{self.epochs[0]}..{self.epochs[-1]} was due: call it once per epoch, in order"
+            )
+        try:
+            values = {str(name): float(value) for name, value in logs.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise TrainerError(f"end_epoch takes a dict of metric name to float: {error}") from None
+        # As people read them, whatever the order of the dict: loss first, validation last.
+        names = sorted(values, key=lambda name: (name.startswith("val_"), name.removeprefix("val_") != "loss"))
+        self._emit_fingerprint(EPOCH_END)
+        assert self._fingerprint is not None
+        examples_per_second = self._task.train.count / seconds
+        self._emit(
+            EpochRecord(
+                epoch, {name: values[name] for name in names}, seconds, examples_per_second, self._fingerprint.weights()
+            )
+        )
+        self._epoch, self._step = epoch + 1, 0
+        self._began = time.perf_counter()
+
+    def _emit_fingerprint(self, step: int) -> None:
+        if self._fingerprint is None:
+            raise TrainerError("run.build() must be called before training: the weights it gives are compared")
+        self._emit(StepRecord(self._epoch, step, *self._fingerprint()))
+
+    def _emit(self, record: AnyRecord) -> None:
+        for sink in self._sinks:
+            sink(record)

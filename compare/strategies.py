@@ -1,0 +1,74 @@
+"""From a name to a ``tf.distribute`` strategy, and the devices that it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from compare.errors import RequestError
+
+
+def configure(replicas: int | None = None) -> None:
+    """Set up this process for runs with up to ``replicas`` replicas; call it before using TensorFlow.
+
+    Without a GPU the replicas are logical CPU devices, which TensorFlow makes only before its first
+    operation. Op determinism is switched on (``tf.config.experimental.enable_op_determinism``): from
+    here on random operations need a seed. Threads are left as they are, and recorded with each run.
+
+    Args:
+        replicas: how many devices to provide; None leaves the devices as they are.
+
+    Raises:
+        RequestError: when there are fewer devices and no more can be made.
+    """
+    tf.config.experimental.enable_op_determinism()
+    if replicas is None or len(devices()) >= replicas:
+        return
+    if tf.config.list_physical_devices("GPU"):
+        raise RequestError(f"--replicas {replicas}: this machine has {len(devices())} GPUs; ask for at most that many")
+    try:
+        # One entry per logical device; they share the processor's threads.
+        cpu, *_ = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    except RuntimeError:
+        raise RequestError(
+            f"{replicas} replicas were asked for, and TensorFlow, already in use in this process, has "
+            f"{len(devices())} device(s): call compare.configure(replicas={replicas}) before anything else"
+        ) from None
+
+
+def devices() -> list[str]:
+    """The names of the devices that replicas can run on: all GPUs, else all logical CPUs.
+
+    Asking for logical devices starts TensorFlow's runtime, so configured ones are counted instead.
+    """
+    for kind in ("GPU", "CPU"):
+        found = tf.config.list_physical_devices(kind)
+        if found:
+            logical = [tf.config.get_logical_device_configuration(device) or [None] for device in found]
+            return [f"{kind}:{i}" for i in range(sum(len(each) for each in logical))]
+    raise RequestError("TensorFlow sees no CPU and no GPU here")
+
+
+def make(name: str, replicas: int | None) -> tf.distribute.Strategy:
+    """Make a strategy.
+
+    Args:
+        name: one of ``compare.options.STRATEGIES``.
+        replicas: how many; None for all visible devices (one, where the strategy has one only).
+
+    Raises:
+        RequestError: when the devices do not suffice.
+    """
+    available = devices()
+    if replicas is not None and replicas > len(available):
+        raise RequestError(f"--replicas {replicas}: there are {len(available)} devices; ask for at most that many")
+    chosen = available[: replicas or len(available)]
+    makers: dict[str, Any] = {
+        "default": tf.distribute.get_strategy,
+        "one-device": lambda: tf.distribute.OneDeviceStrategy(chosen[0]),
+        "mirrored": lambda: tf.distribute.MirroredStrategy(chosen),
+        "central-storage": lambda: tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen),
+    }
+    return makers[name]()

@@ -1,0 +1,248 @@
+"""What the records of two runs say about each other; plain data in, plain data out, no TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.records import EPOCH_END, INITIAL, Record
+
+IDENTICAL = "identical"
+ALIKE = "alike"
+INCONCLUSIVE = "inconclusive"
+NOT_COMPARABLE = "not-comparable"
+DIFFERENT = "different"
+
+FROM_BEST = (IDENTICAL, ALIKE, INCONCLUSIVE, NOT_COMPARABLE, DIFFERENT)
+EXIT_STATUS = {IDENTICAL: 0, ALIKE: 0, DIFFERENT: 1, INCONCLUSIVE: 3, NOT_COMPARABLE: 3}
+
+
+def worst(verdicts: Sequence[str | None]) -> str:
+    """The worst of several verdicts; None, "nothing could tell", does not count."""
+    return max((v for v in verdicts if v is not None), key=FROM_BEST.index, default=INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs part: the optimizer step (None: seen only when the epoch had ended)."""
+
+    epoch: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """Whether two runs computed the same weights.
+
+    Attributes:
+        verdict: the verdict on the weights alone.
+        max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
+            both runs finished, in the weights' own unit; None when it is unknown or not a number.
+        first_difference: the first optimizer step after which a weight differs.
+        steps: how many optimizer steps were compared, weight for weight.
+        variables: the variables that differ at ``first_difference``, with an estimate of how far
+            (the Euclidean norm of the difference).
+        reason: why there is no verdict; empty when there is one.
+    """
+
+    verdict: str
+    max_weight_gap: float | None
+    first_difference: Difference | None
+    steps: int
+    variables: tuple[tuple[str, float | None], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class MetricGap:
+    """The largest absolute difference of one reported metric, and the epoch it was reported for.
+
+    ``max_gap`` is None where one side did not report the metric, or only one reported a number.
+    """
+
+    max_gap: float | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Whether two runs reported the same numbers; the verdict is None where nothing could tell."""
+
+    verdict: str | None
+    metrics: dict[str, MetricGap]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One candidate held against the reference."""
+
+    candidate: str
+    training: Training
+    reporting: Reporting
+
+    @property
+    def verdict(self) -> str:
+        return worst([self.training.verdict, self.reporting.verdict])
+
+
+def compare_records(reference: Record, candidate: Record) -> Comparison:
+    """Hold one record against another, bit for bit."""
+    training = compare_training(reference, candidate)
+    return Comparison(candidate.trainer, training, compare_reporting(reference, candidate, training))
+
+
+def compare_training(reference: Record, candidate: Record) -> Training:
+    """Compare all weights after every step that both runs took, and find the first that differ."""
+    if not (moved(reference) or moved(candidate)):
+        return Training(INCONCLUSIVE, None, None, 0, reason="neither side's training moved a single weight")
+    if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
+        return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
+    ours, theirs = _by_place(reference.steps), _by_place(candidate.steps)
+    if not (_has_steps(ours) and _has_steps(theirs)):  # one side never says where its steps end
+        ours, theirs = _epoch_ends(ours), _epoch_ends(theirs)
+    for place in sorted(ours.keys() | theirs.keys(), key=_in_time):
+        if place not in ours or place not in theirs:
+            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), 0)
+        differing = _differing(ours[place], theirs[place])
+        if differing.any():
+            names = [v.name for v in reference.variables]
+            gaps = _estimated_gaps(ours[place], theirs[place])
+            variables = tuple((names[i], gaps[i]) for i in np.flatnonzero(differing))
+            steps = sum(place[1] > INITIAL for place in ours.keys() & theirs.keys())
+            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, variables)
+    return Training(IDENTICAL, 0.0, None, sum(step > INITIAL for _, step in ours))
+
+
+def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
+    """Compare the reported numbers bit for bit.
+
+    Where the weights differ, different numbers say nothing about reporting: the verdict is None.
+    """
+    metrics = metric_gaps(reference, candidate)
+    if training.verdict != IDENTICAL:
+        return Reporting(None, metrics)
+    same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in metrics.values())
+    return Reporting(IDENTICAL if same else DIFFERENT, metrics)
+
+
+def moved(record: Record) -> bool:
+    """Whether training changed any weight: an untrained model is never "identical"."""
+    steps = record.steps
+    return len(steps) > 0 and bool((steps["hashes"] != steps["hashes"][0]).any())
+
+
+def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
+    """The largest gap of every metric that either side reported, over the epochs both finished."""
+    gaps: dict[str, MetricGap] = {}
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        ours, theirs = reference.logs[epoch], candidate.logs[epoch]
+        for name in [*ours, *(name for name in theirs if name not in ours)]:
+            gap = _gap(ours.get(name), theirs.get(name))
+            known = gaps.get(name)
+            if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
+                gaps[name] = MetricGap(gap, epoch)
+    return gaps
+
+
+def _gap(ours: float | None, theirs: float | None) -> float | None:
+    if ours is None or theirs is None:
+        return None
+    if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
+        return 0.0
+    gap = abs(ours - theirs)
+    return gap if math.isfinite(gap) else None
+
+
+def max_weight_gap(reference: Record, candidate: Record) -> float | None:
+    """The largest absolute difference of any weight at any epoch's end; None when it is unknown."""
+    largest: float | None = None
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        ours, theirs = reference.weights(epoch), candidate.weights(epoch)
+        if ours is None or theirs is None:
+            continue
+        for a, b in zip(ours, theirs, strict=True):
+            gap = np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
+            if not np.isfinite(gap):
+                return None
+            largest = max(largest or 0.0, float(gap))
+    return largest
+
+
+Place = tuple[int, int]
+
+
+def _by_place(steps: np.ndarray) -> dict[Place, np.void]:
+    return {(int(row["epoch"]), int(row["step"])): row for row in steps}
+
+
+def _has_steps(places: dict[Place, np.void]) -> bool:
+    return any(step > INITIAL for _, step in places)
+
+
+def _epoch_ends(places: dict[Place, np.void]) -> dict[Place, np.void]:
+    return {place: row for place, row in places.items() if place[1] in (INITIAL, EPOCH_END)}
+
+
+def _in_time(place: Place) -> tuple[int, float]:
+    epoch, step = place
+    return epoch, math.inf if step == EPOCH_END else step
+
+
+def _difference(place: Place) -> Difference:
+    epoch, step = place
+    return Difference(epoch, None if step == EPOCH_END else step)
+
+
+def _differing(ours: np.void, theirs: np.void) -> np.ndarray:
+    """Which variables differ: bool ``[variables]``.
+
+    With equally many replicas each is compared with its peer. With 1 against N, all N copies must
+    equal the one.
+    """
+    a, b = ours["hashes"], theirs["hashes"]
+    if a.shape != b.shape:
+        a, b = a[:, :, np.newaxis], b[:, np.newaxis, :]
+    return np.asarray((a != b).reshape(len(a), -1).any(axis=1))
+
+
+def _estimated_gaps(ours: np.void, theirs: np.void) -> list[float | None]:
+    """Per variable the root mean square of the projected differences, which estimates their norm."""
+    gaps = np.sqrt(np.mean((ours["projections"] - theirs["projections"]) ** 2, axis=1))
+    return [float(gap) if np.isfinite(gap) else None for gap in gaps]
+
+
+def as_json(reference: str, comparisons: Sequence[Comparison], **extra: Any) -> dict[str, Any]:
+    """The content of ``verdict.json``."""
+    return {
+        "schema": 1,
+        "verdict": worst([comparison.verdict for comparison in comparisons]),
+        "reference": reference,
+        **extra,
+        "comparisons": [_comparison_json(comparison) for comparison in comparisons],
+    }
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    training, reporting = comparison.training, comparison.reporting
+    first = training.first_difference
+    return {
+        "candidate": comparison.candidate,
+        "verdict": comparison.verdict,
+        "training": {
+            "verdict": training.verdict,
+            "max_weight_gap": training.max_weight_gap,
+            "first_difference": None if first is None else {"epoch": first.epoch, "step": first.step},
+            "steps_compared": training.steps,
+            "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
+            **({"reason": training.reason} if training.reason else {}),
+        },
+        "reporting": {
+            "verdict": reporting.verdict,
+            "metrics": {name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in reporting.metrics.items()},
+        },
+        "causes": [],
+    }
