@@ -21,7 +21,7 @@ from compare.experiment import Experiment
 from compare.options import Options
 
 if TYPE_CHECKING:
-    from compare.run import Run
+    from compare.runs import Run
     from compare.session import Result
     from compare.strategies import configure
     from compare.trainers.base import Trainer
@@ -33,7 +33,7 @@ __all__ = ["CustomLoop", "Experiment", "RequestError", "Result", "Run", "Trainer
 _LAZY = {
     "CustomLoop": "compare.trainers.custom_loop",
     "Result": "compare.session",
-    "Run": "compare.run",
+    "Run": "compare.runs",
     "Trainer": "compare.trainers.base",
     "configure": "compare.strategies",
 }

@@ -19,13 +19,13 @@ from rich.console import Console
 
 from compare.errors import RequestError
 from compare.options import Options
-from compare.records import MetricsFile, Recorder, read_json, read_records, write_json
+from compare.records import MetricsFile, Recorder, read_json, read_metrics, read_records, write_json
 from compare.verdict import EXIT_STATUS, as_json, compare_records
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from compare.run import Task
+    from compare.runs import Task
     from compare.trainers.base import Trainer
 
 
@@ -46,7 +46,12 @@ class Result:
         """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN."""
         import pandas as pd
 
-        return pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
+        frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
+        whole = {"seed": int, "epoch": int}
+        # Not read_csv: depending on pandas's version its floats are off by one in the last place.
+        return frame.replace("", np.nan).astype(
+            {name: whole.get(name, float) for name in frame.columns if name != "trainer"}
+        )
 
     @property
     def details(self) -> dict[str, Any]:
@@ -136,7 +141,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
 
 def _prepare(options: Options, experiment: Any) -> Task:
     from compare import pipeline, strategies
-    from compare.run import Task
+    from compare.runs import Task
 
     train, validation = pipeline.load(experiment)
     if options.train_examples is not None:
@@ -158,7 +163,7 @@ def _prepare(options: Options, experiment: Any) -> Task:
 
 
 def _train(name: str, trainer: Trainer, options: Options, task: Task, recorder: Recorder, console: Console) -> None:
-    from compare.run import Run, TrainerError
+    from compare.runs import Run, TrainerError
     from compare.terminal import TrainerProgress
 
     epochs = range(1, options.epochs + 1)

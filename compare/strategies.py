@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -68,7 +69,22 @@ def make(name: str, replicas: int | None) -> tf.distribute.Strategy:
     makers: dict[str, Any] = {
         "default": tf.distribute.get_strategy,
         "one-device": lambda: tf.distribute.OneDeviceStrategy(chosen[0]),
-        "mirrored": lambda: tf.distribute.MirroredStrategy(chosen),
+        "mirrored": lambda: _mirrored(chosen),
         "central-storage": lambda: tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen),
     }
     return makers[name]()
+
+
+_collective_key_bases = itertools.count(100_000, 100_000)
+
+
+def _mirrored(chosen: list[str]) -> tf.distribute.Strategy:
+    """A MirroredStrategy that can follow others in the same process.
+
+    Strategies number their all-reduce groups from the same key, and TensorFlow remembers the size
+    and shapes of each: a second strategy dies of "Shape mismatch in the collective instance". The
+    way out is that of TensorFlow's own tests, ``distribute/strategy_combinations.py``.
+    """
+    own_keys = {"_collective_key_base": next(_collective_key_bases)}
+    strategy = type("MirroredStrategy", (tf.distribute.MirroredStrategy,), own_keys)
+    return strategy(chosen)

@@ -1,4 +1,4 @@
-"""The picture of a run, ``comparison.png``: every trainer's curves, how far apart they are, and the verdict."""
+"""The picture of a run, ``comparison.png``: every trainer's curves, their distance, and the verdict."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
-from matplotlib.patheffects import AbstractPathEffect, Stroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, replace_file
+from compare.verdict import FROM_BEST
 
 DPI = 150
 MAX_METRICS = 4
@@ -41,6 +41,8 @@ Values = dict[int, float]
 Run = tuple[str, int]
 """A trainer and a seed."""
 Curves = dict[Run, dict[str, Values]]
+HeaderTexts = tuple[str, str, Sequence[str], Sequence[str]]
+"""Title, verdict, sentences and notes."""
 
 
 def draw(folder: Path) -> Path:
@@ -52,7 +54,8 @@ def draw(folder: Path) -> Path:
     rows = read_metrics(folder / "metrics.csv")
     if not rows:
         raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
-    run, verdict = (read_json(path) if path.exists() else {} for path in (folder / "run.json", folder / "verdict.json"))
+    paths = folder / "run.json", folder / "verdict.json"
+    run, verdict = (read_json(path) if path.exists() else {} for path in paths)
     content = io.BytesIO()
     figure(rows, {"title": folder.name, **run}, verdict).savefig(content, format="png")
     replace_file(folder / "comparison.png", content.getvalue())
@@ -84,7 +87,11 @@ def figure(rows: Sequence[Mapping[str, str]], run: Mapping[str, Any], verdict: M
     fig = Figure(dpi=DPI)
     FigureCanvasAgg(fig)
     body = 7 + max(len(trainers) - 6, 0)  # room for the legend
-    left = _header(fig, width, str(run.get("title") or ""), verdict, notes, body)
+    said = sentences(verdict)
+    if len(said) > 4:
+        said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
+    texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), said, notes
+    left = _header(fig, width, body, texts)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, left - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
     axes = fig.subplots(2, panels + 1, squeeze=False, width_ratios=widths, height_ratios=[3, 2.3])
@@ -117,39 +124,43 @@ def _curves(rows: Sequence[Mapping[str, str]]) -> Curves:
             texts = {int(row["epoch"]): row[name] for row in mine if row[name]}
             # float32 is written with as few digits as tell it apart from its neighbours: a gap in the
             # last place comes out right only when the text is read back as float32.
-            single = all(str(np.float32(text)) == text for text in texts.values())
+            with np.errstate(over="ignore"):
+                single = all(str(np.float32(text)) == text for text in texts.values())
             curves[run][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
     return curves
 
 
-def _style(trainers: Sequence[str], trainer: str, hollow: bool) -> dict[str, Any]:
-    """How a trainer's line looks, filled for training or hollow for validation."""
+def _layers(trainers: Sequence[str], trainer: str, hollow: bool, many: bool = False) -> list[dict[str, Any]]:
+    """How a trainer's line is drawn, layer by layer: filled for training, hollow for validation."""
     number = trainers.index(trainer)
     if number == 0:
-        outline = Stroke(linewidth=8, foreground=PALE)
-        effects: list[AbstractPathEffect] = [outline, Stroke(linewidth=5, foreground="white")] if hollow else [outline]
-        # The dot makes a single epoch visible, of which a line alone has no length.
-        dot = {"marker": "o", "markersize": 1, "solid_capstyle": "round"}
-        return {"color": PALE, "linewidth": 8, "path_effects": effects, "zorder": 2.1, **dot}
+        # The dot makes a lone epoch visible, of which a line has no length.
+        dot = {"marker": "o", "markeredgewidth": 0, "solid_capstyle": "round"}
+        band = {"color": PALE, "linewidth": 9, "markersize": 9, "zorder": 2.1, **dot}
+        core = {"color": "white", "linewidth": 6, "markersize": 6, "zorder": 2.2, **dot}
+        return [band, core] if hollow else [band]
     k = (number - 1) % len(DARK)
-    return {  # narrower the later, so that candidates that coincide nest
+    line = {  # narrower the later, so that candidates that coincide nest
         "color": DARK[k],
         "linestyle": DASHES[k],
         "linewidth": max(1.8 - 0.3 * k, 1.0),
         "marker": MARKERS[k],
-        "markersize": max(6.5 - 1.2 * k, 3.0),
+        "markersize": max(5.8 - 0.8 * k, 3.2) * (0.65 if many else 1),
         "markerfacecolor": "white" if hollow else DARK[k],
         "zorder": 3 + 0.1 * k,
     }
+    return [line]
 
 
-def _line(ax: Axes, values: Values, style: dict[str, Any], label: str, shift: float = 0) -> None:
-    epochs = range(min(values), max(values) + 1)  # an epoch without a value interrupts the line
-    y = [values.get(epoch, math.nan) for epoch in epochs]
-    if len(epochs) > 15 and style["markersize"] > 1:
-        style["markersize"] *= 0.6
-    y = [value if math.isfinite(value) else math.nan for value in y]
-    ax.plot([epoch + shift for epoch in epochs], y, label=_plain(label), clip_on=False, **style)
+def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name: str, shift: float = 0) -> None:
+    """Draw one column of ``metrics.csv``, or its gap; an epoch without a number interrupts the line."""
+    epochs = range(min(values), max(values) + 1)
+    numbers = [values.get(epoch, math.nan) for epoch in epochs]
+    y = [number if math.isfinite(number) else math.nan for number in numbers]
+    label = f"{trainer} {name}"
+    for layer in _layers(trainers, trainer, name.startswith("val_"), many=len(epochs) > 15):
+        ax.plot([epoch + shift for epoch in epochs], y, label=label, clip_on=False, **layer)
+        label = "_core"
 
 
 def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
@@ -161,7 +172,7 @@ def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str)
         for name in (f"val_{metric}", metric):
             values = mine.get(name, {})
             if values:
-                _line(ax, values, _style(trainers, trainer, name != metric), f"{trainer} {name}")
+                _line(ax, values, trainers, trainer, name)
             finite += [value for value in values.values() if math.isfinite(value)]
             crosses = [epoch for epoch, value in values.items() if not math.isfinite(value)]
             _draw_crosses(ax, crosses, 1 - 0.05 * trainers.index(trainer), trainers, trainer)
@@ -172,13 +183,13 @@ def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str)
 def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Sequence[str], trainer: str) -> None:
     """Mark epochs for which there is no number to draw, at the panel's upper edge."""
     if epochs:
-        colour = _style(trainers, trainer, False)["color"]
+        colour = _layers(trainers, trainer, hollow=False)[0]["color"]
         edge = ax.get_xaxis_transform()
         y = [height] * len(epochs)
         ax.plot(epochs, y, "x", color=colour, markeredgewidth=2, transform=edge, clip_on=False, zorder=5)
 
 
-def gap(ours: float | None, theirs: float | None) -> float | None:
+def _gap(ours: float | None, theirs: float | None) -> float | None:
     """The absolute difference, as the verdict counts it; None when there is none to speak of."""
     if ours is None or theirs is None:
         return None
@@ -197,32 +208,32 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
         for name in (metric, f"val_{metric}"):
             ours, theirs = reference.get(name, {}), mine.get(name, {})
             sizes += [abs(v) for v in (*ours.values(), *theirs.values()) if math.isfinite(v) and v]
-            both = [e for e in sorted(reference["epoch"].keys() & mine["epoch"].keys()) if e in ours or e in theirs]
-            values = {epoch: gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
+            both = sorted(reference["epoch"].keys() & mine["epoch"].keys() & (ours.keys() | theirs.keys()))
+            values = {epoch: _gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
             # Side by side, since equal trainers' gaps would all lie on one spot.
             shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
             known = {epoch: value for epoch, value in values.items() if value is not None}
             if known:
-                _line(ax, known, _style(trainers, trainer, name != metric), f"{trainer} {name}", shift)
+                _line(ax, known, trainers, trainer, name, shift)
             _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
             gaps += list(values.values())
     numbers = [value for value in gaps if value]
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
     floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
-    top = 10.0 ** math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3)
+    top = 10.0 ** min(math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3), 308)
     # A logarithmic axis that has a zero: linear below anything there is to see, logarithmic above.
     ax.set_yscale("symlog", linthresh=floor, linscale=1)
     ax.set_ylim(-floor / 3, top)
     decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
     step = math.ceil(len(decades) / 6)
     ax.yaxis.set_major_locator(FixedLocator([0, *(10.0**decade for decade in decades[::step])]))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0"))
+    ax.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
     ax.yaxis.set_minor_locator(FixedLocator([]))
     ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
     ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
     ax.spines["bottom"].set_visible(False)
-    ax.set_ylabel("|candidate − reference|")
+    ax.set_ylabel("|candidate \N{MINUS SIGN} reference|")
     ax.set_title("gap to the reference, epoch by epoch", loc="left", fontsize=10)
     equal = bool(gaps) and all(value == 0 for value in gaps)
     labels = {
@@ -236,8 +247,8 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
 def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
     for (trainer, _), mine in curves.items():
         if mine["seconds"]:
-            _line(ax, mine["seconds"], _style(trainers, trainer, False), f"{trainer} seconds")
-    ax.set_ylim(bottom=0)
+            _line(ax, mine["seconds"], trainers, trainer, "seconds")
+    ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
     ax.set_ylabel("seconds per epoch")
     ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)
 
@@ -245,47 +256,47 @@ def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
 def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool) -> None:
     rows: list[Artist] = []
     for trainer in trainers:
-        role = " (reference)" if trainer == trainers[0] else ""
-        rows.append(TextArea(_plain(_wrap(trainer + role, 36, 2)), textprops={"fontweight": "bold"}))
+        role = "reference" if trainer == trainers[0] else "candidate"
+        rows.append(TextArea(_plain(_wrap(f"{role}: {trainer}", 32)), textprops={"fontsize": 9, "fontweight": "bold"}))
         kinds = {"training": False, "validation": True} if validation else {"training": False}
-        cells = [_key(_style(trainers, trainer, hollow), kind) for kind, hollow in kinds.items()]
+        cells = [_key(_layers(trainers, trainer, hollow), kind) for kind, hollow in kinds.items()]
         rows.append(HPacker(pad=0, sep=10, children=cells))
     if crosses:
         cross = {"color": GREY, "linestyle": "", "marker": "x", "markeredgewidth": 2}
-        rows.append(_key(cross, "missing, NaN or infinite"))
+        rows.append(_key([cross], "missing, NaN or infinite"))
     ax.set_axis_off()
-    box = AnchoredOffsetbox("upper left", child=VPacker(pad=0, sep=5, children=rows), frameon=False, pad=0, borderpad=0)
-    box.set_in_layout(False)
+    packed = VPacker(pad=0, sep=5, children=rows)
+    place: dict[str, Any] = {"bbox_to_anchor": (-0.1, 1), "bbox_transform": ax.transAxes}
+    box = AnchoredOffsetbox("upper left", child=packed, frameon=False, borderpad=0, **place)
+    box.set_in_layout(False)  # or a long one would squeeze the panels
     ax.add_artist(box)
 
 
-def _key(style: Mapping[str, Any], text: str) -> HPacker:
-    area = DrawingArea(44, 12)
-    area.add_artist(Line2D([4, 40], [6, 6], **{**style, "marker": ""}))
-    if style.get("markersize") != 1:
-        area.add_artist(Line2D([22], [6], **style))
-    return HPacker(pad=0, sep=4, align="center", children=[area, TextArea(text)])
+def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
+    area = DrawingArea(40, 12)
+    for layer in layers:
+        area.add_artist(Line2D([5, 20, 35], [6, 6, 6], markevery=[1], **layer))
+    return HPacker(pad=0, sep=3, align="center", children=[area, TextArea(text, textprops={"fontsize": 9})])
 
 
-def _header(
-    fig: Figure, width: float, title: str, verdict: Mapping[str, Any], notes: Sequence[str], body: float
-) -> float:
-    """Size the figure and write title, verdict and notes on it; the share of its height that is left below."""
-    word = str(verdict.get("verdict") or "no verdict")
-    said = sentences(verdict)
-    if len(said) > 4:
-        said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
-    blocks = [  # text, font size, style
+def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float:
+    """Size the figure and write title, verdict and notes on it.
+
+    Returns the share of the figure's height, from below, that is left for the panels: ``body`` inches.
+    """
+    title, word, said, notes = texts
+    blocks: list[tuple[str, float, dict[str, Any]]] = [
         (_wrap(title, int(width * 7)), 16, {"fontweight": "bold"}),
         ("\n".join(_wrap(text, int(width * 9.5 - 22)) for text in said), 12.5, {}),
-        *((_wrap(f"Note: {note}", int(width * 9.5)), 11, {"color": "#8A3A00", "fontweight": "bold"}) for note in notes),
     ]
+    bold = {"color": "#8A3A00", "fontweight": "bold"}
+    blocks += [(_wrap(f"Note: {note}", int(width * 9.5)), 11, bold) for note in notes]
     heights = [(text.count("\n") + 1) * size * 1.3 / 72 + 0.1 for text, size, _ in blocks]
     height = 0.15 + sum(heights) + 0.1 + body
     fig.set_size_inches(width, height)
     down, left = 0.15, 0.2
     for number, ((text, size, style), tall) in enumerate(zip(blocks, heights, strict=True)):
-        place = {"y": 1 - down / height, "va": "top", "fontsize": size, "linespacing": 1.25}
+        place: dict[str, Any] = {"y": 1 - down / height, "va": "top", "fontsize": size, "linespacing": 1.25}
         indent = left
         if number == 1:  # the word itself on its colour, the sentences beside it
             box = {"boxstyle": "round,pad=0.25", "facecolor": VERDICT_COLOURS.get(word, GREY), "linewidth": 0}
@@ -297,10 +308,10 @@ def _header(
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """What ``verdict.json`` says of each candidate, in words."""
+    """What ``verdict.json`` says of each candidate, in words, the worst first."""
     reference = verdict.get("reference", "the reference")
     said = []
-    for comparison in verdict.get("comparisons", ()):
+    for comparison in sorted(verdict.get("comparisons", ()), key=_severity, reverse=True):
         candidate = comparison.get("candidate", "the candidate")
         training, reporting = comparison.get("training") or {}, comparison.get("reporting") or {}
         first = training.get("first_difference")
@@ -310,17 +321,21 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
             text = f"{candidate} trained bit for bit like {reference}"
             if reporting.get("verdict") == "different":
                 gaps = reporting.get("metrics") or {}
-                text += f" but reported another {', '.join(n for n, g in gaps.items() if g.get('max_gap') != 0)}"
+                names = [name for name, gap in gaps.items() if gap.get("max_gap") != 0]
+                text += f" but reported another {', '.join(names) or 'number of epochs'}"
             said.append(text)
         elif first:
             step = first.get("step")
-            at = "at the end of" if step is None else "before" if step == 0 else "at"
-            said.append(
-                f"{candidate} parts from {reference} {at} epoch {first['epoch']}" + (f", step {step}" if step else "")
-            )
+            when = "at the end of" if step is None else "before" if step == 0 else "at"
+            where = f"epoch {first['epoch']}" + (f", step {step}" if step else "")
+            said.append(f"{candidate} parts from {reference} {when} {where}")
         else:
-            said.append(f"{candidate} against {reference}")
+            said.append(f"{candidate} against {reference}: {comparison.get('verdict')}")
     return list(dict.fromkeys(said))
+
+
+def _severity(comparison: Mapping[str, Any]) -> int:
+    return FROM_BEST.index(comparison["verdict"]) if comparison.get("verdict") in FROM_BEST else len(FROM_BEST)
 
 
 def _wrap(text: str, width: int, lines: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from compare.run import Run
+    from compare.runs import Run
 
 
 class Trainer(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.run import Run
+from compare.runs import Run
 
 
 class CustomLoop:
@@ -104,15 +104,15 @@ class CustomLoop:
         # Loss.call gives one value per example. Loss.__call__ would reduce them itself, differently
         # in Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
         per_example = self.loss.call(y, predictions)
-        # Weights multiply, and the division is by the number of examples, not by their sum.
-        # Without global_batch_size this divides by replicas x *this* replica's examples, which is
-        # what fit does. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count
-        # too little.
-        loss = tf.nn.compute_average_loss(per_example, sample_weight=sample_weight)
-        # Gradients are summed over replicas, so that each adds its share of the regularization only.
-        if self.model.losses:
-            loss += tf.add_n(self.model.losses) / self.strategy.num_replicas_in_sync
-        return loss
+        if sample_weight is not None:
+            per_example *= tf.cast(sample_weight, per_example.dtype)
+        # The mean over *this* replica's examples, with the sum of weights nowhere in it: that is what
+        # fit takes. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
+        mean = tf.reduce_sum(per_example) / tf.cast(tf.size(per_example), per_example.dtype)
+        # Gradients are summed over replicas, so each contributes its share only, also of the
+        # regularization. Times 1/3 rounds differently from divided by 3, and fit multiplies.
+        share = 1.0 / self.strategy.num_replicas_in_sync
+        return mean * share + sum(loss * share for loss in self.model.losses)
 
     def _update_metrics(
         self, x: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: tf.Tensor | None, loss: tf.Tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.run import Run
+from compare.runs import Run
 
 
 class KerasFit:

@@ -1,4 +1,4 @@
-"""Run: one trainer, one seed, one strategy on one experiment, and all that a trainer gets to see."""
+"""A run: one trainer, one seed, one strategy on one experiment, and all that a trainer gets to see."""
 
 from __future__ import annotations
 

@@ -1,0 +1,317 @@
+"""What the picture of a run must show, and what it must never make up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics
+from compare.report import plots
+from compare.verdict import Comparison, Difference, MetricGap, Reporting, Training, as_json
+
+Logs = Sequence[Mapping[str, float]]
+LOOP = [{"loss": 0.75, "accuracy": 0.5, "val_loss": 0.8}, {"loss": 0.5, "accuracy": 0.625, "val_loss": 0.7}]
+
+
+def rows(folder: Path, **trainers: Logs) -> list[dict[str, str]]:
+    """The rows of a metrics.csv that the product itself wrote."""
+    metrics = MetricsFile(folder / "metrics.csv")
+    for trainer, epochs in trainers.items():
+        for epoch, logs in enumerate(epochs, start=1):
+            metrics.append(trainer, 0, EpochRecord(epoch, logs, 10.0 / epoch, 100.0))
+    return read_metrics(folder / "metrics.csv")
+
+
+def panel(fig: Figure, metric: str) -> tuple[Axes, Axes]:
+    """The curves and the gaps of one metric."""
+    side_by_side = len(fig.axes) // 2
+    (found,) = [i for i, ax in enumerate(fig.axes) if ax.get_title(loc="left") == plots._plain(metric)]
+    return fig.axes[found], fig.axes[found + side_by_side]
+
+
+def line(ax: Axes, label: str) -> Line2D:
+    (found,) = [line for line in ax.lines if line.get_label() == label]
+    return found
+
+
+def y(ax: Axes, label: str) -> list[float]:
+    return [float(value) for value in np.asarray(line(ax, label).get_ydata())]
+
+
+def drawn_texts(fig: Figure) -> list[Text]:
+    return [text for text in fig.findobj(Text) if isinstance(text, Text) and text.get_text().strip()]
+
+
+def words(fig: Figure) -> str:
+    return "\n".join(text.get_text() for text in drawn_texts(fig)).replace(r"\$", "$")
+
+
+def verdict(*comparisons: Comparison) -> dict[str, Any]:
+    return as_json("fit", comparisons)
+
+
+IDENTICAL = Training("identical", 0.0, None, 938)
+SAME = Comparison("loop", IDENTICAL, Reporting("identical", {}))
+PARTS = Comparison("tutorial", Training("different", 0.1, Difference(1, 938), 938), Reporting(None, {}))
+
+
+def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> None:
+    other = [{**logs, "loss": logs["loss"] + 0.25} for logs in LOOP]
+    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=other), {}, {})
+    curves, gaps = panel(fig, "loss")
+    assert y(curves, "fit loss") == y(curves, "loop loss") == [0.75, 0.5]
+    assert y(curves, "tutorial loss") == [1.0, 0.75]
+    assert y(curves, "loop val_loss") == pytest.approx([0.8, 0.7])
+    assert list(line(curves, "fit loss").get_xdata()) == [1, 2]  # type: ignore[arg-type]
+    assert y(gaps, "tutorial loss") == [0.25, 0.25]
+    assert y(fig.axes[-1], "loop seconds") == [10.0, 5.0]
+
+
+def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:
+    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, scan=LOOP), {}, {})
+    curves, _ = panel(fig, "loss")
+    lines = [line(curves, f"{trainer} loss") for trainer in ("fit", "loop", "scan")]
+    assert [a.get_zorder() < b.get_zorder() for a, b in itertools.pairwise(lines)] == [True, True]
+    sizes = [(item.get_linewidth(), item.get_markersize() + item.get_markeredgewidth()) for item in lines]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len({item.get_marker() for item in lines[1:]} | {lines[0].get_color()}) == 3
+    hollow = line(curves, "loop val_loss")
+    assert hollow.get_markerfacecolor() == "white" != lines[1].get_markerfacecolor()
+
+
+def test_the_reference_comes_first_whatever_ran_first(tmp_path: Path) -> None:
+    other = [{**logs, "loss": 0.25} for logs in LOOP]
+    fig = plots.figure(rows(tmp_path, loop=other, fit=LOOP), {}, verdict(SAME))
+    curves, gaps = panel(fig, "loss")
+    assert line(curves, "fit loss").get_linewidth() > line(curves, "loop loss").get_linewidth()
+    assert y(gaps, "loop loss") == [0.5, 0.25]
+
+
+def test_a_gap_of_zero_lies_on_the_marked_baseline_and_the_smallest_other_does_not(tmp_path: Path) -> None:
+    near = [LOOP[0], {**LOOP[1], "loss": float(np.nextafter(np.float32(0.5), np.float32(1)))}]
+    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=near), {}, {})
+    fig.canvas.draw()
+    _, gaps = panel(fig, "loss")
+    assert y(gaps, "loop loss") == [0.0, 2.0**-24]
+    zero, one = gaps.transData.transform([(1, 0.0), (1, 2.0**-24)])[:, 1]
+    frame = gaps.get_window_extent()
+    assert frame.y0 < zero < one - 0.1 * frame.height
+    ticks = dict(zip(gaps.get_yticks(), (text.get_text() for text in gaps.get_yticklabels()), strict=True))
+    assert ticks[0] == "0"
+    assert "exactly\nequal" in words(fig)
+    assert "all epochs" not in "".join(text.get_text() for text in gaps.texts)
+    (band,) = gaps.patches
+    box = band.get_path().get_extents(band.get_patch_transform())
+    assert box.y0 <= 2.0**-24 <= box.y1, "a last place of float32 lies in the band"
+
+
+def test_runs_that_report_the_same_are_said_to_be_equal_in_all_epochs(tmp_path: Path) -> None:
+    _, gaps = panel(plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {}), "accuracy")
+    assert any("all epochs" in text.get_text() for text in gaps.texts)
+
+
+def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path) -> None:
+    fit = [{"loss": 0.5, "val_loss": 0.5}, {"loss": 0.5}, {"loss": 0.25}, {"loss": 0.5}]
+    loop = [{"loss": 0.5}, {"loss": math.nan}, {"loss": math.inf}, {"loss": 0.5}]
+    fig = plots.figure(rows(tmp_path, fit=fit, loop=loop), {}, {})
+    curves, gaps = panel(fig, "loss")
+    assert y(curves, "loop loss") == pytest.approx([0.5, math.nan, math.nan, 0.5], nan_ok=True)
+    assert y(curves, "fit val_loss") == [0.5]
+    assert y(gaps, "loop loss") == pytest.approx([0, math.nan, math.nan, 0], nan_ok=True)
+    assert not [item for item in gaps.lines if item.get_label() == "loop val_loss"]
+    marks = [np.asarray(item.get_xdata()) for item in gaps.lines if item.get_marker() == "x"]
+    crosses = [round(float(x)) for mark in marks for x in mark]
+    assert sorted(crosses) == [1, 2, 3]
+    assert "missing, NaN or infinite" in words(fig)
+    assert "all epochs" not in words(fig)
+    low, high = curves.get_ylim()
+    assert 0.2 < low < high < 0.6
+
+
+def test_both_not_a_number_is_no_gap_as_in_the_verdict(tmp_path: Path) -> None:
+    lost = [{"loss": math.nan}, {"loss": math.inf}]
+    _, gaps = panel(plots.figure(rows(tmp_path, fit=lost, loop=lost), {}, {}), "loss")
+    assert y(gaps, "loop loss") == [0.0, 0.0]
+
+
+def test_title_notes_and_verdict_are_written_above(tmp_path: Path) -> None:
+    run = {"title": "fashion-mnist · 2 replicas", "notes": ["the embedded sample was used"]}
+    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=LOOP), run, verdict(SAME, PARTS))
+    fig.canvas.draw()
+    top = max(ax.get_window_extent().y1 for ax in fig.axes)
+    above = [text.get_text() for text in fig.texts if text.get_window_extent().y0 > top]
+    assert above == [
+        "fashion-mnist · 2 replicas",
+        "different",
+        "tutorial parts from fit at epoch 1, step 938\nloop trained bit for bit like fit",
+        "Note: the embedded sample was used",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("training", "reporting", "sentence"),
+    [
+        (IDENTICAL, Reporting("identical", {}), "loop trained bit for bit like fit"),
+        (
+            IDENTICAL,
+            Reporting("different", {"loss": MetricGap(None, 1), "auc": MetricGap(0.0, 1)}),
+            "loop trained bit for bit like fit but reported another loss",
+        ),
+        (
+            Training("different", 0.1, Difference(2, None), 9),
+            Reporting(None, {}),
+            "loop parts from fit at the end of epoch 2",
+        ),
+        (
+            Training("different", 0.1, Difference(1, 0), 9),
+            Reporting(None, {}),
+            "loop parts from fit before epoch 1",
+        ),
+        (
+            Training("inconclusive", None, None, 0, reason="nothing moved"),
+            Reporting(None, {}),
+            "loop: nothing moved",
+        ),
+        (Training("alike", None, None, 0), Reporting(None, {}), "loop against fit: alike"),
+    ],
+)
+def test_the_verdict_in_words(training: Training, reporting: Reporting, sentence: str) -> None:
+    assert plots.sentences(verdict(Comparison("loop", training, reporting))) == [sentence]
+
+
+def test_without_a_verdict_the_picture_says_so(tmp_path: Path) -> None:
+    assert "no verdict" in words(plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {}))
+
+
+@pytest.mark.parametrize("name", ["a$b_c$", "$x$", r"\frac{$", r"$\nonsense$", "_hidden", "100%", "{}"])
+def test_names_are_written_as_they_stand(tmp_path: Path, name: str) -> None:
+    epochs = [{name: 0.5, f"val_{name}": 0.25}]
+    run = {"title": f"title {name}", "notes": [f"note {name}"]}
+    table = rows(tmp_path, **{"fit": epochs, name: epochs})
+    fig = plots.figure(table, run, verdict(Comparison(name, IDENTICAL, Reporting("identical", {}))))
+    fig.canvas.draw()
+    for expected in (name, f"title {name}", f"Note: note {name}", f"candidate: {name}"):
+        assert expected in words(fig).split("\n")
+    for text in drawn_texts(fig):
+        if text.get_text().replace(r"\$", "$").endswith(name):
+            _, is_formula = text._preprocess_math(text.get_text())  # type: ignore[attr-defined]
+            assert not is_formula
+
+
+def test_metrics_beyond_four_are_named_as_left_out(tmp_path: Path) -> None:
+    epochs = [dict.fromkeys(["auc", "loss", "b", "c", "d", "val_e"], 0.5)]
+    fig = plots.figure(rows(tmp_path, fit=epochs, loop=epochs), {}, {})
+    titles = [ax.get_title(loc="left") for ax in fig.axes[:4]]
+    assert titles == ["loss", "auc", "b", "c"]
+    assert "Note: Not drawn, see metrics.csv: d, e" in words(fig)
+
+
+def test_only_accuracy_has_a_unit(tmp_path: Path) -> None:
+    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {})
+    assert [ax.get_ylabel() for ax in fig.axes[:2]] == ["loss", "accuracy (fraction of examples)"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_epochs_are_whole_numbers(tmp_path: Path, count: int) -> None:
+    fig = plots.figure(rows(tmp_path, fit=[LOOP[0]] * count, loop=[LOOP[0]] * count), {}, {})
+    fig.canvas.draw()
+    ticks = [tick for tick in fig.axes[0].get_xticks() if 0.5 <= tick <= count + 0.5]
+    assert ticks
+    assert all(tick == int(tick) for tick in ticks)
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e30, 3e38, -5.0, 0.0])
+def test_any_size_of_number_can_be_drawn(tmp_path: Path, value: float) -> None:
+    fit, loop = [{"loss": value}, {"loss": 1.0}], [{"loss": value * 1.5}, {"loss": 1.0}]
+    rows(tmp_path, fit=fit, loop=loop)
+    assert plots.draw(tmp_path).stat().st_size > 10_000
+
+
+def test_no_metrics_at_all_is_said(tmp_path: Path) -> None:
+    assert "no metrics were reported" in words(plots.figure(rows(tmp_path, fit=[{}], loop=[{}]), {}, {}))
+
+
+def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path) -> None:
+    long = "mypackage.experiments.trainers:CustomLoopWithGradientAccumulation"
+    run = {"title": "a title that goes on and on · " * 6, "notes": ["a note of quite some length, " * 8] * 2}
+    comparison = Comparison(long, PARTS.training, PARTS.reporting)
+    table = rows(tmp_path, fit=LOOP, **{long: LOOP, f"{long}2": LOOP})
+    fig = plots.figure(table, run, verdict(comparison, SAME, PARTS))
+    fig.canvas.draw()
+    page = fig.bbox
+    hidden = {text for ax in fig.axes if not ax.axison for text in (*ax.get_xticklabels(), *ax.get_yticklabels())}
+    hidden |= {ax.xaxis.label for ax in fig.axes if not ax.axison}
+    boxes = []
+    for text in drawn_texts(fig):
+        if text in hidden or text.get_text().replace(".", "").isdigit() or "^" in text.get_text():
+            continue  # not drawn; or a tick's number, which may be one beyond the axis's end
+        box = text.get_window_extent()
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()
+        assert page.y0 <= box.y0 and box.y1 <= page.y1, text.get_text()
+        boxes.append((text.get_text(), box.padded(-1)))
+    for number, (one, box) in enumerate(boxes):
+        for other, another in boxes[:number]:
+            assert not box.overlaps(another), (one, other)
+
+
+def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
+    rows(tmp_path, fit=LOOP, loop=LOOP)
+    (tmp_path / "run.json").write_text(json.dumps({"title": "t", "notes": []}))
+    (tmp_path / "verdict.json").write_text(json.dumps(verdict(SAME)))
+    before = set(tmp_path.iterdir())
+    path = plots.draw(tmp_path)
+    assert path == tmp_path / "comparison.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert set(tmp_path.iterdir()) - before == {path}
+    first = path.read_bytes()
+    assert plots.draw(tmp_path).read_bytes() == first, "the same run gives the same picture"
+
+
+def test_draw_refuses_a_run_without_an_epoch_and_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"metrics\.csv"):
+        plots.draw(tmp_path)
+    rows(tmp_path, fit=LOOP, loop=LOOP)
+    (tmp_path / "verdict.json").write_text("{")
+    with pytest.raises(RecordError, match=r"verdict\.json"):
+        plots.draw(tmp_path)
+    (tmp_path / "metrics.csv").write_text("trainer,seed,epoch,seconds,examples_per_second\n")
+    with pytest.raises(RecordError, match="no epoch"):
+        plots.draw(tmp_path)
+
+
+def test_pictures_can_be_drawn_in_threads(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{number}" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+        rows(folder, fit=LOOP, loop=LOOP)
+    threads = [threading.Thread(target=plots.draw, args=(folder,)) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((folder / "comparison.png").exists() for folder in folders)
+
+
+def test_neither_tensorflow_nor_pyplot_is_needed(tmp_path: Path) -> None:
+    rows(tmp_path, fit=LOOP, loop=LOOP)
+    code = (
+        "import sys;"
+        "sys.modules['tensorflow'] = sys.modules['keras'] = sys.modules['matplotlib.pyplot'] = None;"
+        "from pathlib import Path; from compare.report.plots import draw; draw(Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).parents[1])
+    assert (tmp_path / "comparison.png").exists()

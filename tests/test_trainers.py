@@ -1,0 +1,224 @@
+"""The contract that every trainer keeps, and what the built-in ones do beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tasks
+
+import compare
+from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord
+
+
+@pytest.fixture(scope="module", params=["fit", "loop", "tutorial"])
+def trainer(request, tensorflow):
+    from compare.loading import load_trainers
+
+    return load_trainers(compare.Options(trainers=(request.param, "fit")))[0][1]
+
+
+def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
+    """One run of a trainer; all records it emitted."""
+    from compare import pipeline, strategies
+    from compare.runs import Run, Task
+
+    records = []
+    strategy = strategies.make("mirrored", replicas)
+    trainer.train(
+        Run(
+            Task(experiment, *pipeline.load(experiment), strategy, 8 * replicas),
+            seed=seed,
+            epochs=epochs,
+            sinks=[records.append],
+        )
+    )
+    return records
+
+
+def steps(records):
+    return [(r.epoch, r.step) for r in records if isinstance(r, StepRecord)]
+
+
+def hashes(records):
+    return [r.hashes.tolist() for r in records if isinstance(r, StepRecord)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_trainer_reports_every_step_and_every_epoch(trainer, replicas):
+    records = train(trainer, tasks.experiment(train=75), replicas=replicas)
+    batches = -(-75 // (8 * replicas))
+    expected = [(1, INITIAL)]
+    for epoch in (1, 2):
+        expected += [(epoch, step) for step in range(1, batches + 1)] + [(epoch, EPOCH_END)]
+    assert isinstance(records[0], BuildRecord)
+    assert records[0].replicas == replicas
+    assert steps(records) == expected
+    logs = [record.logs for record in records if isinstance(record, EpochRecord)]
+    assert [list(each) for each in logs] == [["loss", "accuracy", "val_loss", "val_accuracy"]] * 2
+    assert logs[1]["loss"] < logs[0]["loss"], "training must have helped"
+
+
+def test_a_trainer_can_train_again_and_does_the_same(trainer):
+    first, again = (train(trainer, tasks.experiment(batch_norm=True)) for _ in range(2))
+    assert hashes(first) == hashes(again)
+    assert len({str(h) for h in hashes(first)}) > 5, "training must have moved the weights"
+
+
+def test_a_trainer_begins_where_its_run_says(trainer):
+    records = train(trainer, tasks.experiment(), epochs=range(3, 5))
+    assert {epoch for epoch, _ in steps(records)} == {3, 4}
+    assert [record.epoch for record in records if isinstance(record, EpochRecord)] == [3, 4]
+
+
+def test_another_seed_is_another_training(trainer):
+    assert hashes(train(trainer, tasks.experiment(), seed=1)) != hashes(train(trainer, tasks.experiment(), seed=2))
+
+
+OPTIMIZERS = {
+    "sgd": lambda: _keras().optimizers.SGD(0.05),
+    "momentum": lambda: _keras().optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adam": lambda: _keras().optimizers.Adam(0.01),
+    "adamw-schedule-clipped": lambda: _keras().optimizers.AdamW(
+        _keras().optimizers.schedules.ExponentialDecay(0.01, 5, 0.7), weight_decay=0.01, global_clipnorm=0.5
+    ),
+}
+
+
+def _keras():
+    import tensorflow as tf
+
+    return tf.keras
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "replicas"),
+    [
+        ("sgd", 2),
+        ("momentum", 2),
+        ("adam", 1),
+        ("adam", 4),
+        ("adamw-schedule-clipped", 2),
+        ("adamw-schedule-clipped", 3),
+    ],
+)
+def test_fit_and_loop_are_identical_for_every_optimizer(tensorflow, tmp_path, optimizer, replicas):
+    task = tasks.experiment(optimizer=OPTIMIZERS[optimizer], batch_norm=True, regularize=True)
+    assert_identical(task, tmp_path, replicas)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize(
+    "what", [{"weights": True}, {"dropout": True}, {"train": 69, "validation": 29}, {"build_metrics": list}], ids=str
+)
+def test_fit_and_loop_are_identical_with(tensorflow, tmp_path, what, replicas):
+    assert_identical(tasks.experiment(regularize=True, **what), tmp_path, replicas)
+
+
+@pytest.mark.parametrize("strategy", ["default", "one-device", "central-storage"])
+def test_fit_and_loop_are_identical_under(tensorflow, tmp_path, strategy):
+    assert_identical(tasks.experiment(), tmp_path, 1, strategy=strategy)
+
+
+def assert_identical(task, tmp_path, replicas, **options):
+    result = compare.run(
+        task, replicas=replicas, epochs=2, batch_size=8, reports=tmp_path, name="run", quiet=True, **options
+    )
+    (comparison,) = result.details["comparisons"]
+    assert comparison["verdict"] == "identical", comparison
+    assert comparison["training"]["steps_compared"] > 4
+    assert result.metrics.groupby("epoch")["loss"].nunique().eq(1).all()
+
+
+def test_the_tutorial_parts_at_the_short_batch_and_the_loop_does_not(tensorflow, tmp_path):
+    result = compare.run(
+        tasks.experiment(train=70),
+        trainers=("fit", "loop", "tutorial"),
+        replicas=1,
+        epochs=2,
+        batch_size=16,
+        reports=tmp_path,
+        quiet=True,
+    )
+    loop, tutorial = result.details["comparisons"]
+    assert loop["verdict"] == "identical"
+    assert tutorial["verdict"] == result.verdict == "different"
+    assert tutorial["training"]["first_difference"] == {"epoch": 1, "step": 5}, "70 = 4 x 16 + 6"
+    assert tutorial["training"]["max_weight_gap"] > 1e-5
+    assert tutorial["reporting"]["verdict"] is None
+
+
+def test_the_tutorial_is_identical_in_training_where_no_batch_is_short(tensorflow, tmp_path):
+    task = tasks.experiment(train=64)
+    options = {"trainers": ("fit", "tutorial"), "replicas": 2, "epochs": 2, "batch_size": 8, "quiet": True}
+    (comparison,) = compare.run(task, reports=tmp_path, **options).details["comparisons"]
+    assert comparison["training"]["verdict"] == "identical"
+
+
+@pytest.mark.parametrize("method", ["compute_loss", "train_step", "test_step"])
+def test_each_part_of_the_loop_can_be_overridden_alone(tensorflow, tmp_path, method):
+    """An override that calls the original changes nothing; one that does otherwise is found."""
+
+    class Same(compare.CustomLoop):
+        name = "same"
+
+    class Other(compare.CustomLoop):
+        name = "other"
+
+    original = getattr(compare.CustomLoop, method)
+    setattr(Same, method, lambda self, *args: original(self, *args))
+    changed = {
+        "compute_loss": lambda self, *args: 2 * original(self, *args),
+        "train_step": lambda self, batch: None,
+        "test_step": lambda self, batch: None,
+    }
+    setattr(Other, method, changed[method])
+    result = compare.run(
+        tasks.experiment(), trainers=("fit", Same, Other()), replicas=2, epochs=1, batch_size=8, reports=tmp_path,
+        quiet=True,
+    )  # fmt: skip
+    same, other = result.details["comparisons"]
+    assert same["verdict"] == "identical"
+    assert other["training"]["verdict"] == ("identical" if method == "test_step" else "different")
+    assert other["verdict"] == "different"
+
+
+def test_the_same_trainer_twice_gets_a_number(tensorflow, tmp_path):
+    result = compare.run(
+        tasks.experiment(), trainers=("fit", "fit"), replicas=1, epochs=1, batch_size=8, reports=tmp_path, quiet=True
+    )
+    assert result.details["reference"] == "fit"
+    assert [each["candidate"] for each in result.details["comparisons"]] == ["fit-2"]
+    assert result.verdict == "identical"
+    assert list(result.metrics["trainer"]) == ["fit", "fit-2"]
+
+
+def test_an_untrained_model_is_never_identical(tensorflow, tmp_path):
+    frozen = tasks.experiment(optimizer=lambda: tensorflow.keras.optimizers.SGD(0.0))
+    result = compare.run(frozen, replicas=1, epochs=1, batch_size=8, reports=tmp_path, quiet=True)
+    assert result.verdict == "inconclusive"
+    assert result.exit_status == 3
+
+
+def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
+    class OtherWeights(compare.CustomLoop):
+        name = "other-weights"
+
+        def train(self, run):
+            class Build:
+                """The run, but the model starts elsewhere."""
+
+                def __getattr__(self, name):
+                    return getattr(run, name)
+
+                def build(self):
+                    model, *rest = run.build()
+                    model.set_weights([weight + np.float32(0.1) for weight in model.get_weights()])
+                    return model, *rest
+
+            super().train(Build())
+
+    result = compare.run(
+        tasks.experiment(), trainers=("fit", OtherWeights), replicas=2, epochs=1, batch_size=8, reports=tmp_path,
+        quiet=True,
+    )  # fmt: skip
+    assert result.details["comparisons"][0]["training"]["first_difference"] == {"epoch": 1, "step": 0}
