@@ -11,7 +11,7 @@ from typing import Any
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
-from compare.options import Options
+from compare.options import Options, is_file, source_and_attribute
 from compare.trainers.base import Trainer
 
 TRAINERS = {
@@ -35,7 +35,7 @@ def load_experiment(options: Options) -> Experiment:
     if not isinstance(wanted, str):
         found = wanted
     elif is_file(wanted):
-        path, _, attribute = wanted.partition(":")
+        path, attribute = source_and_attribute(wanted)
         found = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     else:
         raise RequestError(
@@ -63,15 +63,10 @@ def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
     return loaded
 
 
-def is_file(wanted: str) -> bool:
-    """Whether a name means a Python file, with or without an attribute."""
-    return wanted.partition(":")[0].endswith(".py")
-
-
 def _trainer(wanted: str | Trainer) -> Trainer:
     found: Any = wanted
     if isinstance(wanted, str):
-        source, _, attribute = TRAINERS.get(wanted, wanted).partition(":")
+        source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
         if not attribute:
             raise RequestError(
                 f"--trainers {wanted}: unknown; there are {', '.join(TRAINERS)}, or FILE.py:ATTR or "
@@ -80,8 +75,14 @@ def _trainer(wanted: str | Trainer) -> Trainer:
         module = _file_module(Path(source)) if is_file(wanted) else _module(source)
         found = _attribute(module, attribute, source)
     if isinstance(found, type):
-        found = found()
-    if not (hasattr(found, "name") and callable(getattr(found, "train", None))):
+        try:
+            found = found()
+        except Exception as error:
+            raise RequestError(
+                f"trainer {found.__name__} cannot be made without arguments: {describe(error)}; give an instance"
+            ) from error
+    name = getattr(found, "name", None)
+    if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(found, "train", None))):
         raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
     return found  # type: ignore[no-any-return]
 
@@ -95,21 +96,23 @@ def _attribute(module: Any, attribute: str, source: str) -> Any:
 def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise RequestError(f"{name} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise RequestError(f"{name} cannot be imported: {describe(error)}") from error
 
 
 def _file_module(path: Path) -> Any:
     if not path.is_file():
         raise RequestError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look there
     # Files may import their neighbours, as when Python itself runs them.
-    sys.path.append(str(path.resolve().parent))
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RequestError(f"{path} cannot be imported: {describe(error, path)}") from error
     return module
 
@@ -119,7 +122,7 @@ def describe(error: BaseException, path: Path | None = None) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     place, traceback = "", error.__traceback__
     while traceback is not None:
-        if path is not None and traceback.tb_frame.f_code.co_filename == str(path):
+        if path is not None and traceback.tb_frame.f_code.co_filename == str(path.resolve()):
             place = f" (line {traceback.tb_lineno})"
         traceback = traceback.tb_next
     return text + place

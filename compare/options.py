@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +15,10 @@ if TYPE_CHECKING:
     from compare.experiment import Experiment
     from compare.trainers.base import Trainer
 
-STRATEGIES = ("default", "one-device", "mirrored", "central-storage")
+STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
 ONE_REPLICA = ("default", "one-device")
+CLUSTERS = ("multi-worker", "parameter-server")
+"""Strategies of several processes; each worker is one replica, or as many as it has GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +30,10 @@ class Options:
         trainers: two or more names, ``FILE.py:ATTR``, ``package.module:ATTR`` or trainers; the first
             is the reference.
         strategy: one of ``STRATEGIES``.
-        replicas: how many replicas; None for all visible devices.
+        replicas: how many replicas in this process; None for all visible devices.
+        workers: local worker processes under a strategy of ``CLUSTERS``.
+        parameter_servers: local parameter server processes under ``parameter-server``.
+        keras: the Keras generation, 3, or 2 for the tf-keras package.
         epochs: how many epochs.
         batch_size: examples per replica and step.
         seed: of the initial weights, of the order of examples and of whatever else is random.
@@ -33,6 +41,8 @@ class Options:
         reports: the folder that holds the runs.
         name: the run's folder in ``reports``; None for one made from the options.
         data_dir: where the data set's files are; None for wherever they are found.
+        truth: also train on one replica in float64, to tell which side is off.
+        against: the folder of a recorded run to compare each trainer with its namesake there.
         quiet: print the verdict only.
 
     Raises:
@@ -43,6 +53,9 @@ class Options:
     trainers: tuple[str | Trainer, ...] = ("fit", "loop")
     strategy: str = "mirrored"
     replicas: int | None = None
+    workers: int | None = None
+    parameter_servers: int | None = None
+    keras: int = 3
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0
@@ -50,16 +63,24 @@ class Options:
     reports: Path = Path("reports")
     name: str | None = None
     data_dir: Path | None = None
+    truth: bool = False
+    against: Path | None = None
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("reports", "data_dir"):
+        self._set("reports", _folder("reports", self.reports))
+        if self.data_dir is not None:
+            self._set("data_dir", _folder("data_dir", self.data_dir))
+        if self.against is not None:
+            self._set("against", _folder("against", self.against))
+        for name in ("epochs", "batch_size"):
+            self._set(name, _count(name, getattr(self, name), least=1))
+        for name in ("replicas", "workers", "parameter_servers", "train_examples"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, Path(getattr(self, name)))
-        object.__setattr__(self, "trainers", tuple(self.trainers))
-        for name in ("replicas", "epochs", "batch_size", "train_examples"):
-            _check_count(name, getattr(self, name), least=1, optional=name in ("replicas", "train_examples"))
-        _check_count("seed", self.seed, least=0, most=2**32 - 1)
+                self._set(name, _count(name, getattr(self, name), least=1))
+        self._set("seed", _count("seed", self.seed, least=0, most=2**32 - 1))
+        several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
+        self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
             raise RequestError("--trainers needs a reference and at least one candidate, such as: fit loop")
         if self.strategy not in STRATEGIES:
@@ -69,37 +90,92 @@ class Options:
                 f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
                 "use --strategy mirrored"
             )
-        if self.name is not None and (self.name in ("", ".", "..") or "/" in self.name or "\\" in self.name):
+        if self.strategy in CLUSTERS and self.replicas is not None:
+            raise RequestError(
+                f"--strategy {self.strategy} has a replica per worker, not --replicas {self.replicas}: use --workers"
+            )
+        if self.strategy not in CLUSTERS and self.workers is not None:
+            raise RequestError(
+                f"--workers {self.workers} is for --strategy {' and '.join(CLUSTERS)}, not {self.strategy}: "
+                "use --replicas"
+            )
+        if self.strategy != "parameter-server" and self.parameter_servers is not None:
+            raise RequestError(f"--parameter-servers {self.parameter_servers} is for --strategy parameter-server only")
+        if self.keras not in (2, 3):
+            raise RequestError(f"--keras {self.keras}: there are 3 and 2")
+        if self.against is not None and not (self.against / "metrics.csv").is_file():
+            raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
+        if self.name is not None and not _is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def as_json(self) -> dict[str, Any]:
         """All options as plain values; objects by their name."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["experiment"] = label(self.experiment)
-        content["trainers"] = [label(trainer) for trainer in self.trainers]
+        content["experiment"] = _text(self.experiment)
+        content["trainers"] = [_text(trainer) for trainer in self.trainers]
         return {name: str(value) if isinstance(value, Path) else value for name, value in content.items()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Options:
+        """The options that ``as_json`` gave; possible where experiment and trainers were names."""
+        return cls(**content)
 
     def default_name(self) -> str:
         """A folder name that tells runs apart by what was asked."""
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
-        parts += [f"x{self.replicas}"] if self.replicas else []
+        parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
+        parts += ["keras-2"] if self.keras == 2 else []
         name = "-".join([*parts, f"{self.epochs}-epochs", f"seed-{self.seed}"])
-        return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:120]
+        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+        return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
+
+
+def _text(thing: Any) -> str:
+    return thing if isinstance(thing, str) else label(thing)
 
 
 def label(thing: Any) -> str:
     """What an experiment or trainer is called: the text it was asked for by, or its own name."""
     if isinstance(thing, str):
-        return Path(thing.partition(":")[0]).stem if ".py" in thing else thing
+        return Path(source_and_attribute(thing)[0]).stem if is_file(thing) else thing
     return str(getattr(thing, "name", type(thing).__name__))
 
 
-def _check_count(name: str, value: Any, *, least: int, most: int | None = None, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    option = "--" + name.replace("_", "-")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{option} {value!r}: give a whole number")
-    if value < least or (most is not None and value > most):
+def is_file(wanted: str) -> bool:
+    """Whether a name means a Python file, with or without an attribute."""
+    return source_and_attribute(wanted)[0].endswith(".py")
+
+
+def source_and_attribute(wanted: str) -> tuple[str, str]:
+    """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
+    source, colon, attribute = wanted.rpartition(":")
+    return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
+
+
+def _count(name: str, value: Any, *, least: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise RequestError(f"{_option(name)} {value!r}: give a whole number")
+    number = int(value)  # NumPy's own would not do for JSON
+    if number < least or (most is not None and number > most):
         bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise RequestError(f"{option} {value}: give a whole number, {bounds}")
+        raise RequestError(f"{_option(name)} {number}: give a whole number, {bounds}")
+    return number
+
+
+def _folder(name: str, value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+        raise RequestError(f"{_option(name)} {value!r}: give a folder")
+    return Path(value)
+
+
+def _is_folder_name(name: Any) -> bool:
+    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
+        return False
+    return name.isprintable() and len(name.encode()) < 256  # what file systems allow
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -4,7 +4,7 @@ Of each trainer and seed a run keeps
 
 - its rows of ``metrics.csv``, one per epoch;
 - ``records/TRAINER-seedN.steps``, a fingerprint of all weights after every optimizer step;
-- ``records/TRAINER-seedN.json``, the names of those weights and the float type of each metric;
+- ``records/TRAINER-seedN.json``, the names of those weights and the float type of each reported number;
 - ``records/TRAINER-seedN-epochM.npz``, the weights themselves at the end of every epoch.
 
 All of it is appended and flushed as each epoch ends, since the next one may fail.
@@ -17,13 +17,15 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+
+from compare.errors import RequestError
 
 INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
@@ -118,7 +120,12 @@ def is_float32(value: float) -> bool:
 
 def shortest(value: float) -> str:
     """The shortest decimal that reads back to the same value of its own type, float32 or float64."""
-    return str(np.float32(value)) if is_float32(value) else repr(float(value))
+    if is_float32(value):
+        text = str(np.float32(value))
+        # Readers round twice, to float64 and then to float32, which turns 7.038531e-26 into its neighbour.
+        if not math.isfinite(value) or np.float32(text) == value:
+            return text
+    return repr(float(value))
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -161,6 +168,17 @@ class MetricsFile:
         self._columns: list[str] = []
 
     def append(self, trainer: str, seed: int, record: EpochRecord) -> None:
+        """Write one epoch's row.
+
+        Raises:
+            RequestError: for a metric that cannot have a column of its name.
+        """
+        for name in record.logs:
+            if not (name and name.isprintable()) or name in KEY_COLUMNS + TIME_COLUMNS:
+                raise RequestError(
+                    f"trainer {trainer} reports a metric called {name!r}, which cannot be a metric's column in "
+                    f"{self.path.name}: give it another name"
+                )
         row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
         row |= {name: shortest(value) for name, value in record.logs.items()}
         row |= {
@@ -208,7 +226,7 @@ class Recorder:
         self._variables: Sequence[Variable] = ()
         self._replicas = 0
         self._pending: list[StepRecord] = []
-        self._float32: dict[str, bool] = {}
+        self._reported: dict[int, dict[str, str]] = {}
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, BuildRecord):
@@ -223,14 +241,12 @@ class Recorder:
         self.flush()
         if record.weights is not None:
             content = io.BytesIO()
-            named = {f"{i}": np.asarray(weight) for i, weight in enumerate(record.weights)}
+            named = {f"{i}": _storable(np.asarray(weight)) for i, weight in enumerate(record.weights)}
             np.savez(content, allow_pickle=False, **named)
             replace_file(_weights_path(self._stem, record.epoch), content.getvalue())
-        before = dict(self._float32)
-        for name, value in record.logs.items():
-            self._float32[name] = self._float32.get(name, True) and is_float32(value)
-        if self._float32 != before:
-            self._write_sidecar()
+        types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
+        self._reported[record.epoch] = types
+        self._write_sidecar()
         self._metrics.append(self._trainer, self._seed, record)
 
     def flush(self) -> None:
@@ -241,7 +257,7 @@ class Recorder:
         for row, record in zip(block, self._pending, strict=True):
             row["epoch"], row["step"] = record.epoch, record.step
             row["hashes"], row["projections"] = record.hashes, record.projections
-        with open(self._stem.with_name(self._stem.name + ".steps"), "ab") as file:
+        with open(_steps_path(self._stem), "ab") as file:
             file.write(block.tobytes())
             file.flush()
             os.fsync(file.fileno())
@@ -253,9 +269,18 @@ class Recorder:
             "seed": self._seed,
             "replicas": self._replicas,
             "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
-            "metrics": {name: "float32" if single else "float64" for name, single in self._float32.items()},
+            "reported": {str(epoch): types for epoch, types in self._reported.items()},
         }
         write_json(self._stem.with_name(self._stem.name + ".json"), content)
+
+
+def _storable(weight: np.ndarray) -> np.ndarray:
+    """The array in a type that NumPy's files know; bfloat16 is none, float32 holds all its values."""
+    return weight.astype(np.float32) if weight.dtype.kind == "V" else weight
+
+
+def _steps_path(stem: Path) -> Path:
+    return stem.with_name(f"{stem.name}.steps")
 
 
 def _weights_path(stem: Path, epoch: int) -> Path:
@@ -291,7 +316,7 @@ class Record:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return [arrays[f"{i}"] for i in range(len(self.variables))]
         except Exception as error:  # zipfile, zlib and NumPy raise half a dozen kinds for a damaged file
             raise RecordError(f"{path}: damaged ({error})") from None
@@ -304,7 +329,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         RecordError: when the file is missing or damaged; the message names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -315,26 +340,30 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         if len(set(columns)) != len(columns):
             raise RecordError(f"{path}: line 1 names a column twice")
         rows: list[dict[str, str]] = []
-        seen = set()
-        for number, values in enumerate(lines, start=2):
-            where = f"{path}: line {number}"
+        seen: set[tuple[str, int, int]] = set()
+        for values in lines:
+            where = f"{path}: line {lines.line_num}"
             if len(values) != len(columns):
                 raise RecordError(f"{where} has {len(values)} values for {len(columns)} columns")
             row = dict(zip(columns, values, strict=True))
-            key = tuple(row[name] for name in KEY_COLUMNS)
-            if key in seen:
-                raise RecordError(f"{where} repeats an epoch of {row['trainer']}")
-            seen.add(key)
-            if not (row["seed"].isdecimal() and row["epoch"].isdecimal() and row["trainer"]):
+            if not (row["trainer"] and _is_count(row["seed"], 0) and _is_count(row["epoch"], 1)):
                 raise RecordError(f"{where} does not name a trainer, seed and epoch")
+            key = row["trainer"], int(row["seed"]), int(row["epoch"])
+            if key in seen:
+                raise RecordError(f"{where} repeats an epoch of {row['trainer']!r}")
+            seen.add(key)
             for name in columns[3:]:
-                _number(row[name], f"{where}, column {name}")
+                _number(row[name], f"{where}, column {name!r}")
             rows.append(row)
     except csv.Error as error:
         raise RecordError(f"{path}: line {lines.line_num}: {error}") from None
     if not text.endswith("\n"):
         raise RecordError(f"{path}: the last line is incomplete")
     return rows
+
+
+def _is_count(text: str, least: int) -> bool:
+    return text.isdecimal() and len(text) < 19 and int(text) >= least
 
 
 def _number(text: str, where: str) -> float | None:
@@ -350,40 +379,59 @@ def read_records(folder: Path) -> list[Record]:
     Raises:
         RecordError: when a file is missing or damaged.
     """
-    rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
-    sidecars = {(c["trainer"], c["seed"]): (c, stem) for c, stem in _sidecars(folder)}
-    order = list(dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows))
-    order += [key for key in sidecars if key not in order]  # interrupted in its first epoch: no row yet
+    metrics = folder / "metrics.csv"
+    rows: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for row in read_metrics(metrics) if metrics.exists() else []:
+        rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
+    sidecars = {}
+    for path in sorted((folder / "records").glob("*.json")):
+        record, types = _read_sidecar(path)
+        sidecars[record.trainer, record.seed] = record, types
     records = []
-    for key in order:
-        if key not in sidecars:
-            raise RecordError(f"{folder / 'metrics.csv'}: there are no fingerprints of {key[0]}, seed {key[1]}")
-        content, stem = sidecars[key]
-        mine = [row for row in rows if (row["trainer"], int(row["seed"])) == key]
-        records.append(_record(stem, content, mine))
+    for trainer, seed in [*rows, *(key for key in sidecars if key not in rows)]:  # no row: interrupted in epoch 1
+        if (trainer, seed) not in sidecars:
+            raise RecordError(f"{metrics}: there are no fingerprints of {trainer!r}, seed {seed}")
+        record, types = sidecars[trainer, seed]
+        logs = {int(row["epoch"]): _logs(row, types, metrics) for row in rows.get((trainer, seed), [])}
+        ended = record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist()
+        for epoch in sorted(logs.keys() - ended):
+            raise RecordError(f"{_steps_path(record.stem)}: damaged, it lacks the end of epoch {epoch}")
+        records.append(replace(record, logs=logs))
     return records
 
 
-def _sidecars(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    for path in sorted((folder / "records").glob("*.json")):
-        yield read_json(path), path.with_suffix("")
+_Types = dict[int, dict[str, str]]
+"""By epoch, the float type of each reported metric."""
 
 
-def _record(stem: Path, content: dict[str, Any], rows: Sequence[Mapping[str, str]]) -> Record:
+def _read_sidecar(path: Path) -> tuple[Record, _Types]:
+    """A trainer's record, still without its logs, and the float types to read those with."""
+    content = read_json(path)
     try:
+        trainer, seed = str(content["trainer"]), int(content["seed"])
         variables = tuple(Variable(v["name"], tuple(v["shape"]), v["dtype"]) for v in content["variables"])
         dtype = step_dtype(len(variables), content["replicas"])
-        types = {name: np.dtype(kind).type for name, kind in content["metrics"].items()}
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{stem}.json: damaged ({error})") from None
-    path = stem.with_name(stem.name + ".steps")
-    content_bytes = path.read_bytes() if path.exists() else b""
-    if len(content_bytes) % dtype.itemsize:
-        raise RecordError(f"{path}: damaged, its size is not a whole number of fingerprints")
-    logs = {}
-    for row in rows:
-        # Through its own type, so that the value is the one reported, not the nearest float64.
-        values = {name: types[name](text) for name, text in row.items() if name in types and text}
-        logs[int(row["epoch"])] = {name: float(value) for name, value in values.items()}
-    steps = np.frombuffer(content_bytes, dtype)
-    return Record(content["trainer"], content["seed"], variables, steps, logs, stem)
+        types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
+        if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
+            raise ValueError("a metric is neither float32 nor float64")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{path}: damaged ({error})") from None
+    stem = path.with_suffix("")
+    try:
+        fingerprints = _steps_path(stem).read_bytes() if _steps_path(stem).exists() else b""
+    except OSError as error:
+        raise RecordError(f"{_steps_path(stem)}: cannot be read ({error})") from None
+    if len(fingerprints) % dtype.itemsize:
+        raise RecordError(f"{_steps_path(stem)}: damaged, its size is not a whole number of fingerprints")
+    return Record(trainer, seed, variables, np.frombuffer(fingerprints, dtype), {}, stem), types
+
+
+def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:
+    """The metrics of one row, each read as its own type: the values reported, not the nearest float64s."""
+    kinds = types.get(int(row["epoch"]), {})
+    if {name for name, text in row.items() if text} - {*KEY_COLUMNS, *TIME_COLUMNS} != kinds.keys():
+        raise RecordError(
+            f"{path}: damaged, epoch {row['epoch']} of {row['trainer']!r} has other metrics than were reported"
+        )
+    with np.errstate(over="ignore"):
+        return {name: float(np.dtype(kind).type(row[name])) for name, kind in kinds.items()}

@@ -42,25 +42,24 @@ def configure(replicas: int | None = None) -> None:
 def devices() -> list[str]:
     """The names of the devices that replicas can run on: all GPUs, else all logical CPUs.
 
-    Asking for logical devices starts TensorFlow's runtime, so configured ones are counted instead.
+    Asking TensorFlow for its logical devices would start its runtime, so configured ones are counted.
     """
     for kind in ("GPU", "CPU"):
-        found = tf.config.list_physical_devices(kind)
-        if found:
+        if found := tf.config.list_physical_devices(kind):
             logical = [tf.config.get_logical_device_configuration(device) or [None] for device in found]
             return [f"{kind}:{i}" for i in range(sum(len(each) for each in logical))]
     raise RequestError("TensorFlow sees no CPU and no GPU here")
 
 
-def make(name: str, replicas: int | None) -> tf.distribute.Strategy:
-    """Make a strategy.
+def make(name: str, replicas: int | None = None) -> tf.distribute.Strategy:
+    """Make a strategy; those of several processes before any other TensorFlow operation.
 
     Args:
         name: one of ``compare.options.STRATEGIES``.
         replicas: how many; None for all visible devices (one, where the strategy has one only).
 
     Raises:
-        RequestError: when the devices do not suffice.
+        RequestError: when the devices do not suffice, or there is no TPU.
     """
     available = devices()
     if replicas is not None and replicas > len(available):
@@ -71,6 +70,9 @@ def make(name: str, replicas: int | None) -> tf.distribute.Strategy:
         "one-device": lambda: tf.distribute.OneDeviceStrategy(chosen[0]),
         "mirrored": lambda: _mirrored(chosen),
         "central-storage": lambda: tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen),
+        "multi-worker": tf.distribute.MultiWorkerMirroredStrategy,
+        "parameter-server": _parameter_server,
+        "tpu": _tpu,
     }
     return makers[name]()
 
@@ -88,3 +90,32 @@ def _mirrored(chosen: list[str]) -> tf.distribute.Strategy:
     own_keys = {"_collective_key_base": next(_collective_key_bases)}
     strategy = type("MirroredStrategy", (tf.distribute.MirroredStrategy,), own_keys)
     return strategy(chosen)
+
+
+def _parameter_server() -> tf.distribute.Strategy:
+    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+
+
+def _tpu() -> tf.distribute.Strategy:
+    """As TensorFlow's guide to TPUs has it; never run on one by the authors."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except Exception as error:  # TensorFlow raises ValueError, IndexError or NotFoundError for "there is none"
+        reason = " ".join(str(error).split())
+        raise RequestError(f"--strategy tpu: no TPU was found ({reason}); choose another strategy") from None
+
+
+def serve() -> None:
+    """Be a worker or parameter server of a ParameterServerStrategy, until the process is ended."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    server = tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
+        start=True,
+    )
+    server.join()

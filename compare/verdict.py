@@ -46,7 +46,8 @@ class Training:
         steps: how many optimizer steps were compared, weight for weight.
         variables: the variables that differ at ``first_difference``, with an estimate of how far
             (the Euclidean norm of the difference).
-        reason: why there is no verdict; empty when there is one.
+        reason: why there is no verdict, or a difference that is not one of weights after the same
+            step; else empty.
     """
 
     verdict: str
@@ -104,17 +105,18 @@ def compare_training(reference: Record, candidate: Record) -> Training:
     ours, theirs = _by_place(reference.steps), _by_place(candidate.steps)
     if not (_has_steps(ours) and _has_steps(theirs)):  # one side never says where its steps end
         ours, theirs = _epoch_ends(ours), _epoch_ends(theirs)
+    steps = sum(step > INITIAL for _, step in ours.keys() & theirs.keys())
     for place in sorted(ours.keys() | theirs.keys(), key=_in_time):
         if place not in ours or place not in theirs:
-            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), 0)
+            reason = _lack(candidate if place in ours else reference, place)
+            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, reason=reason)
         differing = _differing(ours[place], theirs[place])
         if differing.any():
             names = [v.name for v in reference.variables]
             gaps = _estimated_gaps(ours[place], theirs[place])
             variables = tuple((names[i], gaps[i]) for i in np.flatnonzero(differing))
-            steps = sum(place[1] > INITIAL for place in ours.keys() & theirs.keys())
             return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, variables)
-    return Training(IDENTICAL, 0.0, None, sum(step > INITIAL for _, step in ours))
+    return Training(IDENTICAL, 0.0, None, steps)
 
 
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
@@ -165,7 +167,8 @@ def max_weight_gap(reference: Record, candidate: Record) -> float | None:
         if ours is None or theirs is None:
             continue
         for a, b in zip(ours, theirs, strict=True):
-            gap = np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                gap = np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
             if not np.isfinite(gap):
                 return None
             largest = max(largest or 0.0, float(gap))
@@ -197,6 +200,16 @@ def _difference(place: Place) -> Difference:
     return Difference(epoch, None if step == EPOCH_END else step)
 
 
+def _lack(record: Record, place: Place) -> str:
+    """What the other side has at a place, and this one has not."""
+    epoch, step = place
+    if step == EPOCH_END:
+        return f"{record.trainer} does not end epoch {epoch}"
+    if step == INITIAL:
+        return f"{record.trainer} does not show the weights that it begins epoch {epoch} with"
+    return f"{record.trainer} makes no step {step:,} in epoch {epoch}"
+
+
 def _differing(ours: np.void, theirs: np.void) -> np.ndarray:
     """Which variables differ: bool ``[variables]``.
 
@@ -211,7 +224,8 @@ def _differing(ours: np.void, theirs: np.void) -> np.ndarray:
 
 def _estimated_gaps(ours: np.void, theirs: np.void) -> list[float | None]:
     """Per variable the root mean square of the projected differences, which estimates their norm."""
-    gaps = np.sqrt(np.mean((ours["projections"] - theirs["projections"]) ** 2, axis=1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = np.sqrt(np.mean((ours["projections"] - theirs["projections"]) ** 2, axis=1))
     return [float(gap) if np.isfinite(gap) else None for gap in gaps]
 
 

@@ -15,8 +15,8 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     candidate, training = comparison["candidate"], comparison["training"]
     if comparison["verdict"] == "identical":
         return (
-            f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, after each of "
-            f"{_steps(training['steps_compared'])}, and so is every reported number"
+            f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
+            f"{_when(training['steps_compared'])}, and so is every reported number"
         )
     if training["verdict"] == "different":
         return f"{candidate} does not train like {reference}: {_parting(training)}"
@@ -28,24 +28,29 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
 
 
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count:,} steps"
+def _when(steps: int) -> str:
+    if steps == 0:
+        return "at the end of every epoch"
+    return "after the only step" if steps == 1 else f"after each of {steps:,} steps"
 
 
 def _parting(training: dict[str, Any]) -> str:
     first = training["first_difference"]
+    text: str
     if training.get("reason"):
         text = training["reason"]
     elif first["step"] is None:
         text = f"their weights differ for the first time at the end of epoch {first['epoch']}"
     elif (first["epoch"], first["step"]) == (1, 0):
         text = "they begin with different weights"
-    elif training["differing_variables"]:
-        text = f"their weights differ from step {first['step']:,} of epoch {first['epoch']} on"
     else:
-        text = f"one of them makes no step {first['step']:,} in epoch {first['epoch']}"
+        text = f"their weights differ from step {first['step']:,} of epoch {first['epoch']} on"
     gap = training["max_weight_gap"]
-    return text if gap is None else f"{text}, by up to {gap:.1e}"
+    if gap is None:
+        return text
+    if gap == 0:  # the difference is in other replicas, or it vanished again
+        return f"{text}, though at the ends of epochs those of the first replica are equal"
+    return f"{text}; at the ends of epochs, weights are up to {gap:.1e} apart"
 
 
 def _metrics(metrics: dict[str, Any]) -> str:

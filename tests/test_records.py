@@ -1,0 +1,456 @@
+"""Whatever a run reports comes back from disk as it was, or as an error that names the file; never as something else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compare.errors import RequestError
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    KEY_COLUMNS,
+    TIME_COLUMNS,
+    BuildRecord,
+    EpochRecord,
+    MetricsFile,
+    Record,
+    Recorder,
+    RecordError,
+    StepRecord,
+    Variable,
+    read_metrics,
+    read_records,
+    shortest,
+    write_json,
+)
+
+Logs = Sequence[Mapping[str, float]]
+often = settings(max_examples=60, deadline=None, database=None)
+
+VARIABLES = (Variable("dense/kernel", (2, 3), "float32"), Variable("dense/bias", (3,), "float32"))
+FIT = [{"loss": float(np.float32(0.1)), "accuracy": 0.5}, {"loss": 0.1, "accuracy": 0.75}]
+"""Two numbers that are different, one float32 and one float64, and have the same shortest decimal."""
+
+
+def fingerprint(epoch: int, step: int) -> StepRecord:
+    hashes = np.full((2, 2), 2**63 + 1000 * epoch + step, np.uint64)
+    return StepRecord(epoch, step, hashes, np.full((2, 2), epoch + step / 7))
+
+
+def weights(epoch: int) -> list[np.ndarray]:
+    return [np.full(v.shape, epoch / 3, v.dtype) for v in VARIABLES]
+
+
+def train(folder: Path, metrics: MetricsFile, trainer: str, epochs: Logs, seed: int = 0) -> Recorder:
+    """What a run of two steps an epoch emits, through a Recorder."""
+    recorder = Recorder(folder, metrics, trainer, seed)
+    recorder(BuildRecord(VARIABLES, 2))
+    recorder(fingerprint(1, INITIAL))
+    for epoch, logs in enumerate(epochs, start=1):
+        for step in (1, 2, EPOCH_END):
+            recorder(fingerprint(epoch, step))
+        recorder(EpochRecord(epoch, logs, 1.25, 80.0, weights(epoch)))
+    return recorder
+
+
+def record(folder: Path, **trainers: Logs) -> list[Record]:
+    metrics = MetricsFile(folder / "metrics.csv")
+    for trainer, epochs in trainers.items():
+        train(folder, metrics, trainer, epochs)
+    return read_records(folder)
+
+
+def row(metrics: MetricsFile, trainer: str, epoch: int, **logs: float) -> str:
+    """Append one row; what is on disk then."""
+    append(metrics, trainer, epoch, logs)
+    return metrics.path.read_text(encoding="utf-8")
+
+
+def append(metrics: MetricsFile, trainer: str, epoch: int, logs: Mapping[str, float]) -> None:
+    metrics.append(trainer, 0, EpochRecord(epoch, logs, 1.25, 80.0))
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (np.float32(0.1), "0.1"),
+        (float(np.float32(0.1)), "0.1"),
+        (0.1, "0.1"),
+        (float(np.float32(1 / 3)), "0.33333334"),
+        (1 / 3, "0.3333333333333333"),
+        (np.float64(2 / 3), "0.6666666666666666"),
+        (float(np.float32(1e-45)), "1e-45"),
+        (float(np.finfo(np.float32).max), "3.4028235e+38"),
+        (1e300, "1e+300"),
+        (5e-324, "5e-324"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_a_number_is_written_as_its_own_types_shortest_decimal(value: float, text: str) -> None:
+    assert shortest(value) == text
+
+
+@given(st.floats(width=32, allow_nan=False))
+@often
+def test_a_float32_reads_back_and_no_shorter_decimal_would(value: float) -> None:
+    text = shortest(value)
+    assert repr(float(np.float32(text))) == repr(value)
+    digits = len(text.lower().partition("e")[0].replace("-", "").replace(".", "").strip("0"))
+    if digits > 1 and math.isfinite(value):
+        assert np.float32(f"{value:.{digits - 2}e}") != value
+
+
+def test_a_float32_survives_readers_that_round_twice() -> None:
+    """Its shortest decimal, 7.038531e-26, becomes its neighbour on the way through float64."""
+    value = np.array([0x15AE43FD], np.uint32).view(np.float32)[0]
+    assert np.float32("7.038531e-26") != value
+    assert np.float32(float(shortest(value))) == value
+
+
+names = st.text(min_size=1, max_size=8).filter(str.isprintable).filter(lambda s: s not in KEY_COLUMNS + TIME_COLUMNS)
+numbers = st.one_of(st.floats(width=32), st.floats(), st.sampled_from([0.1, float(np.float32(0.1))]))
+
+
+@given(trainers=st.dictionaries(names, st.lists(st.dictionaries(names, numbers, max_size=3), min_size=1, max_size=3)))
+@often
+def test_every_number_under_every_name_reads_back_as_it_was_reported(trainers: dict[str, Logs]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        records = record(Path(folder), **trainers)
+    assert [each.trainer for each in records] == list(trainers)
+    for each, epochs in zip(records, trainers.values(), strict=True):
+        expected = {epoch: dict(logs) for epoch, logs in enumerate(epochs, start=1)}
+        assert repr(dict(each.logs)) == repr(expected)  # repr: NaN equals NaN, and 0.0 does not equal -0.0
+
+
+def test_float32_and_float64_of_the_same_decimal_stay_apart(tmp_path: Path) -> None:
+    (fit,) = record(tmp_path, fit=FIT)
+    assert [line.split(",")[3] for line in (tmp_path / "metrics.csv").read_text().splitlines()[1:]] == ["0.1", "0.1"]
+    assert [fit.logs[epoch]["loss"] for epoch in (1, 2)] == [FIT[0]["loss"], 0.1]
+    assert fit.logs[1]["loss"] != fit.logs[2]["loss"]
+
+
+# metrics.csv
+
+
+def test_metrics_csv_is_a_plain_table(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    row(metrics, "fit", 1, loss=0.5, accuracy=0.75, val_loss=0.625)
+    assert row(metrics, "fit", 2, loss=0.25, accuracy=1.0, val_loss=math.nan) == (
+        "trainer,seed,epoch,loss,accuracy,val_loss,seconds,examples_per_second\n"
+        "fit,0,1,0.5,0.75,0.625,1.250,80.0\n"
+        "fit,0,2,0.25,1.0,nan,1.250,80.0\n"
+    )
+
+
+def test_a_missing_value_is_blank_and_never_zero(tmp_path: Path) -> None:
+    fit, loop = record(tmp_path, fit=[{"loss": 0.0}, {"accuracy": 0.5}], loop=[{}])
+    assert [[each[name] for name in ("loss", "accuracy")] for each in read_metrics(tmp_path / "metrics.csv")] == [
+        ["0.0", ""],
+        ["", "0.5"],
+        ["", ""],
+    ]
+    assert (fit.logs, loop.logs) == ({1: {"loss": 0.0}, 2: {"accuracy": 0.5}}, {1: {}})
+
+
+def test_each_epoch_is_on_disk_as_soon_as_it_ended(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    recorder = train(tmp_path, metrics, "fit", [])
+    for epoch in (1, 2, 3):
+        recorder(fingerprint(epoch, 1))
+        recorder(fingerprint(epoch, EPOCH_END))
+        recorder(EpochRecord(epoch, {"loss": 1 / epoch}, 1.25, 80.0, weights(epoch)))
+        (fit,) = read_records(tmp_path)
+        assert fit.logs == {past: {"loss": 1 / past} for past in range(1, epoch + 1)}
+        assert fit.steps["epoch"].max() == epoch
+        assert fit.weights(epoch) is not None
+
+
+def test_rows_are_appended_and_earlier_ones_left_alone(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    before = row(metrics, "fit", 1, loss=0.5)
+    file = os.stat(metrics.path).st_ino
+    assert row(metrics, "fit", 2, loss=0.25).startswith(before)
+    assert os.stat(metrics.path).st_ino == file, "appended to, not written anew"
+
+
+def test_a_later_trainers_other_metrics_widen_the_table(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    row(metrics, "fit", 1, loss=0.5, accuracy=0.75)
+    assert row(metrics, "loop", 1, loss=0.5, auc=0.25) == (
+        "trainer,seed,epoch,loss,accuracy,auc,seconds,examples_per_second\n"
+        "fit,0,1,0.5,0.75,,1.250,80.0\n"
+        "loop,0,1,0.5,,0.25,1.250,80.0\n"
+    )
+    assert row(metrics, "loop", 2, loss=0.5).endswith("loop,0,2,0.5,,,1.250,80.0\n")
+    assert os.listdir(tmp_path) == ["metrics.csv"], "no temporary file stays"
+
+
+@pytest.mark.parametrize("name", [*KEY_COLUMNS, *TIME_COLUMNS, "", "a\nb", "a\rb", "\0", "\ud800"])
+def test_a_metric_that_cannot_be_a_column_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    with pytest.raises(RequestError, match=r"trainer fit reports a metric called .* give it another name"):
+        append(metrics, "fit", 1, {name: 0.5})
+    assert not metrics.path.exists()
+
+
+def test_seeds_are_records_of_their_own(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    for seed in (3, 4):
+        train(tmp_path, metrics, "fit", [{"loss": float(seed)}], seed)
+    assert [(each.trainer, each.seed, each.logs[1]["loss"]) for each in read_records(tmp_path)] == [
+        ("fit", 3, 3.0),
+        ("fit", 4, 4.0),
+    ]
+
+
+# Fingerprints and weights
+
+
+def test_fingerprints_and_weights_read_back(tmp_path: Path) -> None:
+    (fit,) = record(tmp_path, fit=FIT)
+    assert fit.variables == VARIABLES
+    places = [(1, INITIAL), (1, 1), (1, 2), (1, EPOCH_END), (2, 1), (2, 2), (2, EPOCH_END)]
+    assert [(int(step["epoch"]), int(step["step"])) for step in fit.steps] == places
+    for step, place in zip(fit.steps, places, strict=True):
+        assert np.array_equal(step["hashes"], fingerprint(*place).hashes)
+        assert np.array_equal(step["projections"], fingerprint(*place).projections)
+    for epoch in (1, 2):
+        kept = fit.weights(epoch)
+        assert kept is not None
+        assert [a.dtype for a in kept] == [np.float32] * 2
+        assert all(np.array_equal(a, b) for a, b in zip(kept, weights(epoch), strict=True))
+    assert fit.weights(3) is None
+
+
+def test_steps_of_an_interrupted_first_epoch_are_kept(tmp_path: Path) -> None:
+    recorder = train(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", [])
+    recorder(fingerprint(1, 1))
+    recorder.flush()
+    recorder.flush()
+    (fit,) = read_records(tmp_path)
+    assert (fit.trainer, fit.logs, fit.steps["step"].tolist()) == ("fit", {}, [INITIAL, 1])
+
+
+def test_weights_in_bfloat16_are_kept_exactly(tmp_path: Path) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    value = np.array([1 / 3, -2.0, 1e30], bfloat16)
+    recorder = Recorder(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", 0)
+    recorder(BuildRecord((Variable("v", (3,), "bfloat16"),), 1))
+    recorder(StepRecord(1, EPOCH_END, np.zeros((1, 1), np.uint64), np.zeros((1, 2))))
+    recorder(EpochRecord(1, {}, 1.0, 1.0, [value]))
+    ((kept,),) = (each.weights(1) or () for each in read_records(tmp_path))
+    assert np.array_equal(kept, value.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../outside", "/outside", "..", ".", ".hidden", "a/b", "a\\b", "a%2Fb", "a b", "a,b", '"a"', "x-seed1",
+        "größer", "日本語", "🙂", "C:fit", "*", "-seed0", "fit.json",
+    ],
+)  # fmt: skip
+def test_whatever_a_trainer_is_called_its_files_lie_in_the_records_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "reports" / "run"
+    folder.mkdir(parents=True)
+    record(folder, **{name: FIT, "a%2Fb-": FIT})
+    assert [each.trainer for each in read_records(folder)] == [name, "a%2Fb-"]
+    files = [path.relative_to(folder) for path in tmp_path.rglob("*") if path.is_file()]
+    assert {str(path.parent) for path in files} == {".", "records"}
+    assert len(files) == 1 + 2 * 4, "metrics.csv, and of each trainer .steps, .json and two .npz"
+
+
+# Damage
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder; tests put back what they damage."""
+    folder = tmp_path_factory.mktemp("run")
+    record(folder, fit=FIT, **{'my "own", loop': [{"loss": 12.5, "a,b": math.nan}]})
+    return folder
+
+
+def versions(path: Path, contents: Sequence[bytes]) -> Any:
+    """The folder's records under each content of one file: (content, records or None where refused)."""
+    before = path.read_bytes()
+    try:
+        for content in contents:
+            path.write_bytes(content)
+            try:
+                yield content, read_records(path.parents[0 if path.name == "metrics.csv" else 1])
+            except RecordError as error:
+                assert str(error).startswith(f"{path}: ") and "\n" not in str(error), error
+                yield content, None
+    finally:
+        path.write_bytes(before)
+
+
+def values(records: Sequence[Record]) -> dict[tuple[Any, ...], str]:
+    return {(r.trainer, r.seed, e, n): repr(v) for r in records for e, logs in r.logs.items() for n, v in logs.items()}
+
+
+def test_a_metrics_csv_cut_anywhere_gives_the_first_rows_or_an_error(run: Path) -> None:
+    path = run / "metrics.csv"
+    whole, rows = path.read_bytes(), read_metrics(path)
+    expected, read = values(read_records(run)), 0
+    for content, records in versions(path, [whole[:cut] for cut in range(len(whole))]):
+        if records is not None:
+            read += 1
+            assert content.endswith(b"\n"), "only whole lines are believed"
+            assert read_metrics(path) == rows[: content.count(b"\n") - 1]
+            assert values(records).items() <= expected.items()
+    assert read == 3, "the header alone, one row and two rows"
+
+
+def test_one_altered_byte_of_metrics_csv_alters_one_number_at_most(run: Path) -> None:
+    """A digit for a digit goes unnoticed; no damage moves a number to another metric, epoch or trainer."""
+    path = run / "metrics.csv"
+    whole, expected = path.read_bytes(), values(read_records(run))
+    contents = [
+        whole[:at] + bytes([byte]) + whole[at + 1 :]
+        for at in range(len(whole))
+        for byte in b'019,."\n\r -e_\0\xff'
+        if byte != whole[at]
+    ]
+    refused = 0
+    for content, records in versions(path, contents):
+        refused += records is None
+        if records is not None:
+            found = values(records)
+            assert found.keys() == expected.keys(), content
+            assert sum(found[key] != expected[key] for key in expected) <= 1, content
+    assert refused > len(contents) / 2
+
+
+def test_fingerprints_cut_anywhere_are_an_error(run: Path) -> None:
+    """Every epoch in metrics.csv has ended, so that none of its fingerprints may be missing."""
+    path = run / "records" / "fit-seed0.steps"
+    whole = path.read_bytes()
+    assert all(records is None for _, records in versions(path, [whole[:cut] for cut in range(len(whole))]))
+
+
+def test_a_sidecar_cut_anywhere_is_an_error(run: Path) -> None:
+    path = run / "records" / "fit-seed0.json"
+    whole = path.read_bytes().rstrip()
+    assert all(records is None for _, records in versions(path, [whole[:cut] for cut in range(0, len(whole), 7)]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        [], None, 5, "text", {},
+        {"trainer": None, "seed": "zero"}, {"replicas": -1}, {"replicas": "two"}, {"variables": 5},
+        {"variables": [{"name": "v"}]}, {"variables": ["v"]}, {"reported": []}, {"reported": {"1": "float32"}},
+        {"reported": {"one": {}}}, {"reported": {"1": {"loss": "int32"}}}, {"reported": {"1": {"loss": None}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_sidecar_of_another_shape_is_an_error(run: Path, change: Any) -> None:
+    path = run / "records" / "fit-seed0.json"
+    content = json.loads(path.read_text()) | change if isinstance(change, dict) and change else change
+    ((_, records),) = versions(path, [json.dumps(content).encode()])
+    assert records is None
+
+
+def test_metrics_other_than_were_reported_are_an_error(run: Path) -> None:
+    path = run / "metrics.csv"
+    whole = path.read_text()
+    contents = [whole.replace("accuracy", "precision"), whole.replace(",0.5,", ",,"), whole.replace(",0.75,,", ",0.75,1,")]
+    assert all(text != whole for text in contents)
+    assert [records for _, records in versions(path, [text.encode() for text in contents])] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 1 is not the header"),
+        ("loss,accuracy\n", "line 1 is not the header"),
+        ("trainer,seed,epoch,loss,loss,seconds,examples_per_second\n", "line 1 names a column twice"),
+        ("{}fit,0,1,0.5,1,1\nfit,0,2,0.5,1\n", "line 3 has 5 values for 6 columns"),
+        ("{}fit,0,1,0.5,1,1\nfit,0,01,0.5,1,1\n", "line 3 repeats an epoch of 'fit'"),
+        ("{}fit,0,0,0.5,1,1\n", "line 2 does not name"),
+        ("{}fit,-1,1,0.5,1,1\n", "line 2 does not name"),
+        ("{}fit,0,1.0,0.5,1,1\n", "line 2 does not name"),
+        ("{}fit,0," + "9" * 5000 + ",0.5,1,1\n", "line 2 does not name"),
+        ("{},0,1,0.5,1,1\n", "line 2 does not name"),
+        ("{}fit,0,1,half,1,1\n", "line 2, column 'loss': 'half' is not a number"),
+        ("{}fit,0,1,0.5,1,soon\n", "line 2, column 'examples_per_second': 'soon' is not a number"),
+        ('{}"fit,0,1,0.5,1,1\n', "line 2: unexpected end of data"),
+        ("{}fit,0,1,0.5,1,1", "the last line is incomplete"),
+        ("{}\n", "line 2 has 0 values"),
+    ],
+)
+def test_what_is_wrong_with_a_metrics_csv_is_said_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(text.replace("{}", "trainer,seed,epoch,loss,seconds,examples_per_second\n"))
+    with pytest.raises(RecordError) as caught:
+        read_metrics(path)
+    assert str(caught.value).startswith(f"{path}: {complaint}")
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text('trainer,seed,epoch,"two\nlines",seconds,examples_per_second\nfit,0,1,half,1,1\n')
+    with pytest.raises(RecordError, match=r"line 3, column 'two\\nlines': 'half' is not a number$"):
+        read_metrics(path)
+
+
+def test_line_ends_of_another_system_do_not_matter(run: Path) -> None:
+    path = run / "metrics.csv"
+    expected = values(read_records(run))
+    ((_, records),) = versions(path, [path.read_bytes().replace(b"\n", b"\r\n")])
+    assert values(records) == expected
+
+
+def test_missing_files_are_errors_where_something_relies_on_them(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"metrics\.csv: cannot be read"):
+        read_metrics(tmp_path / "metrics.csv")
+    record(tmp_path, fit=FIT)
+    (tmp_path / "records" / "fit-seed0.steps").unlink()
+    with pytest.raises(RecordError, match=r"fit-seed0\.steps: damaged, it lacks the end of epoch 1"):
+        read_records(tmp_path)
+    (tmp_path / "records" / "fit-seed0.json").unlink()
+    with pytest.raises(RecordError, match=r"metrics\.csv: there are no fingerprints of 'fit', seed 0"):
+        read_records(tmp_path)
+
+
+def test_damaged_weights_are_an_error_and_missing_ones_are_none(tmp_path: Path) -> None:
+    (fit,) = record(tmp_path, fit=FIT)
+    path = tmp_path / "records" / "fit-seed0-epoch001.npz"
+    whole = path.read_bytes()
+    middle = len(whole) // 4
+    for content in [whole[:cut] for cut in range(0, len(whole), 50)] + [whole[:middle] + b"!!!!" + whole[middle + 4 :]]:
+        path.write_bytes(content)
+        with pytest.raises(RecordError) as caught:
+            fit.weights(1)
+        assert str(caught.value).startswith(f"{path}: damaged")
+    path.unlink()
+    assert fit.weights(1) is None
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    write_json(path, {"gap": 0.5})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(path, {"gap": math.nan})
+    assert json.loads(path.read_text()) == {"gap": 0.5}
+    assert os.listdir(tmp_path) == ["verdict.json"]
