@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from compare.errors import RequestError
-from compare.options import STRATEGIES, Options
+from compare.cluster import PREFIX, this_task
+from compare.errors import NoVerdictError, RequestError
+from compare.options import CLUSTERS, STRATEGIES, Options
 
 EXIT_REQUEST = 2
+EXIT_NO_VERDICT = 3
 EXIT_INTERRUPTED = 130
 
 
@@ -63,6 +65,26 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="how many replicas; without a GPU, N logical CPU devices (default: all visible devices)",
     )
+    add(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="multi-worker and parameter-server: so many local worker processes, "
+        "unless TF_CONFIG names a cluster (default: 1)",
+    )
+    add(
+        "--parameter-servers",
+        metavar="N",
+        type=int,
+        help="parameter-server: so many local server processes (default: 1)",
+    )
+    add(
+        "--keras",
+        metavar="3|2",
+        type=int,
+        default=defaults.keras,
+        help="Keras generation; 2 is the tf-keras package (default: %(default)s)",
+    )
     add("--epochs", metavar="N", type=int, default=defaults.epochs, help="(default: %(default)s)")
     add(
         "--batch-size",
@@ -98,6 +120,13 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="where the data set's files are; they are looked for there and nowhere else",
     )
+    add("--truth", action="store_true", help="also train on one replica in float64, to tell which side is off")
+    add(
+        "--against",
+        metavar="RUN",
+        type=Path,
+        help="also compare each trainer with its namesake in a recorded run's folder",
+    )
     add("--quiet", action="store_true", help="print errors only")
     return parser
 
@@ -106,17 +135,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
     try:
         options = Options(**vars(parser().parse_args(arguments)))
-        from compare.session import carry_out, claim_folder, new_console
+        member = this_task() if options.strategy in CLUSTERS else None
+        if member is not None and not member.is_chief:
+            return carry_out_and_report(options, None)
+        from compare.session import claim_folder
 
-        folder = claim_folder(options)
+        return carry_out_and_report(options, claim_folder(options))
+    except RequestError as error:
+        return _fail(error, EXIT_REQUEST)
+
+
+def carry_out_and_report(options: Options, folder: Path | None) -> int:
+    """Carry out a request, with what it says on stdout and stderr; returns the exit status.
+
+    Args:
+        options: the request.
+        folder: where the results go; None for a member of a cluster that is not its chief.
+    """
+    from compare.session import carry_out, new_console, take_part
+
+    try:
+        if folder is None:
+            take_part(options)
+            return 0
         with _stderr_to(folder / "tensorflow.log"):
             return carry_out(options, folder, new_console(options)).exit_status
     except RequestError as error:
-        print(f"compare.py: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_REQUEST
+        return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
-        print("compare.py: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except NoVerdictError as error:
+        return _fail(error, EXIT_NO_VERDICT)
+    except Exception as error:
+        # A user's trainer raised: the verdict says so, the traceback is in the log.
+        return _fail(f"{error} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
+
+
+def _fail(error: object, status: int) -> int:
+    print(f"{PREFIX}{' '.join(str(error).split())}", file=sys.stderr)
+    return status
 
 
 @contextmanager

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.options import Options
 
+PREFIX = "compare.py: "
+"""What the command's lines on stderr begin with."""
 GRACE_SECONDS = 10.0
 """How long the other processes may take to end by themselves once one has failed."""
 
@@ -73,16 +75,17 @@ def this_task() -> Task | None:
     return Task(kind, index, "chief" in addresses, workers)
 
 
-def start_here(options: Options, folder: Path) -> int:
+def start_here(options: Options, folder: Path) -> tuple[int, str]:
     """Start the cluster that the options ask for as processes on this machine, and wait for its end.
 
     Every process does what the same command does on a machine of a real cluster. When one fails the
     others are stopped; when this process ends, however it ends, all of them do.
 
     Returns:
-        The chief's exit status.
+        The chief's exit status, and the line that it wrote to stderr, if any.
 
     Raises:
+        NoVerdictError: when a process other than the chief fails.
         RequestError: when the experiment or a trainer is an object, which other processes cannot import.
     """
     for thing in (options.experiment, *options.trainers):
@@ -119,21 +122,21 @@ def _start(task: Task, config: dict[str, Any], options: Options, folder: Path, p
         # A GPU cannot be shared by processes that each take all of its memory.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    request = json.dumps({"options": options.as_json(), "folder": str(folder), "pipe": pipe})
-    # Only the chief may speak to the user: the others would say the same again.
-    silent = open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab")
-    with silent:
+    chiefs_folder = str(folder) if task.is_chief else None
+    request = json.dumps({"options": options.as_json(), "folder": chiefs_folder, "pipe": pipe})
+    # Only the chief speaks to the user: the others would say the same again.
+    with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return subprocess.Popen(
             [sys.executable, "-m", "compare.cluster", request],
             env=environment,
             pass_fds=[pipe],
             stdin=subprocess.DEVNULL,
             stdout=None if task.is_chief else silent,
-            stderr=None if task.is_chief else silent,
+            stderr=subprocess.PIPE if task.is_chief else silent,
         )
 
 
-def _wait(processes: dict[Task, subprocess.Popen[bytes]]) -> int:
+def _wait(processes: dict[Task, subprocess.Popen[bytes]]) -> tuple[int, str]:
     """Wait for the chief; a failure of any other is the end of all, after a moment of grace."""
     chief = next(process for task, process in processes.items() if task.is_chief)
     deadline: float | None = None
@@ -142,12 +145,14 @@ def _wait(processes: dict[Task, subprocess.Popen[bytes]]) -> int:
         if failed and deadline is None:
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
-            raise RequestError(
+            raise NoVerdictError(
                 f"{failed[0].name} ended with status {processes[failed[0]].returncode} before the run was over, "
                 f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
             )
         time.sleep(0.05)
-    return chief.returncode
+    assert chief.stderr is not None
+    with chief.stderr as errors:
+        return chief.returncode, errors.read().decode().strip().removeprefix(PREFIX)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -180,7 +185,8 @@ def main() -> int:
     _end_with_parent(request["pipe"])
     from compare.cli import carry_out_and_report
 
-    return carry_out_and_report(Options.from_json(request["options"]), Path(request["folder"]))
+    folder = request["folder"]
+    return carry_out_and_report(Options.from_json(request["options"]), None if folder is None else Path(folder))
 
 
 if __name__ == "__main__":

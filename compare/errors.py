@@ -6,3 +6,7 @@ class RequestError(ValueError):
 
     The command prints it to stderr and exits with status 2; ``compare.run`` raises it.
     """
+
+
+class NoVerdictError(RuntimeError):
+    """A run that could not come to a verdict, through no fault of the request; exit status 3."""

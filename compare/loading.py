@@ -67,7 +67,7 @@ def _trainer(wanted: str | Trainer) -> Trainer:
     found: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
-        if not attribute:
+        if not (source and attribute):
             raise RequestError(
                 f"--trainers {wanted}: unknown; there are {', '.join(TRAINERS)}, or FILE.py:ATTR or "
                 "package.module:ATTR for your own"

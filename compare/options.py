@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,8 @@ class Options:
         replicas: how many replicas in this process; None for all visible devices.
         workers: local worker processes under a strategy of ``CLUSTERS``.
         parameter_servers: local parameter server processes under ``parameter-server``.
-        keras: the Keras generation, 3, or 2 for the tf-keras package.
+        keras: the Keras generation, 3, or 2 for the tf-keras package; by default 3, unless the environment
+            variable TF_USE_LEGACY_KERAS says 2.
         epochs: how many epochs.
         batch_size: examples per replica and step.
         seed: of the initial weights, of the order of examples and of whatever else is random.
@@ -55,7 +56,9 @@ class Options:
     replicas: int | None = None
     workers: int | None = None
     parameter_servers: int | None = None
-    keras: int = 3
+    keras: int = field(
+        default_factory=lambda: 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
+    )
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0

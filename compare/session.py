@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import os
-import platform
 import shutil
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 
-from compare.errors import RequestError
-from compare.options import Options
+from compare import cluster
+from compare.errors import NoVerdictError, RequestError
+from compare.options import CLUSTERS, Options
 from compare.records import MetricsFile, Recorder, read_json, read_metrics, read_records, write_json
-from compare.verdict import EXIT_STATUS, as_json, compare_records
+from compare.verdict import EXIT_STATUS, Failure, as_json, asynchronous, compare_records, not_comparable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +102,12 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
+        NoVerdictError: when a process of a local cluster fails.
+        Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        if options.strategy in CLUSTERS and cluster.this_task() is None:
+            return _carry_out_in_processes(options, folder)
         return _carry_out(options, folder, console)
     except RequestError:
         if not (folder / "metrics.csv").exists():
@@ -112,37 +115,124 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         raise
 
 
+def _carry_out_in_processes(options: Options, folder: Path) -> Result:
+    status, message = cluster.start_here(options, folder)
+    if status == 2:
+        raise RequestError(message)
+    if not (folder / "verdict.json").exists():
+        raise NoVerdictError(message or f"the chief process ended with status {status}")
+    return Result(folder, read_json(folder / "verdict.json")["verdict"])
+
+
+def take_part(options: Options) -> None:
+    """Be a task of a cluster that is not its chief: train along, or serve; the chief writes the reports."""
+    task = cluster.this_task()
+    assert task is not None
+    select_keras(options)
+    if options.strategy == "parameter-server":
+        from compare import strategies
+
+        strategies.serve()
+        return
+    from compare import facts, preflight
+    from compare.loading import load_experiment, load_trainers
+
+    trainers = load_trainers(options)
+    shared = _prepare(options, load_experiment(options))
+    findings = preflight.findings(facts.for_preflight(options, shared, [name for name, _ in trainers]))
+    if any(finding.severity == preflight.CANNOT_RUN for finding in findings):
+        return
+    for _, trainer in trainers:
+        try:
+            _train(trainer, options, shared, [])
+        except Exception:
+            traceback.print_exc()  # the chief goes on with the next trainer, and reports
+
+
+def select_keras(options: Options) -> None:
+    """Put the Keras generation that the options ask for in ``tf.keras``'s place; before importing TensorFlow.
+
+    Raises:
+        RequestError: when tf-keras is not installed, or TensorFlow has been imported with the other one.
+    """
+    if options.keras == 2 and find_spec("tf_keras") is None:
+        raise RequestError('--keras 2 needs the package tf-keras: pip install "fit-vs-loop[keras2]"')
+    if "tensorflow" not in sys.modules:
+        os.environ["TF_USE_LEGACY_KERAS"] = "1" if options.keras == 2 else "0"
+    from compare.strategies import keras_version
+
+    if int(keras_version().partition(".")[0]) != options.keras:
+        raise RequestError(
+            f"--keras {options.keras}: this process has imported TensorFlow with Keras {keras_version()}; "
+            f"set TF_USE_LEGACY_KERAS={int(options.keras == 2)} before importing it"
+        )
+
+
 def _carry_out(options: Options, folder: Path, console: Console) -> Result:
+    select_keras(options)
+    from compare import facts, preflight
     from compare.loading import load_experiment, load_trainers
 
     trainers = load_trainers(options)
     experiment = load_experiment(options)
     for note in experiment.notes:
-        console.print(f"Note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"Note: {note}", style="yellow")
     task = _prepare(options, experiment)
-    facts = _facts(options, task, [name for name, _ in trainers])
-    write_json(folder / "run.json", facts)
-    console.print(facts["title"], style="bold", markup=False, highlight=False)
-    console.print(
+    names = [name for name, _ in trainers]
+    content = facts.of_run(options, task, names)
+    findings = preflight.findings(facts.for_preflight(options, task, names))
+    content["preflight"] = [{"id": f.id, "severity": f.severity, "message": str(f)} for f in findings]
+    content["failures"] = [
+        {"side": f.side, "error": f.message, "remedy": f.remedy} for f in findings if f.severity == preflight.CANNOT_RUN
+    ]
+    write_json(folder / "run.json", content)
+    _say(console, content["title"], style="bold")
+    _say(
+        console,
         f"{task.train.count:,} training and {task.validation.count:,} validation examples, "
-        f"global batch {task.global_batch_size}, on {', '.join(facts['strategy']['devices'])}",
-        markup=False,
-        highlight=False,
+        f"global batch {task.global_batch_size}, on {', '.join(content['strategy']['devices'])}",
     )
+    for finding in findings:
+        _say(console, f"Warning: {finding}" if finding.severity == preflight.WARNING else f"Cannot run: {finding}")
+    if content["failures"]:
+        return judge(folder, console)
 
+    raised: Exception | None = None
     metrics = MetricsFile(folder / "metrics.csv")
     for name, trainer in trainers:
-        _train(name, trainer, options, task, Recorder(folder, metrics, name, options.seed), console)
-    facts["initial_weights_sha256"] = {str(seed): _digest(weights) for seed, weights in task.initial_weights.items()}
-    facts |= {"status": "finished", "finished": _now()}
-    write_json(folder / "run.json", facts)
-    return _judge(folder, console)
+        recorder = Recorder(folder, metrics, name, options.seed)
+        try:
+            _train(trainer, options, task, [recorder], console, name)
+        except Exception as error:
+            # The others' results are worth having all the same.
+            traceback.print_exc()
+            recorder.flush()
+            failure = {"side": name, "error": _one_line(error), "remedy": f"mend {name}, or compare without it"}
+            content["failures"].append(failure)
+            _say(console, f"{name} failed: {failure['error']}", style="red")
+            raised = raised or (error if name not in ("fit", "loop", "tutorial") else None)
+    if options.truth:
+        from compare.trainers.truth import Truth, exact_task
+
+        _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
+    content["initial_weights_sha256"] = {
+        str(seed): facts.digest(weights) for seed, weights in task.initial_weights.items()
+    }
+    content |= {"status": "finished", "finished": facts.now()}
+    write_json(folder / "run.json", content)
+    result = judge(folder, console)
+    if raised is not None:
+        raised.add_note(f"The other trainers' results are in {folder}.")
+        raise raised
+    return result
 
 
 def _prepare(options: Options, experiment: Any) -> Task:
     from compare import pipeline, strategies
     from compare.runs import Task
 
+    strategies.configure(options.replicas)
+    strategy = strategies.make(options.strategy, options.replicas)  # first: some bear no operation before them
     train, validation = pipeline.load(experiment)
     if options.train_examples is not None:
         if options.train_examples > train.count:
@@ -150,9 +240,8 @@ def _prepare(options: Options, experiment: Any) -> Task:
                 f"--train-examples {options.train_examples}: {experiment.name} has {train.count} training examples"
             )
         train = train.first(options.train_examples)
-    strategies.configure(options.replicas)
-    strategy = strategies.make(options.strategy, options.replicas)
-    replicas = strategy.num_replicas_in_sync
+    # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
+    replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
     if global_batch_size > train.count:
         raise RequestError(
@@ -162,13 +251,22 @@ def _prepare(options: Options, experiment: Any) -> Task:
     return Task(experiment, train, validation, strategy, global_batch_size)
 
 
-def _train(name: str, trainer: Trainer, options: Options, task: Task, recorder: Recorder, console: Console) -> None:
+def _train(
+    trainer: Trainer,
+    options: Options,
+    task: Task,
+    sinks: Sequence[Any],
+    console: Console | None = None,
+    name: str = "",
+) -> None:
     from compare.runs import Run, TrainerError
     from compare.terminal import TrainerProgress
 
+    name = name or trainer.name
     epochs = range(1, options.epochs + 1)
+    console = console or Console(quiet=True)
     with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size) as progress:
-        run = Run(task, seed=options.seed, epochs=epochs, sinks=[recorder, progress])
+        run = Run(task, seed=options.seed, epochs=epochs, sinks=[*sinks, progress])
         trainer.train(run)
     if not run.finished:
         raise TrainerError(
@@ -177,81 +275,66 @@ def _train(name: str, trainer: Trainer, options: Options, task: Task, recorder: 
         )
 
 
-def _judge(folder: Path, console: Console) -> Result:
-    """Everything from here on is made from the files alone."""
+def judge(folder: Path, console: Console) -> Result:
+    """Verdict, plot and the last lines of output; from here on everything is made from the files alone."""
     from compare.report import plots
-    from compare.report.text import sentence
+    from compare.report.text import sentence, truth_sentence
     from compare.terminal import epoch_table
+    from compare.truth import distances
 
-    reference, *candidates = read_records(folder)
-    verdict = as_json(reference.trainer, [compare_records(reference, other) for other in candidates], scope="run")
+    content = read_json(folder / "run.json")
+    names: list[str] = content["trainers"]
+    records = {record.trainer: record for record in read_records(folder)}
+    failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
+    reference, *candidates = names
+    comparisons = []
+    for candidate in candidates:
+        failure = failures.get("") or failures.get(reference) or failures.get(candidate)
+        if failure:
+            comparisons.append(not_comparable(candidate, failure))
+        else:
+            comparison = compare_records(records[reference], records[candidate])
+            racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
+            comparisons.append(asynchronous(comparison) if racing else comparison)
+    against = content["options"].get("against")
+    if against:
+        others = {record.trainer: record for record in read_records(Path(against))}
+        comparisons += [
+            compare_records(others[name], records[name], against) for name in names if name in records.keys() & others
+        ]
+    extra: dict[str, Any] = {"scope": "run"}
+    if "truth" in records and "truth" not in names:
+        trained = [records[name] for name in names if name in records]
+        extra["truth"] = distances(records["truth"], trained, comparisons)
+    verdict = as_json(reference, comparisons, **extra)
     write_json(folder / "verdict.json", verdict)
-    plots.draw(folder)
-    console.print(epoch_table(reference, candidates))
-    for comparison in verdict["comparisons"]:
+
+    shown = [records[name] for name in names if name in records]
+    files = ["metrics.csv", "verdict.json"]
+    if any(record.logs for record in shown):
+        plots.draw(folder)
+        files.insert(0, "comparison.png")
+        console.print(epoch_table(shown[0], shown[1:]))
+    for entry in verdict["comparisons"]:
         console.print()
-        style = "bold green" if EXIT_STATUS[comparison["verdict"]] == 0 else "bold red"
-        console.print(f"{comparison['verdict']}: ", style=style, end="")
-        console.print(sentence(comparison, reference.trainer) + ".", markup=False, highlight=False, soft_wrap=True)
-    for file in ("comparison.png", "metrics.csv", "verdict.json"):
-        console.print(folder / file, markup=False, highlight=False, soft_wrap=True)
+        style = "bold green" if EXIT_STATUS[entry["verdict"]] == 0 else "bold red"
+        console.print(f"{entry['verdict']}: ", style=style, end="")
+        _say(console, sentence(entry, reference) + ".")
+    if "truth" in verdict:
+        _say(console, truth_sentence(verdict["truth"]) + ".")
+    for file in files:
+        if (folder / file).exists():
+            _say(console, str(folder / file))
     return Result(folder, verdict["verdict"])
 
 
-def _facts(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
-    """The content of ``run.json``: whatever is needed to repeat the run, or to doubt it."""
-    import tensorflow as tf
-
-    from compare import strategies
-
-    strategy, experiment = task.strategy, task.experiment
-    replicas = strategy.num_replicas_in_sync
-    title = f"{experiment.name}: {' and '.join(trainers)} under {options.strategy}, {replicas} replica"
-    return {
-        "schema": 1,
-        "status": "training",
-        "title": title + ("s" if replicas > 1 else ""),
-        "notes": list(experiment.notes),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "options": options.as_json(),
-        "trainers": list(trainers),
-        "strategy": {
-            "name": options.strategy,
-            "class": type(strategy).__name__,
-            "replicas": replicas,
-            "global_batch_size": task.global_batch_size,
-            "devices": strategies.devices()[:replicas],
-        },
-        "data": {
-            "source": experiment.data_source,
-            "training_examples": task.train.count,
-            "validation_examples": task.validation.count,
-            "training_sha256": task.train.sha256(),
-            "validation_sha256": task.validation.sha256(),
-        },
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": tf.__version__,
-            "keras": tf.keras.__version__,
-            "numpy": np.__version__,
-            "fit-vs-loop": version("fit-vs-loop"),
-        },
-        "machine": {"platform": platform.platform(), "processors": os.cpu_count()},
-        "threads": {
-            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
-            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
-        },
-        "started": _now(),
-    }
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, markup=False, soft_wrap=True)
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _digest(weights: Sequence[np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for weight in weights:
-        digest.update(f"{weight.dtype} {weight.shape}".encode())
-        digest.update(np.ascontiguousarray(weight).data)
-    return digest.hexdigest()
+def _one_line(error: BaseException) -> str:
+    """An exception in a line, with the place in the deepest file outside installed packages."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return (text if len(text) < 400 else text[:400] + " …") + place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +38,11 @@ def configure(replicas: int | None = None) -> None:
             f"{replicas} replicas were asked for, and TensorFlow, already in use in this process, has "
             f"{len(devices())} device(s): call compare.configure(replicas={replicas}) before anything else"
         ) from None
+
+
+def keras_version() -> str:
+    """The version of what ``tf.keras`` is in this process: Keras 3, or tf-keras, which is Keras 2."""
+    return str(getattr(tf.keras, "__version__", None) or version("tf-keras"))
 
 
 def devices() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,22 +78,51 @@ class Reporting:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why one side could not run at all: which trainer, what happened, what to use instead."""
+
+    side: str
+    error: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """One candidate held against the reference."""
+    """One candidate held against the reference; with ``against``, the reference's recorded run."""
 
     candidate: str
     training: Training
     reporting: Reporting
+    failure: Failure | None = None
+    against: str = ""
 
     @property
     def verdict(self) -> str:
         return worst([self.training.verdict, self.reporting.verdict])
 
 
-def compare_records(reference: Record, candidate: Record) -> Comparison:
+def compare_records(reference: Record, candidate: Record, against: str = "") -> Comparison:
     """Hold one record against another, bit for bit."""
     training = compare_training(reference, candidate)
-    return Comparison(candidate.trainer, training, compare_reporting(reference, candidate, training))
+    reporting = compare_reporting(reference, candidate, training)
+    return Comparison(candidate.trainer, training, reporting, against=against)
+
+
+def not_comparable(candidate: str, failure: Failure) -> Comparison:
+    """A comparison that one side's failure left without anything to compare."""
+    return Comparison(candidate, Training(NOT_COMPARABLE, None, None, 0), Reporting(None, {}), failure)
+
+
+def asynchronous(comparison: Comparison) -> Comparison:
+    """The same comparison where workers do not wait for each other: unequal weights prove nothing."""
+    if comparison.training.verdict != DIFFERENT:
+        return comparison
+    reason = (
+        "several workers updated the parameters without waiting for each other, so that no two runs are equal, of "
+        "the same trainer or of two; one worker (--workers 1) can be compared exactly"
+    )
+    training = replace(comparison.training, verdict=INCONCLUSIVE, reason=reason)
+    return replace(comparison, training=training)
 
 
 def compare_training(reference: Record, candidate: Record) -> Training:
@@ -143,14 +172,14 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         ours, theirs = reference.logs[epoch], candidate.logs[epoch]
         for name in [*ours, *(name for name in theirs if name not in ours)]:
-            gap = _gap(ours.get(name), theirs.get(name))
+            gap = absolute_gap(ours.get(name), theirs.get(name))
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
                 gaps[name] = MetricGap(gap, epoch)
     return gaps
 
 
-def _gap(ours: float | None, theirs: float | None) -> float | None:
+def absolute_gap(ours: float | None, theirs: float | None) -> float | None:
     if ours is None or theirs is None:
         return None
     if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
@@ -245,6 +274,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     first = training.first_difference
     return {
         "candidate": comparison.candidate,
+        **({"against": comparison.against} if comparison.against else {}),
         "verdict": comparison.verdict,
         "training": {
             "verdict": training.verdict,
@@ -258,5 +288,6 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             "verdict": reporting.verdict,
             "metrics": {name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in reporting.metrics.items()},
         },
+        **({"failure": asdict(comparison.failure)} if comparison.failure else {}),
         "causes": [],
     }

@@ -1,4 +1,4 @@
-"""Whatever a run reports comes back from disk as it was, or as an error that names the file; never as something else."""
+"""Whatever a run reports comes back from disk as it was, or as an error naming the file; never as something else."""
 
 from __future__ import annotations
 
@@ -374,7 +374,11 @@ def test_a_sidecar_of_another_shape_is_an_error(run: Path, change: Any) -> None:
 def test_metrics_other_than_were_reported_are_an_error(run: Path) -> None:
     path = run / "metrics.csv"
     whole = path.read_text()
-    contents = [whole.replace("accuracy", "precision"), whole.replace(",0.5,", ",,"), whole.replace(",0.75,,", ",0.75,1,")]
+    contents = [
+        whole.replace("accuracy", "precision"),
+        whole.replace(",0.5,", ",,"),
+        whole.replace(",0.75,,", ",0.75,1,"),
+    ]
     assert all(text != whole for text in contents)
     assert [records for _, records in versions(path, [text.encode() for text in contents])] == [None] * 3
 

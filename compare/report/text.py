@@ -13,6 +13,13 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         reference: the reference trainer's name.
     """
     candidate, training = comparison["candidate"], comparison["training"]
+    if comparison.get("against"):
+        reference = f"{candidate} of the recorded run {comparison['against']}"
+    if comparison.get("failure"):
+        failure = comparison["failure"]
+        who = failure["side"] or "no trainer"
+        cannot = "can run" if who == "no trainer" else "cannot run"
+        return f"{candidate} and {reference} cannot be compared, since {who} {cannot}: {failure['error']}; {failure['remedy']}"
     if comparison["verdict"] == "identical":
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
@@ -26,6 +33,29 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{_metrics(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
         )
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
+
+
+def truth_sentence(truth: dict[str, Any]) -> str:
+    """How far from one replica in float64 every trainer is, from ``truth`` in ``verdict.json``."""
+    texts = []
+    for each in truth["after"]:
+        when = f"at the end of epoch {each['epoch']}"
+        if each["step"] is not None:
+            when = f"after step {each['step']:,} of epoch {each['epoch']}"
+        known = [f"{name} {_relative(distance)}" for name, distance in each["distance"].items()]
+        texts.append(f"{when} {', '.join(known)}")
+    gaps = [
+        f"{name} reports {metric} up to {gap['max_gap']:.1e} off (epoch {gap['epoch']})"
+        for name, metrics in truth["metrics"].items()
+        for metric, gap in metrics.items()
+        if gap["max_gap"]
+    ]
+    off = f"{truth['off']} is off. " if truth["off"] else ""
+    return f"{off}Distance of weights to one replica in float64, relative: {'; '.join(texts)}. " + "; ".join(gaps)
+
+
+def _relative(distance: float | None) -> str:
+    return "unknown" if distance is None else f"{distance:.1e}"
 
 
 def _when(steps: int) -> str:

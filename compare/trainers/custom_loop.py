@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.runs import Run
+from compare.trainers.coordinator import train_with_coordinator
 
 
 class CustomLoop:
@@ -40,6 +41,8 @@ class CustomLoop:
             # Whatever owns variables is made in scope, metrics too: otherwise each replica's
             # variables drift apart, or the numbers come from one replica only.
             self.loss_metric = tf.keras.metrics.Mean(name="loss")
+        if isinstance(self.strategy, tf.distribute.ParameterServerStrategy):
+            return train_with_coordinator(self, run)
 
         validation = self.strategy.experimental_distribute_dataset(run.validation_dataset())
         training = self.strategy.experimental_distribute_dataset(run.train_dataset(run.epochs[0]))
@@ -61,11 +64,11 @@ class CustomLoop:
             for batch in training:
                 train_on_batch(batch)
                 run.end_step()
-            logs = self._results()
+            logs = self.results()
 
             for batch in validation:
                 test_on_batch(batch)
-            logs |= {f"val_{name}": value for name, value in self._results().items()}
+            logs |= {f"val_{name}": value for name, value in self.results().items()}
             run.end_epoch(epoch, logs)
 
     def train_step(self, batch: Any) -> None:
@@ -124,7 +127,7 @@ class CustomLoop:
         for metric in self.metrics:
             metric.update_state(y, predictions)
 
-    def _results(self) -> dict[str, float]:
+    def results(self) -> dict[str, float]:
         """The metrics as they stand, which are then reset: they would go on counting otherwise."""
         metrics = [self.loss_metric, *self.metrics]
         results = {metric.name: float(metric.result()) for metric in metrics}

@@ -23,27 +23,42 @@ class KerasFit:
         first, last = run.epochs[0], run.epochs[-1]
         one_epoch = run.train_dataset(first)
         all_epochs = tf.data.Dataset.range(first, last + 1).flat_map(run.train_dataset)
+        validation, validation_steps = run.validation_dataset(), None
+        if isinstance(run.strategy, tf.distribute.ParameterServerStrategy):
+            # A worker cannot tell the coordinator that its data set is over: it must not end.
+            validation, validation_steps = validation.repeat(), int(validation.cardinality())
         model.fit(
             all_epochs.with_options(one_epoch.options()),
             steps_per_epoch=int(one_epoch.cardinality()),
             initial_epoch=first - 1,
             epochs=last,
-            validation_data=run.validation_dataset(),
+            validation_data=validation,
+            validation_steps=validation_steps,
             shuffle=False,  # for arrays only; the data set is shuffled already
-            callbacks=[_Listener(run)],
+            callbacks=[_listener(run)],
             verbose=0,
         )
 
 
-class _Listener(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the run what fit does; Keras counts epochs from 0."""
+class _EpochListener(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells the run when fit ends an epoch; Keras counts them from 0."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self._run = run
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._run.end_epoch(epoch + 1, logs or {})
+
+
+class _StepListener(_EpochListener):
+    """Tells the run about every optimizer step too."""
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._run.end_step()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._run.end_epoch(epoch + 1, logs or {})
+
+def _listener(run: Run) -> tf.keras.callbacks.Callback:
+    # Under a parameter server fit refuses callbacks per batch: several steps are under way at once.
+    asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
+    return (_EpochListener if asynchronous else _StepListener)(run)

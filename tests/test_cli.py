@@ -1,0 +1,332 @@
+"""The command's door: help, refusals in one line, and no TensorFlow before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compare import cli
+from compare.errors import RequestError
+from compare.loading import load_experiment, load_trainers
+from compare.options import STRATEGIES, Options
+from compare.session import Result, claim_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "compare.py"
+HEAVY = ("tensorflow", "keras", "pandas", "matplotlib")
+
+TRAINERS = """
+class Loop:
+    name = "my-loop"
+    def train(self, run):
+        raise AssertionError("must not be reached")
+instance = Loop()
+number = 5
+class NoTrain:
+    name = "no-train"
+class NoName:
+    def train(self, run): ...
+class Blank(Loop):
+    name = ""
+class TwoLines(Loop):
+    name = "a\\nb"
+class Wants(Loop):
+    def __init__(self, rate): ...
+"""
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refuse:
+    """Carries out a command line that must be refused, in a folder with the file ``mine.py``; what it says."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(TRAINERS)
+
+    def refuse(*arguments: str) -> str:
+        assert cli.main(arguments) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("compare.py: ") and said.err.count("\n") == 1 and said.err.endswith("\n"), said.err
+        return said.err.removeprefix("compare.py: ").rstrip("\n")
+
+    return refuse
+
+
+def python(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+# Help, from anywhere, at once
+
+
+@pytest.mark.parametrize("where", ["/", ROOT, ROOT / "scripts", ROOT / "compare"], ids=str)
+def test_help_works_from_any_folder_and_imports_nothing_heavy(where: str | Path) -> None:
+    done = python("-X", "importtime", SCRIPT, "--help", cwd=Path(where))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ") and "--trainers" in done.stdout
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "compare" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_help_works_without_the_package_installed(tmp_path: Path) -> None:
+    """-S: no site-packages, hence no package but the one beside the script."""
+    done = python("-S", os.path.relpath(SCRIPT, tmp_path), "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_script_works_through_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "compare.py"
+    link.symlink_to(SCRIPT)
+    assert python(link, "--help", cwd=tmp_path).returncode == 0
+
+
+def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    done = python(SCRIPT, "--epochs", "0", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "compare.py: --epochs 0: give a whole number, at least 1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# What argparse refuses, and the options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "two"], "argument --epochs: invalid int value: 'two' (see --help)"),
+        (["--epochs", "1e3"], "argument --epochs: invalid int value: '1e3' (see --help)"),
+        (["--epochs"], "argument --epochs: expected one argument (see --help)"),
+        (["--epoch", "2"], "unrecognized arguments: --epoch 2 (see --help)"),
+        (["--nonsense"], "unrecognized arguments: --nonsense (see --help)"),
+        (["--a\nb"], "unrecognized arguments: --a b (see --help)"),
+        (["fit", "loop"], "unrecognized arguments: fit loop (see --help)"),
+        (["--trainers"], "argument --trainers: expected at least one argument (see --help)"),
+        (["--trainers", "fit"], "--trainers needs a reference and at least one candidate, such as: fit loop"),
+        (["--seed", "-1"], "--seed -1: give a whole number, from 0 to 4294967295"),
+        (["--name", "../x"], "--name '../x': give a plain folder name, it is made inside reports"),
+        (["--strategy", "mirored"], f"--strategy mirored: unknown; there are {', '.join(STRATEGIES)}"),
+        (
+            ["--strategy", "default", "--replicas", "2"],
+            "--strategy default has one replica, --replicas asks for 2: use --strategy mirrored",
+        ),
+    ],
+)
+def test_a_bad_option_is_named(refuse: Refuse, tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert refuse(*arguments) == message
+    assert not (tmp_path / "reports").exists()
+
+
+# Names of trainers and experiments
+
+
+def test_an_unknown_trainer_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
+    assert refuse("--trainers", "fitt", "loop") == (
+        "--trainers fitt: unknown; there are fit, loop, tutorial, or FILE.py:ATTR or package.module:ATTR for your own"
+    )
+    assert list((tmp_path / "reports").iterdir()) == [], "nothing is left of a request that was refused"
+
+
+def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
+    assert refuse("--experiment", "mnist", "--trainers", "mine.py:Loop", "mine.py:instance") == (
+        "--experiment mnist: unknown; there are fashion-mnist, fashion-mnist-sample, or FILE.py[:ATTR] for your own"
+    )
+    assert list((tmp_path / "reports").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ("gone.py:Loop", "gone.py: there is no such file"),
+        ("mine.py", "--trainers mine.py: unknown; there are fit, loop, tutorial, or FILE.py:ATTR"),
+        ("mine.py:Gone", "mine.py has no 'Gone': name one of its attributes after the colon"),
+        ("mine.py:number", "mine.py:number is no trainer: it needs a name and a method train(self, run)"),
+        ("mine.py:NoTrain", "mine.py:NoTrain is no trainer: it needs a name"),
+        ("mine.py:NoName", "mine.py:NoName is no trainer: it needs a name"),
+        ("mine.py:Blank", "mine.py:Blank is no trainer: it needs a name"),
+        ("mine.py:TwoLines", "mine.py:TwoLines is no trainer: it needs a name"),
+        ("mine.py:Wants", "trainer Wants cannot be made without arguments: TypeError: "),
+        ("no.such.module:Loop", "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'"),
+        (":Loop", "--trainers :Loop: unknown; there are fit, loop, tutorial, or FILE.py:ATTR"),
+        ("json:Gone", "json has no 'Gone'"),
+    ],
+)
+def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: str, message: str) -> None:
+    assert refuse("--trainers", trainer, "mine.py:Loop").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\nx = 1 / 0\n", "broken.py cannot be imported: ZeroDivisionError: division by zero (line 2)"),
+        ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (line 2)"),
+        ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
+        ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (line 2)"),
+    ],
+)
+def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
+    refuse: Refuse, tmp_path: Path, code: str, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    assert refuse("--trainers", "broken.py:Loop", "mine.py:Loop") == message
+    assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
+
+
+def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> None:
+    trainers = ["--trainers", "mine.py:Loop", "mine.py:Loop"]
+    assert refuse("--experiment", "gone.py", *trainers) == "gone.py: there is no such file"
+    assert refuse("--experiment", "mine.py", *trainers).startswith("mine.py has no 'experiment'")
+    assert refuse("--experiment", "mine.py:number", *trainers) == "mine.py:number is a int, not a compare.Experiment"
+    assert refuse("--experiment", "mine.py:number", "--data-dir", "x", *trainers).startswith(
+        "--data-dir is for built-in"
+    )
+
+
+def test_trainers_of_the_same_name_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TRAINERS)
+    path = f"{tmp_path}/mine.py"
+    loaded = load_trainers(Options(trainers=(f"{path}:Loop", f"{path}:instance", f"{path}:Loop")))
+    assert [name for name, _ in loaded] == ["my-loop", "my-loop-2", "my-loop-3"]
+    assert len({id(trainer) for _, trainer in loaded}) == 3
+
+
+@pytest.mark.parametrize("folder", ["plain", "with space", "12:30", "ünïcode"])
+def test_a_file_of_ones_own_is_found_wherever_it_lies_and_finds_its_neighbours(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    helper = f"helper_{abs(hash(folder))}"
+    (tmp_path / folder / f"{helper}.py").write_text("RATE = 0.5\n")
+    # Text annotations make dataclasses look their module up.
+    (tmp_path / folder / "json.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        f"from {helper} import RATE\n"
+        "@dataclass\nclass Loop:\n    rate: float = RATE\n    name: str = 'mine'\n    def train(self, run): ...\n"
+    )
+    wanted = f"{tmp_path / folder}/json.py:Loop"
+    ((_, trainer), _) = load_trainers(Options(trainers=(wanted, wanted)))
+    assert trainer.rate == 0.5  # type: ignore[attr-defined]
+    assert sys.modules["json"] is json, "a file takes the place of no module of its name"
+
+
+def test_an_experiment_object_is_taken_as_it_is() -> None:
+    for wrong in (5, None, ("x",)):
+        with pytest.raises(RequestError, match=r"not a compare\.Experiment"):
+            load_experiment(Options(experiment=wrong))  # type: ignore[arg-type]
+
+
+# The run's folder
+
+
+def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Refuse, tmp_path: Path) -> None:
+    taken = tmp_path / "reports" / "mine"
+    taken.mkdir(parents=True)
+    (taken / "metrics.csv").write_text("precious")
+    (tmp_path / "reports" / "file").write_text("precious")
+    for name in ("mine", "file"):
+        assert refuse("--name", name) == (
+            f"--name {name}: reports/{name} exists and is not overwritten; choose another name"
+        )
+    assert sorted(str(path.relative_to(tmp_path / "reports")) for path in tmp_path.rglob("reports/**/*")) == [
+        "file",
+        "mine",
+        "mine/metrics.csv",
+    ]
+    assert (taken / "metrics.csv").read_text() == (tmp_path / "reports" / "file").read_text() == "precious"
+
+
+def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: Path) -> None:
+    options = Options(reports=tmp_path / "new" / "reports", seed=7)
+    names = [claim_folder(options).name for _ in range(3)]
+    assert names == [options.default_name() + number for number in ("", "-2", "-3")]
+
+
+@pytest.mark.parametrize("reports", ["file", "file/below", "dangling"])
+def test_reports_that_cannot_be_a_folder_are_refused(refuse: Refuse, tmp_path: Path, reports: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "gone")
+    message = refuse("--reports", reports)
+    assert message.startswith(f"--reports {reports}: results cannot be written there (")
+    assert message.endswith("; give a folder that can be written to")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc is the one place where even root cannot write")
+def test_reports_where_nothing_can_be_written_are_refused(refuse: Refuse) -> None:
+    for reports in ("/proc", "/proc/reports"):
+        assert refuse("--reports", reports).startswith(f"--reports {reports}: results cannot be written there (")
+
+
+# Exit status
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"),
+    [("identical", 0), ("alike", 0), ("different", 1), ("inconclusive", 3), ("not-comparable", 3)],
+)
+def test_the_exit_status_is_the_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, status: int
+) -> None:
+    monkeypatch.setattr("compare.session.carry_out", lambda options, folder, console: Result(folder, verdict))
+    assert cli.main(["--reports", str(tmp_path)]) == status
+
+
+def test_an_interruption_is_said_and_exit_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Result:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("compare.session.carry_out", interrupted)
+    assert cli.main(["--reports", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "compare.py: interrupted\n"
+
+
+# The one-way rule
+
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = None
+
+from pathlib import Path
+import numpy as np
+import compare
+from compare import cli, errors, experiment, loading, options, records, session, terminal, verdict
+from compare.report import plots, text
+
+folder = Path(sys.argv[1])
+metrics = records.MetricsFile(folder / "metrics.csv")
+for trainer in ("fit", "loop"):
+    recorder = records.Recorder(folder, metrics, trainer, 0)
+    recorder(records.BuildRecord((records.Variable("v", (1,), "float32"),), 1))
+    for step in (records.INITIAL, 1, records.EPOCH_END):
+        recorder(records.StepRecord(1, step, np.array([[abs(step)]], np.uint64), np.zeros((1, 2))))
+    recorder(records.EpochRecord(1, {"loss": 0.5}, 1.0, 1.0, [np.ones(1, np.float32)]))
+
+fit, loop = records.read_records(folder)
+content = verdict.as_json(fit.trainer, [verdict.compare_records(fit, loop)])
+records.write_json(folder / "verdict.json", content)
+plots.draw(folder)
+terminal.epoch_table(fit, [loop])
+print(text.sentence(content["comparisons"][0], fit.trainer))
+print(session.Result(folder, content["verdict"]).metrics.shape)
+print(options.Options().default_name(), cli.main(["--name", ""]))
+"""
+
+
+def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path) -> None:
+    done = python("-W", "error", "-c", WITHOUT_TENSORFLOW, tmp_path, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "loop trains exactly like fit: every weight is equal, bit for bit, after the only step, "
+        "and so is every reported number",
+        "(2, 6)",
+        "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0 2",
+    ]
+    assert (tmp_path / "comparison.png").exists()

@@ -1,0 +1,220 @@
+"""A request is checked at the door: refused in one line that names the option, or possible."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import compare
+from compare.cli import parser
+from compare.errors import RequestError
+from compare.loading import TRAINERS
+from compare.options import STRATEGIES, Options, label
+
+DOCUMENTED = {
+    "experiment": "fashion-mnist",
+    "trainers": ("fit", "loop"),
+    "strategy": "mirrored",
+    "replicas": None,
+    "epochs": 10,
+    "batch_size": 64,
+    "seed": 0,
+    "train_examples": None,
+    "reports": Path("reports"),
+    "name": None,
+    "data_dir": None,
+    "keras": 3,
+    "against": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
+def test_defaults_are_as_documented_for_python_and_the_command_alike() -> None:
+    ours = {field.name: getattr(Options(), field.name) for field in fields(Options)}
+    assert ours.items() >= DOCUMENTED.items()
+    assert Options(**vars(parser().parse_args([]))) == Options()
+
+
+def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() -> None:
+    assert set(vars(parser().parse_args([]))) == {field.name for field in fields(Options)}
+    help_text = parser().format_help()
+    for field in fields(Options):
+        assert "--" + field.name.replace("_", "-") in help_text
+    for name in (*STRATEGIES, *TRAINERS):
+        assert name in help_text
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "replicas", "workers", "train_examples"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, 2.5, "2", True, [2], float("nan"), np.float32(2)])
+def test_counts_are_whole_and_at_least_one(name: str, value: Any) -> None:
+    refused(f"--{name.replace('_', '-')} .*: give a whole number", **{name: value})
+
+
+@pytest.mark.parametrize("value", [-1, 2**32, 1.0, "0", None, False])
+def test_seeds_are_what_random_generators_take(value: Any) -> None:
+    refused("--seed .*: give a whole number", seed=value)
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size"])
+def test_counts_without_a_default_of_none_cannot_be_none(name: str) -> None:
+    refused(f"--{name.replace('_', '-')} None: give a whole number", **{name: None})
+
+
+def test_the_bounds_are_said() -> None:
+    refused("--epochs 0: give a whole number, at least 1$", epochs=0)
+    refused("--seed -1: give a whole number, from 0 to 4294967295$", seed=-1)
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_values_at_the_bounds_are_accepted(seed: int) -> None:
+    options = Options(seed=seed, epochs=1, batch_size=1, replicas=1, train_examples=1)
+    assert (options.seed, options.epochs, options.replicas) == (seed, 1, 1)
+
+
+def test_numpys_whole_numbers_are_whole_numbers() -> None:
+    options = Options(epochs=np.int64(3), seed=np.uint32(4))  # type: ignore[arg-type]
+    assert type(options.epochs) is type(options.seed) is int
+    assert '"epochs": 3' in json.dumps(options.as_json())
+
+
+@pytest.mark.parametrize("trainers", [(), ("fit",), "fit", "fit loop", None, 5, compare])
+def test_trainers_are_two_or_more(trainers: Any) -> None:
+    refused("--trainers needs a reference and at least one candidate, such as: fit loop", trainers=trainers)
+
+
+def test_trainers_may_be_objects_and_any_iterable() -> None:
+    mine = SimpleNamespace(name="mine", train=print)
+    assert Options(trainers=iter(["fit", mine])).trainers == ("fit", mine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["mirored", "", None, 5, "MIRRORED"])
+def test_unknown_strategies_list_what_there_is(strategy: Any) -> None:
+    refused(f"--strategy {strategy}: unknown; there are {', '.join(STRATEGIES)}", strategy=strategy)
+
+
+@pytest.mark.parametrize("strategy", ["default", "one-device"])
+def test_one_replica_strategies_have_one(strategy: str) -> None:
+    refused(f"--strategy {strategy} has one replica, --replicas asks for 2", strategy=strategy, replicas=2)
+    assert Options(strategy=strategy, replicas=1).replicas == 1
+
+
+@pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
+def test_workers_and_replicas_are_not_mixed_up(strategy: str) -> None:
+    refused(f"--strategy {strategy} has a replica per worker, not --replicas 2: use", strategy=strategy, replicas=2)
+    refused("--workers 2 is for --strategy multi-worker and parameter-server, not mirrored: use --rep", workers=2)
+    assert Options(strategy=strategy, workers=2).workers == 2
+
+
+@pytest.mark.parametrize("keras", [1, 4, "3", None])
+def test_there_are_two_generations_of_keras(keras: Any) -> None:
+    refused(f"--keras {keras}: there are 3 and 2$", keras=keras)
+
+
+def test_keras_2_can_be_meant_by_its_own_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    assert (Options().keras, Options(keras=3).keras) == (2, 3)
+
+
+def test_a_recorded_run_to_compare_with_must_be_one(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        refused("--against .*: no recorded run is there", against=folder)
+    (tmp_path / "metrics.csv").touch()
+    assert Options(against=str(tmp_path)).against == tmp_path  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "/tmp/x", "../x", "a\\b", "a\0b", "a\nb", "\ud800", "x" * 256, "ä" * 128, 5, Path("x")],
+)
+def test_a_name_is_a_plain_folder_name(name: Any) -> None:
+    refused("--name .*: give a plain folder name", name=name)
+
+
+@pytest.mark.parametrize("name", ["run", "Lauf 1", "größer", "-x", ".hidden", "a:b", "x" * 255])
+def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
+    assert Options(name=name).name == name
+
+
+@pytest.mark.parametrize("name", ["reports", "data_dir", "against"])
+@pytest.mark.parametrize("value", [5, b"reports", ["reports"], "a\0b"])
+def test_folders_are_paths(name: str, value: Any) -> None:
+    refused(f"--{name.replace('_', '-')} .*: give a folder", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["reports", "data_dir"])
+def test_folders_may_be_text(name: str) -> None:
+    assert getattr(Options(**{name: "some/where"}), name) == Path("some/where")
+
+
+def test_reports_cannot_be_none() -> None:
+    refused("--reports None: give a folder", reports=None)
+
+
+def test_python_names_an_option_that_does_not_exist() -> None:
+    with pytest.raises(RequestError, match=r"^compare\.run: .*'epoch'$"):
+        compare.run(epoch=3)
+
+
+def test_as_json_holds_every_option_as_a_plain_value() -> None:
+    mine = SimpleNamespace(name="mine", train=print)
+    content = Options(experiment="my/task.py", trainers=("fit", mine), data_dir=Path("data")).as_json()
+    assert json.loads(json.dumps(content)) == content
+    assert content.keys() == {field.name for field in fields(Options)}
+    assert (content["experiment"], content["trainers"]) == ("my/task.py", ["fit", "mine"])
+    assert (content["data_dir"], content["reports"], content["replicas"]) == ("data", "reports", None)
+
+
+@pytest.mark.parametrize(
+    ("thing", "text"),
+    [
+        ("fit", "fit"),
+        ("my/loop.py:Loop", "loop"),
+        ("my/loop.py", "loop"),
+        ("runs/12:30/loop.py", "loop"),
+        ("runs/12:30/loop.py:Loop", "loop"),
+        ("package.pytorch:Loop", "package.pytorch:Loop"),
+        (SimpleNamespace(name="mine"), "mine"),
+        (5, "int"),
+    ],
+)
+def test_labels_are_what_a_reader_would_call_it(thing: Any, text: str) -> None:
+    assert label(thing) == text
+
+
+def test_default_names_tell_requests_apart() -> None:
+    options = [
+        Options(),
+        Options(experiment="fashion-mnist-sample"),
+        Options(trainers=("loop", "fit")),
+        Options(strategy="default"),
+        Options(replicas=2),
+        Options(strategy="multi-worker"),
+        Options(strategy="multi-worker", workers=2),
+        Options(keras=2),
+        Options(epochs=2),
+        Options(seed=1),
+    ]
+    assert len({each.default_name() for each in options}) == len(options)
+    assert Options().default_name() == "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "a b:c", "日本語" * 50, "x" * 500, "\0", "\ud800"])
+def test_default_names_are_folder_names_whatever_things_are_called(name: str) -> None:
+    made = Options(experiment=SimpleNamespace(name=name)).default_name()  # type: ignore[arg-type]
+    assert Options(name=made).name == made
+
+
+def refused(message: str, **options: Any) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        Options(**options)
+    assert "\n" not in str(caught.value)

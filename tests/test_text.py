@@ -1,0 +1,91 @@
+"""A verdict in words: true, complete, and understood without having read the program."""
+
+from __future__ import annotations
+
+import pytest
+
+from compare.report.text import sentence
+from compare.verdict import Comparison, Difference, MetricGap, Reporting, Training, as_json
+
+SAME = {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}
+IDENTICAL = Training("identical", 0.0, None, 9380)
+KERNEL = (("dense/kernel", 0.25),)
+
+
+def said(training: Training, reporting: Reporting) -> str:
+    content = as_json("fit", [Comparison("loop", training, reporting)])
+    return sentence(content["comparisons"][0], content["reference"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "when"),
+    [(9380, "after each of 9,380 steps"), (1, "after the only step"), (0, "at the end of every epoch")],
+)
+def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
+    assert said(Training("identical", 0.0, None, steps), Reporting("identical", SAME)) == (
+        f"loop trains exactly like fit: every weight is equal, bit for bit, {when}, and so is every reported number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "text"),
+    [
+        (
+            Training("different", 0.25, Difference(2, 1938), 9380, KERNEL),
+            "their weights differ from step 1,938 of epoch 2 on; "
+            "at the ends of epochs, weights are up to 2.5e-01 apart",
+        ),
+        (
+            Training("different", None, Difference(2, 3), 9380, KERNEL),
+            "their weights differ from step 3 of epoch 2 on",
+        ),
+        (
+            Training("different", 0.0, Difference(1, 3), 9380, KERNEL),
+            "their weights differ from step 3 of epoch 1 on, "
+            "though at the ends of epochs those of the first replica are equal",
+        ),
+        (
+            Training("different", None, Difference(3, None), 0, KERNEL),
+            "their weights differ for the first time at the end of epoch 3",
+        ),
+        (Training("different", None, Difference(1, 0), 9380, KERNEL), "they begin with different weights"),
+        (
+            Training("different", 1e-9, Difference(1, 938), 937, reason="loop makes no step 938 in epoch 1"),
+            "loop makes no step 938 in epoch 1; at the ends of epochs, weights are up to 1.0e-09 apart",
+        ),
+        (
+            Training("different", None, Difference(1, 0), 0, reason="the models have different weights"),
+            "the models have different weights",
+        ),
+    ],
+)
+def test_different_says_where_they_part_and_how_far(training: Training, text: str) -> None:
+    """Whatever was reported: other weights come with other numbers."""
+    for metrics in (SAME, {"loss": MetricGap(0.5, 1)}):
+        assert said(training, Reporting(None, metrics)) == f"loop does not train like fit: {text}"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        (SAME | {"loss": MetricGap(2.0**-24, 3)}, "loss (by up to 6.0e-08, in epoch 3)"),
+        (
+            {"loss": MetricGap(None, 2), "accuracy": MetricGap(0.5, 1)},
+            "loss (reported by one side only, or not a number, in epoch 2), accuracy (by up to 5.0e-01, in epoch 1)",
+        ),
+        (SAME, "other epochs"),
+    ],
+)
+def test_a_reporting_difference_names_its_metrics_and_that_training_is_equal(
+    metrics: dict[str, MetricGap], text: str
+) -> None:
+    assert said(IDENTICAL, Reporting("different", metrics)) == (
+        f"loop trains exactly like fit, but reports other numbers: {text}; the weights are equal, bit for bit"
+    )
+
+
+def test_no_verdict_says_why() -> None:
+    training = Training("inconclusive", None, None, 0, reason="neither side's training moved a single weight")
+    assert said(training, Reporting(None, SAME)) == (
+        "whether loop trains like fit cannot be told: neither side's training moved a single weight"
+    )

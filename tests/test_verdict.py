@@ -1,0 +1,389 @@
+"""What two records say about each other: equal to the last bit and trained, or where they part."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    BuildRecord,
+    EpochRecord,
+    MetricsFile,
+    Record,
+    Recorder,
+    StepRecord,
+    Variable,
+    read_json,
+    read_records,
+    write_json,
+)
+from compare.verdict import (
+    EXIT_STATUS,
+    FROM_BEST,
+    Comparison,
+    Difference,
+    MetricGap,
+    Reporting,
+    Training,
+    as_json,
+    compare_records,
+    worst,
+)
+
+Place = tuple[int, int]
+Copies = list[list[np.ndarray]]
+"""``[replica][variable]``"""
+Edit = Callable[[Copies], None]
+
+KERNEL, BIAS = Variable("dense/kernel", (2, 2), "float32"), Variable("dense/bias", (2,), "float32")
+LOGS = {"loss": 0.5, "accuracy": 0.75}
+Train = Callable[..., Record]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Trains a made-up model, by adding 1 to every weight at every step, and gives the record read from disk."""
+    number = itertools.count()
+
+    def train(
+        name: str = "loop",
+        *,
+        steps: Sequence[int] = (3, 3),
+        replicas: int = 2,
+        rate: float = 1.0,
+        model: Sequence[Variable] = (KERNEL, BIAS),
+        edits: Mapping[Place, Edit] | None = None,
+        flip: tuple[int, int, int, int] | None = None,
+        logs: Sequence[Mapping[str, float]] | None = None,
+        said: bool = True,
+        keep: bool = True,
+    ) -> Record:
+        """One run.
+
+        Args:
+            name: the trainer's name.
+            steps: how many optimizer steps in each epoch.
+            replicas: how many replicas.
+            rate: what a step adds to each weight.
+            model: its variables.
+            edits: what else happens to the weights, at an (epoch, step), and stays.
+            flip: (epoch, step, variable, replica) of the one hash that has another lowest bit.
+            logs: what is reported, epoch by epoch.
+            said: whether the trainer says where its steps end.
+            keep: whether weights are kept at epoch ends.
+        """
+        folder = tmp_path / f"{next(number)}"
+        folder.mkdir()
+        record = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
+        record(BuildRecord(tuple(model), replicas))
+        copies = [[np.ones(v.shape, np.float32) for v in model] for _ in range(replicas)]
+
+        def show(epoch: int, step: int) -> None:
+            (edits or {}).get((epoch, step), lambda _: None)(copies)
+            if step > INITIAL and not said:
+                return
+            variables = list(zip(*copies, strict=True))
+            hashes = np.array([[xxh3_64_intdigest(copy.tobytes()) for copy in each] for each in variables], np.uint64)
+            if flip is not None and flip[:2] == (epoch, step):
+                hashes[flip[2:]] ^= np.uint64(1)
+            sums = [[float(np.mean([copy.sum(dtype=float) for copy in each]))] * 2 for each in variables]
+            record(StepRecord(epoch, step, hashes, np.array(sums)))
+
+        show(1, INITIAL)
+        for epoch, count in enumerate(steps, start=1):
+            for step in range(1, count + 1):
+                for weight in itertools.chain(*copies):
+                    weight += np.float32(rate)
+                show(epoch, step)
+            show(epoch, EPOCH_END)
+            reported = LOGS if logs is None else logs[epoch - 1]
+            record(EpochRecord(epoch, reported, 1.0, 1.0, copies[0] if keep else None))
+        (read,) = read_records(folder)
+        return read
+
+    return train
+
+
+def add(amount: float, *, variable: int = 0, replicas: slice = slice(None)) -> Edit:
+    """An edit: one number of one variable grows."""
+
+    def edit(copies: Copies) -> None:
+        for weights in copies[replicas]:
+            weights[variable].flat[0] += np.float32(amount)
+
+    return edit
+
+
+# Training
+
+
+def test_two_runs_that_agree_everywhere_are_identical(train: Train) -> None:
+    assert compare_records(train("fit"), train()) == Comparison(
+        "loop",
+        Training("identical", 0.0, None, 6),
+        Reporting("identical", {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}),
+    )
+    assert compare_records(train("fit"), train()).verdict == "identical"
+
+
+@pytest.mark.parametrize("place", [(1, 1), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("variable", [0, 1])
+@pytest.mark.parametrize("replica", [0, 1])
+@pytest.mark.parametrize("swap", [False, True])
+def test_one_bit_of_one_replica_after_one_step_is_different(
+    train: Train, place: Place, variable: int, replica: int, swap: bool
+) -> None:
+    pair = [train("fit"), train(flip=(*place, variable, replica))]
+    training = compare_records(*reversed(pair) if swap else pair).training
+    assert training.verdict == "different"
+    assert training.first_difference == Difference(*place)
+    assert [name for name, _ in training.variables] == [(KERNEL, BIAS)[variable].name]
+    assert training.max_weight_gap == 0.0, "at the ends of epochs nothing is left of it"
+    assert training.steps == 6
+
+
+def test_the_first_of_many_differing_steps_is_named_with_its_variables_and_their_gap(train: Train) -> None:
+    training = compare_records(train("fit"), train(edits={(1, 2): add(0.25), (2, 1): add(4, variable=1)})).training
+    assert training == Training("different", 4.0, Difference(1, 2), 6, (("dense/kernel", 0.25),))
+
+
+def test_the_largest_gap_is_that_of_any_epoch(train: Train) -> None:
+    training = compare_records(train("fit"), train(edits={(1, 2): add(8), (2, 1): add(-7.5)})).training
+    assert training.max_weight_gap == 8.0
+
+
+def test_the_smallest_difference_there_is_is_found(train: Train) -> None:
+    ulp = float(np.spacing(np.float32(2.0)))
+    training = compare_records(train("fit", steps=(1,)), train(steps=(1,), edits={(1, 1): add(ulp)})).training
+    assert (training.verdict, training.max_weight_gap) == ("different", ulp)
+
+
+def test_a_difference_made_by_validation_shows_at_the_epochs_end_without_a_step(train: Train) -> None:
+    training = compare_records(train("fit"), train(edits={(1, EPOCH_END): add(0.5)})).training
+    assert (training.verdict, training.first_difference) == ("different", Difference(1, None))
+
+
+def test_other_initial_weights_are_step_0_of_epoch_1(train: Train) -> None:
+    training = compare_records(train("fit"), train(edits={(1, INITIAL): add(0.5)})).training
+    assert (training.verdict, training.first_difference) == ("different", Difference(1, 0))
+    assert training.variables == (("dense/kernel", 0.5),)
+
+
+@pytest.mark.parametrize(
+    ("fit", "loop", "first", "reason", "compared"),
+    [
+        ((3, 3), (2, 3), Difference(1, 3), "loop makes no step 3 in epoch 1", 5),
+        ((3, 3), (4, 3), Difference(1, 4), "fit makes no step 4 in epoch 1", 6),
+        ((3, 3), (3, 0), Difference(2, 1), "loop makes no step 1 in epoch 2", 3),
+        ((3, 3), (3,), Difference(2, 1), "loop makes no step 1 in epoch 2", 3),
+        ((1200,), (1300,), Difference(1, 1201), "fit makes no step 1,201 in epoch 1", 1200),
+    ],
+)
+def test_a_step_that_one_side_lacks_is_the_difference(
+    train: Train, fit: Sequence[int], loop: Sequence[int], first: Difference, reason: str, compared: int
+) -> None:
+    training = compare_records(train("fit", steps=fit), train(steps=loop)).training
+    assert (training.verdict, training.first_difference, training.reason) == ("different", first, reason)
+    assert training.steps == compared
+
+
+def test_an_earlier_difference_goes_before_a_missing_step(train: Train) -> None:
+    training = compare_records(train("fit"), train(steps=(3, 2), edits={(2, 1): add(1)})).training
+    assert (training.first_difference, training.reason) == (Difference(2, 1), "")
+
+
+def test_without_steps_the_ends_of_epochs_are_compared(train: Train) -> None:
+    same = compare_records(train("fit"), train(said=False)).training
+    assert same == Training("identical", 0.0, None, 0)
+    for edits, first in [({(2, 1): add(1)}, Difference(2, None)), ({(1, INITIAL): add(1)}, Difference(1, 0))]:
+        other = compare_records(train("fit"), train(said=False, edits=edits)).training
+        assert (other.verdict, other.first_difference) == ("different", first)
+    lacking = compare_records(train("fit"), train(said=False, steps=(3,))).training
+    assert (lacking.first_difference, lacking.reason) == (Difference(2, None), "loop does not end epoch 2")
+
+
+def test_an_untrained_model_is_never_identical(train: Train) -> None:
+    neither = compare_records(train("fit", rate=0), train(rate=0))
+    assert neither.verdict == neither.training.verdict == "inconclusive"
+    assert neither.reporting.verdict is None
+    assert "moved a single weight" in neither.training.reason
+    for pair in [(train("fit", rate=0), train()), (train("fit"), train(rate=0))]:
+        training = compare_records(*pair).training
+        assert (training.verdict, training.first_difference) == ("different", Difference(1, 1))
+    for pair in [(train("fit", steps=()), train(steps=())), (train("fit", steps=(0,)), train(steps=(0,)))]:
+        assert compare_records(*pair).verdict == "inconclusive"
+
+
+def test_one_replica_is_compared_with_every_copy_of_many(train: Train) -> None:
+    one, many = train("fit", replicas=1), train(replicas=3)
+    assert compare_records(one, many).training.verdict == "identical"
+    assert compare_records(many, one).training.verdict == "identical"
+    stray = train(replicas=3, edits={(1, 2): add(1, replicas=slice(2, 3))})
+    for pair in [(one, stray), (stray, one), (many, stray)]:
+        training = compare_records(*pair).training
+        assert (training.verdict, training.first_difference) == ("different", Difference(1, 2))
+
+
+def test_replicas_that_part_from_each_other_alike_on_both_sides_are_identical(train: Train) -> None:
+    edits = {(1, 2): add(1, replicas=slice(1, 2))}
+    assert compare_records(train("fit", edits=edits), train(edits=edits)).training.verdict == "identical"
+    mirrored = train(edits={(1, 2): add(1, replicas=slice(0, 1))})
+    assert compare_records(train("fit", edits=edits), mirrored).training.verdict == "different"
+
+
+def test_models_of_other_shapes_are_different_from_the_start(train: Train) -> None:
+    other = Variable("dense/kernel", (4, 1), "float32")
+    for variables in [(other, BIAS), (KERNEL,), (BIAS, KERNEL)]:
+        training = compare_records(train("fit"), train(model=variables)).training
+        assert (training.verdict, training.first_difference) == ("different", Difference(1, 0))
+        assert (training.max_weight_gap, training.reason) == (None, "the models have different weights")
+
+
+def test_what_variables_are_called_does_not_matter(train: Train) -> None:
+    renamed = [Variable(f"dense_1/{name}", v.shape, v.dtype) for name, v in (("a", KERNEL), ("b", BIAS))]
+    assert compare_records(train("fit"), train(model=renamed)).verdict == "identical"
+
+
+def test_a_gap_that_is_unknown_or_no_number_is_null(train: Train) -> None:
+    unkept = compare_records(train("fit"), train(keep=False, edits={(1, 1): add(1)})).training
+    assert (unkept.verdict, unkept.max_weight_gap) == ("different", None)
+    for bad in (math.nan, math.inf):
+        blown = compare_records(train("fit"), train(edits={(1, 1): add(bad)}))
+        assert (blown.training.max_weight_gap, blown.training.variables) == (None, (("dense/kernel", None),))
+        both = train("fit", edits={(1, 1): add(bad)}), train(edits={(1, 1): add(bad)})
+        assert compare_records(*both).verdict == "identical", "the same NaN, bit for bit"
+
+
+# Reporting
+
+
+def report(train: Train, ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]) -> Comparison:
+    steps = [1] * len(ours)
+    return compare_records(train("fit", steps=steps, logs=ours), train(steps=steps, logs=theirs))
+
+
+def test_other_numbers_for_equal_weights_are_a_reporting_difference_alone(train: Train) -> None:
+    ulp = float(np.nextafter(np.float32(0.5), np.float32(1)))
+    comparison = report(train, [LOGS, LOGS], [LOGS, LOGS | {"loss": ulp}])
+    assert comparison.training.verdict == "identical"
+    assert comparison.reporting == Reporting(
+        "different", {"loss": MetricGap(2.0**-24, 2), "accuracy": MetricGap(0.0, 1)}
+    )
+    assert comparison.verdict == "different"
+
+
+def test_other_numbers_for_other_weights_say_nothing_about_reporting(train: Train) -> None:
+    fit, loop = train("fit"), train(edits={(1, 1): add(1)}, logs=[LOGS | {"loss": 0.75}, LOGS])
+    assert compare_records(fit, loop).reporting == Reporting(
+        None, {"loss": MetricGap(0.25, 1), "accuracy": MetricGap(0.0, 1)}
+    )
+
+
+def test_the_epoch_of_the_largest_gap_is_named_the_first_of_equals(train: Train) -> None:
+    theirs = [{"loss": loss} for loss in (0.75, 1.5, -0.5, 1.5)]
+    assert report(train, [{"loss": 0.5}] * 4, theirs).reporting.metrics == {"loss": MetricGap(1.0, 2)}
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_metric_that_one_side_lacks_is_a_difference_without_a_gap(train: Train, swap: bool) -> None:
+    pair = [[LOGS, LOGS], [LOGS, {"loss": 0.5}]]
+    reporting = report(train, *(reversed(pair) if swap else pair)).reporting
+    assert reporting == Reporting("different", {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(None, 2)})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gap"),
+    [
+        (math.nan, math.nan, 0.0),
+        (math.inf, math.inf, 0.0),
+        (math.nan, 0.5, None),
+        (0.5, math.nan, None),
+        (math.inf, 0.5, None),
+        (math.inf, -math.inf, None),
+        (1.7e308, -1.7e308, None),
+    ],
+)
+def test_nan_equals_nan_and_nothing_else(train: Train, ours: float, theirs: float, gap: float | None) -> None:
+    reporting = report(train, [{"loss": ours}], [{"loss": theirs}]).reporting
+    assert reporting == Reporting("identical" if gap == 0 else "different", {"loss": MetricGap(gap, 1)})
+
+
+def test_a_gap_without_a_number_outweighs_every_number(train: Train) -> None:
+    theirs = [{"loss": loss} for loss in (9.0, math.nan, 99.0)]
+    assert report(train, [{"loss": 0.5}] * 3, theirs).reporting.metrics == {"loss": MetricGap(None, 2)}
+
+
+def test_nothing_reported_by_either_is_the_same_report(train: Train) -> None:
+    assert report(train, [{}], [{}]).reporting == Reporting("identical", {})
+
+
+# The verdict as a whole
+
+
+def test_the_worst_verdict_counts() -> None:
+    assert FROM_BEST == ("identical", "alike", "inconclusive", "not-comparable", "different")
+    for better, worse in itertools.combinations_with_replacement(FROM_BEST, 2):
+        assert worst([better, worse]) == worst([worse, better]) == worse
+        assert worst([better, None]) == better
+    assert worst([None]) == worst([]) == "inconclusive"
+
+
+def test_exit_statuses_are_as_documented() -> None:
+    assert EXIT_STATUS == {"identical": 0, "alike": 0, "different": 1, "inconclusive": 3, "not-comparable": 3}
+
+
+def test_verdict_json_is_as_documented(train: Train, tmp_path: Path) -> None:
+    fit = train("fit")
+    others = [train("same"), train("other", edits={(1, 2): add(0.25)}), train("late", edits={(2, EPOCH_END): add(1)})]
+    path = tmp_path / "verdict.json"
+    write_json(path, as_json("fit", [compare_records(fit, other) for other in others], scope="run"))
+    content = read_json(path)
+    assert {**content, "comparisons": None} == {
+        "schema": 1,
+        "verdict": "different",
+        "reference": "fit",
+        "scope": "run",
+        "comparisons": None,
+    }
+    same, other, late = content["comparisons"]
+    assert same == {
+        "candidate": "same",
+        "verdict": "identical",
+        "training": {
+            "verdict": "identical",
+            "max_weight_gap": 0.0,
+            "first_difference": None,
+            "steps_compared": 6,
+            "differing_variables": [],
+        },
+        "reporting": {
+            "verdict": "identical",
+            "metrics": {"loss": {"max_gap": 0.0, "epoch": 1}, "accuracy": {"max_gap": 0.0, "epoch": 1}},
+        },
+        "causes": [],
+    }
+    assert other["training"]["first_difference"] == {"epoch": 1, "step": 2}
+    assert other["training"]["differing_variables"] == [{"name": "dense/kernel", "gap": 0.25}]
+    assert other["reporting"]["verdict"] is None
+    assert late["training"]["first_difference"] == {"epoch": 2, "step": None}
+    assert as_json("fit", [compare_records(fit, others[0])])["verdict"] == "identical"
+
+
+def test_verdict_json_is_valid_json_whatever_blew_up(train: Train) -> None:
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is not JSON")
+
+    logs = [{"loss": math.nan, "accuracy": math.inf}] * 2
+    fit = train("fit", edits={(1, 1): add(math.inf)}, logs=logs)
+    for other in [train(logs=logs), train(edits={(1, 1): add(math.nan)}), train(edits={(1, 1): add(-math.inf)})]:
+        json.loads(json.dumps(as_json("fit", [compare_records(fit, other)])), parse_constant=refuse)
