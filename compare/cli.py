@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,11 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="also compare each trainer with its namesake in a recorded run's folder",
     )
+    add(
+        "--force",
+        action="store_true",
+        help="train even where it is known that one side cannot run (with other versions, say)",
+    )
     add("--quiet", action="store_true", help="print errors only")
     return parser
 
@@ -154,6 +160,7 @@ def carry_out_and_report(options: Options, folder: Path | None) -> int:
     """
     from compare.session import carry_out, new_console, take_part
 
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # both end a run in the same way
     try:
         if folder is None:
             take_part(options)

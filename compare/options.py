@@ -44,6 +44,7 @@ class Options:
         data_dir: where the data set's files are; None for wherever they are found.
         truth: also train on one replica in float64, to tell which side is off.
         against: the folder of a recorded run to compare each trainer with its namesake there.
+        force: train even where the preflight says that it cannot run.
         quiet: print the verdict only.
 
     Raises:
@@ -68,6 +69,7 @@ class Options:
     data_dir: Path | None = None
     truth: bool = False
     against: Path | None = None
+    force: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:

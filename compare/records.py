@@ -329,7 +329,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         RecordError: when the file is missing or damaged; the message names the line.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)

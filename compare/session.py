@@ -140,7 +140,7 @@ def take_part(options: Options) -> None:
     trainers = load_trainers(options)
     shared = _prepare(options, load_experiment(options))
     findings = preflight.findings(facts.for_preflight(options, shared, [name for name, _ in trainers]))
-    if any(finding.severity == preflight.CANNOT_RUN for finding in findings):
+    if not options.force and any(finding.severity == preflight.CANNOT_RUN for finding in findings):
         return
     for _, trainer in trainers:
         try:
@@ -183,7 +183,9 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     findings = preflight.findings(facts.for_preflight(options, task, names))
     content["preflight"] = [{"id": f.id, "severity": f.severity, "message": str(f)} for f in findings]
     content["failures"] = [
-        {"side": f.side, "error": f.message, "remedy": f.remedy} for f in findings if f.severity == preflight.CANNOT_RUN
+        {"side": f.side, "error": f.message, "remedy": f.remedy}
+        for f in findings
+        if f.severity == preflight.CANNOT_RUN and not options.force
     ]
     write_json(folder / "run.json", content)
     _say(console, content["title"], style="bold")
@@ -193,7 +195,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         f"global batch {task.global_batch_size}, on {', '.join(content['strategy']['devices'])}",
     )
     for finding in findings:
-        _say(console, f"Warning: {finding}" if finding.severity == preflight.WARNING else f"Cannot run: {finding}")
+        _say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
     if content["failures"]:
         return judge(folder, console)
 

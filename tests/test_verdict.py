@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,13 @@ def test_a_gap_that_is_unknown_or_no_number_is_null(train: Train) -> None:
         assert (blown.training.max_weight_gap, blown.training.variables) == (None, (("dense/kernel", None),))
         both = train("fit", edits={(1, 1): add(bad)}), train(edits={(1, 1): add(bad)})
         assert compare_records(*both).verdict == "identical", "the same NaN, bit for bit"
+    later = (
+        train("fit", edits={(1, 1): add(math.inf)}),
+        train(edits={(1, 1): add(math.inf), (1, 2): add(1, variable=1)}),
+    )
+    training = compare_records(*later).training
+    assert (training.first_difference, training.max_weight_gap) == (Difference(1, 2), None)
+    assert training.variables == (("dense/bias", 1.0),)
 
 
 # Reporting
@@ -321,6 +329,13 @@ def test_nan_equals_nan_and_nothing_else(train: Train, ours: float, theirs: floa
 def test_a_gap_without_a_number_outweighs_every_number(train: Train) -> None:
     theirs = [{"loss": loss} for loss in (9.0, math.nan, 99.0)]
     assert report(train, [{"loss": 0.5}] * 3, theirs).reporting.metrics == {"loss": MetricGap(None, 2)}
+
+
+def test_an_epoch_that_one_side_did_not_report_is_a_difference(train: Train) -> None:
+    fit, loop = train("fit"), train()
+    short = replace(loop, logs={1: LOGS})
+    for pair in [(fit, short), (short, fit)]:
+        assert compare_records(*pair).reporting.verdict == "different"
 
 
 def test_nothing_reported_by_either_is_the_same_report(train: Train) -> None:

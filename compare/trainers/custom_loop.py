@@ -14,6 +14,8 @@ import tensorflow as tf
 from compare.runs import Run
 from compare.trainers.coordinator import train_with_coordinator
 
+KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has none
+
 
 class CustomLoop:
     """Trains with a Python loop over distributed batches.
@@ -82,11 +84,13 @@ class CustomLoop:
             # training=True switches dropout on, and batch normalization to the batch's statistics.
             predictions = self.model(x, training=True)
             loss = self.compute_loss(y, predictions, sample_weight)
+            # apply_gradients sums the gradients over the replicas, so each contributes its share
+            # only. (Times 1/3 rounds differently from divided by 3, and fit multiplies.)
+            share = loss * (1.0 / self.strategy.num_replicas_in_sync)
         variables = self.model.trainable_variables
-        gradients = tape.gradient(loss, variables)
-        # Here the replicas meet: apply_gradients sums the gradients over them before it updates.
+        gradients = tape.gradient(share, variables)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        self._update_metrics(x, y, predictions, sample_weight, loss)
+        self._update_metrics(x, y, predictions, loss)
 
     def test_step(self, batch: Any) -> None:
         """Update loss and metrics with one replica's part of a validation batch."""
@@ -94,10 +98,12 @@ class CustomLoop:
         predictions = self.model(x, training=False)
         # fit's validation loss has the regularization losses in it too, so this one has.
         loss = self.compute_loss(y, predictions, sample_weight)
-        self._update_metrics(x, y, predictions, sample_weight, loss)
+        self._update_metrics(x, y, predictions, loss)
 
     def compute_loss(self, y: tf.Tensor, predictions: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
-        """This replica's share of the batch's loss: a scalar; the sum over replicas is the loss.
+        """This replica's loss, a scalar: the mean over its own examples, and the model's own losses.
+
+        The mean over replicas of what this returns is the loss that is trained.
 
         Args:
             y: this replica's labels, ``[examples, ...]``.
@@ -109,21 +115,24 @@ class CustomLoop:
         per_example = self.loss.call(y, predictions)
         if sample_weight is not None:
             per_example *= tf.cast(sample_weight, per_example.dtype)
-        # The mean over *this* replica's examples, with the sum of weights nowhere in it: that is what
-        # fit takes. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
-        mean = tf.reduce_sum(per_example) / tf.cast(tf.size(per_example), per_example.dtype)
-        # Gradients are summed over replicas, so each contributes its share only, also of the
-        # regularization. Times 1/3 rounds differently from divided by 3, and fit multiplies.
-        share = 1.0 / self.strategy.num_replicas_in_sync
-        return mean * share + sum(loss * share for loss in self.model.losses)
+        # Divided by the number of this replica's own examples, as fit does, and not by their weights'
+        # sum. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
+        count = tf.cast(tf.size(per_example), per_example.dtype)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), count)
+        # Regularization, activity regularization and whatever a layer gave to add_loss.
+        losses = [mean, *self.model.losses]
+        if len(losses) == 1 or not KERAS_3:
+            return tf.add_n(losses)
+        # Keras 3's fit scales several losses one by one, and its report scales their sum back. On
+        # three replicas this may cost the last bit of the number, and here it does too.
+        replicas = self.strategy.num_replicas_in_sync
+        return tf.add_n([loss * (1.0 / replicas) for loss in losses]) * replicas
 
-    def _update_metrics(
-        self, x: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: tf.Tensor | None, loss: tf.Tensor
-    ) -> None:
-        # Not averaged over batches: each batch counts by its examples, so that the short one counts
-        # less. The loss is this replica's share: the mean over its own examples is replicas x that.
+    def _update_metrics(self, x: Any, y: tf.Tensor, predictions: tf.Tensor, loss: tf.Tensor) -> None:
+        # Each batch's loss counts by its examples, so that the short one counts less. The loss is
+        # the unscaled one: what the replicas contribute to the gradient is smaller by their number.
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
-        self.loss_metric.update_state(loss * self.strategy.num_replicas_in_sync, sample_weight=examples)
+        self.loss_metric.update_state(loss, sample_weight=examples)
         for metric in self.metrics:
             metric.update_state(y, predictions)
 

@@ -1,0 +1,147 @@
+"""Causes in which examples a step is made from, and in what a run begins with or leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compare.check.causes.base import Cause, Variant
+
+if TYPE_CHECKING:
+    from compare.check.case import Case
+    from compare.check.replay import Place, Recipe
+
+
+def _feed(case: Case, base: Recipe, wanted: str) -> Iterable[Variant]:
+    if base.feed is not None:
+        return
+    feed = case.matched_feed(base)
+    if feed is not None and feed != case.expected:
+        kind, text = kind_of_feed(case, feed)
+        if kind == wanted:
+            yield Variant({"feed": feed}, text, measured=True)
+
+
+def kind_of_feed(case: Case, feed: tuple[Place, ...]) -> tuple[str | None, str]:
+    """The cause that a sequence of batches tells of, if one does, and the sequence in words."""
+    places = {place: f"{place.epoch}.{i}" for each in case.replay.places.values() for i, place in enumerate(each, 1)}
+    if any(place not in places for place in feed):
+        ours, theirs = feed[0].stop - feed[0].start, case.expected[0].stop - case.expected[0].start
+        return "batch-size-differs", f"a full batch has {ours} examples, where the global batch size is {theirs}"
+    by_epoch = {
+        epoch: [place for step, place in zip(case.steps, feed, strict=True) if step.epoch == epoch]
+        for epoch in {step.epoch for step in case.steps}
+    }
+    names = [f"{', '.join(places[place] for place in each)} in epoch {epoch}" for epoch, each in by_epoch.items()]
+    text = f"the steps are made from batches (epoch.number) {'; '.join(names)}"
+    first = [place for place in case.expected if place.epoch == 1]
+    if by_epoch.get(1) == first and by_epoch.get(2) == first:
+        return "not-reshuffled", text + ": the second epoch has the order of the first"
+    missing = set(case.expected) - set(feed)
+    repeated = len(set(feed)) < len(feed)
+    in_order = list(dict.fromkeys(feed)) == [place for place in case.expected if place in feed]
+    if missing and not repeated and in_order:
+        return "examples-dropped", text + f": {', '.join(places[p] for p in sorted(missing))} never"
+    if repeated and not missing and in_order:
+        twice = sorted({place for place in feed if feed.count(place) > 1})
+        return "examples-repeated", text + f": {', '.join(places[p] for p in twice)} more than once"
+    return None, text
+
+
+def _not_shared(case: Case) -> str | None:
+    seen = case.seen
+    if seen.foreign:
+        return f"the optimizer was applied to variables that are not those of the model from run.build(), {seen.foreign} times"
+    if not seen.applied:
+        return None
+    first = seen.applied[0].state
+    gaps = {
+        name: max(float(np.abs(np.subtract(mine[i], given[i], dtype=np.float64)).max(initial=0)) for mine, given in pairs)
+        for i, name in enumerate(seen.names[: seen.trainable])
+        for pairs in [list(zip(first, seen.initial, strict=True))]
+    }
+    moved = {name: gap for name, gap in gaps.items() if gap > 0}
+    if not moved:
+        return None
+    name = max(moved, key=lambda each: moved[each])
+    return f"before the first step {len(moved)} variables differ from the common initial weights, {name} by up to {moved[name]:.3g}"
+
+
+def _validation_changes(case: Case) -> str | None:
+    ours, theirs = (_changed_by_validation(seen) for seen in (case.seen, case.reference))
+    changed = [name for name in ours if name not in theirs]
+    if not changed:
+        return None
+    return f"{', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not the same before and after validation"
+
+
+def _changed_by_validation(seen: object) -> list[str]:
+    from compare.check.observe import Observation
+
+    assert isinstance(seen, Observation)
+    changed: dict[str, None] = {}
+    for epoch, after in seen.ended.items():
+        before = seen.trained.get(epoch)
+        begin = 0
+        if before is None:  # never calls end_step: what the last step's forward pass left, trainable ones aside
+            steps = seen.of_epoch(epoch)
+            if not steps:
+                continue
+            before, begin = steps[-1].state, seen.trainable
+        for ours, theirs in zip(before, after, strict=True):
+            for name, a, b in list(zip(seen.names, ours, theirs, strict=True))[begin:]:
+                if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                    changed[name] = None
+    return list(changed)
+
+
+CAUSES = (
+    Cause(
+        id="not-reshuffled",
+        symptom="The first epoch is equal, the later ones are not.",
+        explanation="The loop iterates the same data set again, and sees the examples in the same order again.",
+        remedy="for epoch in run.epochs:\n    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
+        gradient=lambda case, base: _feed(case, base, "not-reshuffled"),
+    ),
+    Cause(
+        id="examples-dropped",
+        symptom="Fewer steps per epoch than fit makes, or the same number from fewer batches.",
+        explanation="Batches are left out: a short tail cut off (drop_remainder, or steps counted with //), "
+        "or steps that are skipped.",
+        remedy="for batch in dataset: ...  # all of them; steps = math.ceil(examples / batch_size)",
+        gradient=lambda case, base: _feed(case, base, "examples-dropped"),
+    ),
+    Cause(
+        id="examples-repeated",
+        symptom="More steps per epoch than fit makes.",
+        explanation="Some batches are trained on more than once: repeat() without a count of steps, "
+        "or an iterator that is begun anew.",
+        remedy="for batch in dataset: ...  # once, without repeat()",
+        gradient=lambda case, base: _feed(case, base, "examples-repeated"),
+    ),
+    Cause(
+        id="batch-size-differs",
+        symptom="More steps, or fewer, than fit makes; with several replicas, by a factor of their number.",
+        explanation="The loop batches by another size: that per replica in place of the global one, mostly.",
+        remedy="batch_size = per_replica_batch_size * strategy.num_replicas_in_sync  # run.train_dataset is batched so",
+        gradient=lambda case, base: _feed(case, base, "batch-size-differs"),
+    ),
+    Cause(
+        id="weights-not-shared",
+        symptom="The two sides differ before the first step.",
+        explanation="The loop trains a model of its own, or initializes the model again, so that the two sides do not "
+        "start from the same weights.",
+        remedy="model, optimizer, loss, metrics = run.build()  # and train this model, as it is",
+        fact=_not_shared,
+    ),
+    Cause(
+        id="validation-changes-state",
+        symptom="Validating more or less often changes training.",
+        explanation="The model is called with training=True in validation, so that batch normalization's moving "
+        "statistics (or the dropout's random state) take in validation data; or validation updates weights.",
+        remedy="predictions = model(x, training=False)  # in validation",
+        fact=_validation_changes,
+    ),
+)

@@ -1,0 +1,223 @@
+"""Causes in how the examples' losses become the one number that is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compare.check.causes.base import Cause, Variant
+
+if TYPE_CHECKING:
+    from compare.check.case import Case
+    from compare.check.replay import Parts, Recipe, Share
+
+
+def scaled(share: Share, factor: float) -> Share:
+    """The same weights of examples, times a factor."""
+    return lambda parts: [factor * each for each in share(parts)]
+
+
+def divided_by(denominator: Callable[[Parts], float]) -> Share:
+    """Every example counts 1/denominator, whatever replica it is on."""
+    return lambda parts: [1 / denominator(parts)] * parts.replicas
+
+
+def _times(factor: float, case: Case, base: Recipe, text: str) -> Iterable[Variant]:
+    """The data's loss alone is off by a factor, or all of the loss is."""
+    if case.replicas == 1 and factor == 1:
+        return
+    share = scaled(base.share, factor)
+    yield Variant({"share": share}, text)
+    yield Variant({"share": share, "regularization": factor}, f"{text}, regularization included")
+
+
+def _not_divided(case: Case, base: Recipe) -> Iterable[Variant]:
+    return _times(
+        float(case.replicas), case, base, f"every gradient is {case.replicas} times what it should be, on as many replicas"
+    )
+
+
+def _divided_twice(case: Case, base: Recipe) -> Iterable[Variant]:
+    text = f"every gradient is 1/{case.replicas} of what it should be, on {case.replicas} replicas"
+    return _times(1 / case.replicas, case, base, text)
+
+
+def _summed(case: Case, base: Recipe) -> Iterable[Variant]:
+    yield Variant({"share": divided_by(lambda parts: 1.0)}, "every example weighs 1, however many there are in a batch")
+    if case.replicas > 1:
+        text = f"every example weighs 1/{case.replicas}, however many there are in a batch"
+        yield Variant({"share": divided_by(lambda parts: float(parts.replicas))}, text)
+
+
+def _constant(case: Case, base: Recipe) -> Iterable[Variant]:
+    full = case.replay.global_batch_size
+    text = f"an example of a short batch weighs 1/{full}, as if the batch were full"
+    yield Variant({"share": divided_by(lambda parts: float(parts.global_batch_size))}, text)
+    weight = _factor(case, base, divided_by(lambda parts: 1.0))
+    if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
+        text = f"every example weighs 1/{1 / weight:.6g}, however many there are in a batch"
+        yield Variant({"share": divided_by(lambda parts: 1 / weight)}, text, measured=True)
+
+
+def _scaled(case: Case, base: Recipe) -> Iterable[Variant]:
+    alone = _factor(case, base, base.share)
+    if alone is not None:
+        yield Variant({"share": scaled(base.share, alone)}, f"the factor is {alone:.6g}", measured=True)
+    feed = case.feed(base)
+    if base.regularization and feed:
+        predicted = case.replay.gradients(case.steps[0], feed[0], base)
+        whole = _projection(case.effective[0], predicted)
+        if whole is not None:
+            changes = {"share": scaled(base.share, whole), "regularization": whole * base.regularization}
+            yield Variant(changes, f"the factor is {whole:.6g}, regularization included", measured=True)
+
+
+def _factor(case: Case, base: Recipe, share: Share) -> float | None:
+    """How often the loss of the data, weighed by ``share``, is in the first step's gradient."""
+    from dataclasses import replace
+
+    feed = case.feed(base)
+    if not feed or base.clip is not None:
+        return None
+    step, place = case.steps[0], feed[0]
+    regularization = case.replay.gradients(step, place, replace(base, share=divided_by(lambda parts: np.inf)))
+    data = case.replay.gradients(step, place, replace(base, share=share, regularization=0.0))
+    rest = [seen - known for seen, known in zip(case.effective[0], regularization, strict=True)]
+    return _projection(rest, data)
+
+
+def _projection(seen: list[np.ndarray], predicted: list[np.ndarray]) -> float | None:
+    a, b = np.concatenate(seen), np.concatenate(predicted)
+    factor = float(a @ b / (b @ b)) if np.any(b) else np.nan
+    return factor if np.isfinite(factor) and factor != 0 else None
+
+
+def _uneven(case: Case, base: Recipe) -> Iterable[Variant]:
+    if case.replicas > 1:
+        text = "every example of a batch weighs the same, also where the replicas' parts are not equally large"
+        yield Variant({"share": divided_by(lambda parts: float(parts.total))}, text)
+
+
+def _regularization_missing(case: Case, base: Recipe) -> Iterable[Variant]:
+    yield Variant({"regularization": 0.0}, "the gradient of the layers' own losses is not in it")
+
+
+def _regularization_not_divided(case: Case, base: Recipe) -> Iterable[Variant]:
+    if case.replicas > 1:
+        text = f"the layers' own losses weigh {case.replicas} times too much, on as many replicas"
+        yield Variant({"regularization": float(case.replicas)}, text)
+
+
+def _logits(case: Case, base: Recipe) -> Iterable[Variant]:
+    from compare.check.replay import OTHER_LOGITS
+
+    other = case.replay.other_logits()
+    if other is not None:
+        flag = other.get_config().get("from_logits", getattr(other, "from_logits", None))
+        yield Variant({"loss": OTHER_LOGITS}, f"the loss is taken with from_logits={flag}, the experiment's is not")
+
+
+def _broadcast(case: Case, base: Recipe) -> Iterable[Variant]:
+    from compare.check.replay import BROADCAST
+
+    if case.replay.broadcastable:
+        text = "labels [n] minus predictions [n, 1] gives [n, n]: every label is held against every prediction"
+        yield Variant({"loss": BROADCAST}, text)
+
+
+def _unweighted(case: Case, base: Recipe) -> Iterable[Variant]:
+    if case.replay.weighted:
+        yield Variant({"sample_weights": False}, "every example counts the same, whatever its sample weight")
+
+
+CAUSES = (
+    Cause(
+        id="loss-not-divided-by-replicas",
+        symptom="With several replicas training is jumpy or diverges; with one it is right. Adam hides it almost.",
+        explanation="Each replica takes the mean over its own examples, and apply_gradients sums the replicas' "
+        "gradients: the sum of R means is R times the mean.",
+        remedy="loss = mean_over_my_examples / strategy.num_replicas_in_sync",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy" warns of it under "Define the loss".',
+        gradient=_not_divided,
+    ),
+    Cause(
+        id="loss-divided-twice",
+        symptom="Training is slower the more replicas there are.",
+        explanation="The loss is divided by the number of replicas by hand, and again by a helper that does so too "
+        "(Keras 3's Loss.__call__ inside strategy.run, or tf.nn.compute_average_loss).",
+        remedy="loss = tf.nn.compute_average_loss(loss_object.call(y, predictions))  # and no further division",
+        gradient=_divided_twice,
+    ),
+    Cause(
+        id="loss-summed",
+        symptom="The reported loss looks sensible, yet training diverges with SGD, and depends on the batch size.",
+        explanation="The examples' losses are summed, not averaged, so that each gradient is larger by the batch size.",
+        remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
+        gradient=_summed,
+    ),
+    Cause(
+        id="loss-constant-denominator",
+        symptom="All is equal until the last batch of the first epoch, and then it is not.",
+        explanation="The loss is divided by a constant GLOBAL_BATCH_SIZE, as the tutorials do. The last batch of an "
+        "epoch is usually shorter; its examples then count too little.",
+        remedy="loss = tf.nn.compute_average_loss(per_example)  # without global_batch_size; fit does the same",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": 60,000 = 937 x 64 + 32.',
+        gradient=_constant,
+    ),
+    Cause(
+        id="loss-scaled",
+        symptom="Training is faster or slower than fit's by a constant factor; under Adam hardly at all.",
+        explanation="The loss, and with it every gradient, has a constant factor in front: a loss weight, gradient "
+        "accumulation or loss scaling that is not undone.",
+        remedy="remove the factor, or undo it before apply_gradients: [g / factor for g in gradients]",
+        gradient=_scaled,
+    ),
+    Cause(
+        id="uneven-replica-batches",
+        symptom="With several replicas, all is equal until a batch that does not split evenly over them.",
+        explanation="fit averages the replicas' own means, so that an example on a replica with fewer counts more. "
+        "The other side divides by the true number of examples in the global batch, which is exact.",
+        remedy="to train like fit: loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync; "
+        "to be exact on both sides, drop the uneven batch or override fit's compute_loss",
+        gradient=_uneven,
+    ),
+    Cause(
+        id="regularization-missing",
+        symptom="Weights grow larger than under fit, and it overfits sooner.",
+        explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop has to do so too.",
+        remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        gradient=_regularization_missing,
+    ),
+    Cause(
+        id="regularization-not-divided-by-replicas",
+        symptom="With several replicas weights shrink more than under fit.",
+        explanation="model.losses does not depend on the examples: every replica has all of it, and the gradients of "
+        "all replicas are summed.",
+        remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        gradient=_regularization_not_divided,
+    ),
+    Cause(
+        id="logits-mismatch",
+        symptom="Training is slow, or stops at a loss that looks like chance.",
+        explanation="The loss takes logits for probabilities, or probabilities for logits (softmax twice).",
+        remedy="the loss that run.build() returned has the right from_logits: use that one",
+        gradient=_logits,
+    ),
+    Cause(
+        id="label-shape-broadcast",
+        symptom="A regression learns the mean of the labels and nothing else; the loss stops at their variance.",
+        explanation="Labels of shape [n] minus predictions of shape [n, 1] broadcast to [n, n] without an error. "
+        "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
+        remedy="per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
+        gradient=_broadcast,
+    ),
+    Cause(
+        id="sample-weights-dropped",
+        symptom="The training loss is another than fit's from the first step on.",
+        explanation="The data set gives (x, y, sample_weight), and the loop makes no use of the third.",
+        remedy="per_example = loss_object.call(y, predictions) * sample_weight",
+        gradient=_unweighted,
+    ),
+)

@@ -1,0 +1,321 @@
+"""One short run of any trainer, observed: what its optimizer was handed, and all weights around it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.fingerprints import distributed
+from compare.pipeline import Examples, regular_bounds, shuffled
+from compare.records import AnyRecord, EpochRecord
+from compare.runs import Run, Task
+from compare.trainers.base import Trainer
+
+EPOCHS = range(1, 3)
+FULL_BATCHES = 2
+VALIDATION_BATCHES = 12
+
+State = list[list[np.ndarray]]
+"""Every variable of a model, ``[replica][variable]``: trainable first, then the rest, seeds included."""
+
+
+def sizes(replicas: int, epoch: int, per_replica: int = 6) -> list[int]:
+    """The sizes of an epoch's batches: only the last is short, in turn unevenly and evenly split.
+
+    No replica's part is ever empty, and the first batch is evenly split, without which Keras 3's fit
+    fails under several replicas. All sizes differ, so that different denominators cannot look alike.
+    """
+    last = 4 * replicas - 1 if epoch % 2 else 2 * replicas
+    return [per_replica * replicas] * FULL_BATCHES + [last]
+
+
+@dataclass
+class Applied:
+    """One call of an optimizer's ``apply``.
+
+    Attributes:
+        epoch: the epoch under way, from 1.
+        gradients: as handed in, ``[replica][trainable variable]``; None where there was none.
+        state: all variables at that moment, after the forward pass and before the update.
+        before: all variables when last seen before that (the forward pass may have changed
+            some that are not trainable).
+        after: all variables when next seen.
+        learning_rate: as the optimizer had it.
+        iterations: the optimizer's count of steps before this one.
+        reduced: whether it was called in cross-replica context, where nothing is summed any more.
+        optimizer: which optimizer, an index into ``Observation.optimizers``.
+    """
+
+    epoch: int
+    gradients: list[list[np.ndarray | None]]
+    state: State
+    before: State
+    learning_rate: float
+    iterations: int
+    reduced: bool
+    optimizer: int
+    after: State | None = None
+
+
+@dataclass
+class Observation:
+    """All that one short run showed.
+
+    Attributes:
+        name: the trainer's name.
+        replicas: how many replicas it ran on.
+        names: the variables' paths; the first ``trainable`` of them are trainable.
+        optimizers: the configurations, at the end, of the optimizers that were applied.
+        own: whether ``optimizers[i]`` is the one that the run gave.
+        initial: what the model was built with.
+        applied: the optimizer's steps in order.
+        foreign: how often an optimizer was applied to variables that are not the run's.
+        step_ends: how many steps had been applied at each ``end_step``.
+        trained: the state after the last step of each epoch, by epoch.
+        ended: the state at each ``end_epoch``, by epoch.
+        records: what the run reported.
+    """
+
+    name: str
+    replicas: int
+    names: list[str] = field(default_factory=list)
+    trainable: int = 0
+    optimizers: list[tuple[type[Any], dict[str, Any]]] = field(default_factory=list)
+    own: list[bool] = field(default_factory=list)
+    initial: State = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
+    foreign: int = 0
+    steps: list[State] = field(default_factory=list)
+    step_ends: list[int] = field(default_factory=list)
+    trained: dict[int, State] = field(default_factory=dict)
+    ended: dict[int, State] = field(default_factory=dict)
+    logs: dict[int, dict[str, float]] = field(default_factory=dict)
+    records: list[AnyRecord] = field(default_factory=list)
+
+    def of_epoch(self, epoch: int) -> list[Applied]:
+        """The steps applied in one epoch."""
+        return [step for step in self.applied if step.epoch == epoch]
+
+
+class ProbeRun(Run):
+    """A run over a few crafted batches that sees every call of the optimizer."""
+
+    def __init__(self, task: Task, *, seed: int, name: str) -> None:
+        self.seen = Observation(name, task.strategy.num_replicas_in_sync)
+        super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
+        self._lock = threading.Lock()
+        self._waiting: list[list[Any]] = [[] for _ in range(self.seen.replicas)]
+        self._optimizers: list[Any] = []
+        self._own: Any = None
+        self._variables: list[Any] = []
+        self._index: dict[int, int] = {}
+        self._latest: State = []
+
+    # What a trainer sees.
+
+    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, tf.keras.losses.Loss, list[Any]]:
+        model, optimizer, loss, metrics = super().build()
+        trainable = list(model.trainable_variables)
+        taken = {id(distributed(v)) for v in trainable}
+        rest = [v for v in model.variables if id(distributed(v)) not in taken]
+        self._variables = [distributed(v) for v in [*trainable, *rest]]
+        self.seen.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
+        self.seen.trainable = len(trainable)
+        self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
+        self._own = optimizer
+        self._latest = self.seen.initial = self._read()
+        return model, optimizer, loss, metrics
+
+    def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
+        super().train_dataset(epoch)  # takes the initial fingerprint
+        count, replicas = self._task.train.count, self.seen.replicas
+        order = shuffled(count, self._seed, epoch)
+        batches = self._task.train.batches(order, regular_bounds(count, self.global_batch_size))
+        table = tf.constant([sizes(replicas, parity) for parity in (0, 1)], tf.int64)
+        wanted = tf.data.Dataset.from_tensor_slices(table[tf.cast(epoch, tf.int64) % 2])
+
+        def shorten(batch: Any, size: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda tensor: tensor[:size], batch)
+
+        return tf.data.Dataset.zip((batches, wanted)).map(shorten)
+
+    def end_step(self) -> None:
+        super().end_step()
+        self._latest = self._read()
+        self.seen.steps.append(self._latest)
+        self.seen.step_ends.append(len(self.seen.applied))
+        self.seen.trained[self.epoch] = self._latest
+        self._close()
+
+    def end_epoch(self, epoch: int, logs: Any) -> None:
+        super().end_epoch(epoch, logs)
+        self._latest = self._read()
+        self.seen.ended[epoch] = self._latest
+        self._close()
+
+    # What the optimizer says.
+
+    def on_apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Record a call of ``apply``; inside a ``tf.function``, put the recording into its graph."""
+        if not self._variables:
+            return
+        which = self._number(optimizer)
+        found: list[Any] = [None] * self.seen.trainable
+        for gradient, variable in zip(gradients, variables, strict=False):
+            position = self._position(variable)
+            if position is None:
+                self.seen.foreign += 1
+            elif gradient is not None:
+                found[position] = gradient
+        present = [i for i, gradient in enumerate(found) if gradient is not None]
+        numbers = [
+            tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64),
+            tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
+        ]
+        context = tf.distribute.get_replica_context()
+        if context is not None:
+            replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+            values = [tf.convert_to_tensor(found[i]) for i in present]
+            state = [variable.read_value() for variable in self._variables]
+            record = functools.partial(self._on_replica, which, present)
+            tf.numpy_function(record, [replica, *numbers, *values, *state], [])
+            return
+        local = self.strategy.experimental_local_results
+        flat: list[Any] = []
+        for replica in range(self.seen.replicas):
+            flat += [tf.convert_to_tensor(_component(local(found[i]), replica)) for i in present]
+            flat += [_component(local(variable), replica).read_value() for variable in self._variables]
+        record = functools.partial(self._on_all, which, present)
+        tf.numpy_function(record, [*numbers, *flat], [])
+
+    def finish(self) -> Observation:
+        """The whole observation, once training is over."""
+        for optimizer in self._optimizers:
+            self.seen.optimizers.append((type(optimizer), optimizer.get_config()))
+            self.seen.own.append(optimizer is self._own)
+        return self.seen
+
+    def _number(self, optimizer: Any) -> int:
+        for i, known in enumerate(self._optimizers):
+            if known is optimizer:
+                return i
+        self._optimizers.append(optimizer)
+        return len(self._optimizers) - 1
+
+    def _position(self, variable: Any) -> int | None:
+        variable = distributed(variable)
+        if hasattr(variable, "_distributed_container"):
+            variable = variable._distributed_container()
+        return self._index.get(id(variable))
+
+    def _on_replica(
+        self, which: int, present: list[int], replica: Any, learning_rate: Any, iterations: Any, *arrays: np.ndarray
+    ) -> None:
+        part = self._part(present, arrays)
+        with self._lock:
+            self._waiting[int(replica)].append((which, float(learning_rate), int(iterations), *part))
+            # Replicas report a step in any order; the step is whole when each has.
+            if all(self._waiting):
+                parts = [queue.pop(0) for queue in self._waiting]
+                self._add(*parts[0][:3], [part[3] for part in parts], [part[4] for part in parts], reduced=False)
+
+    def _on_all(
+        self, which: int, present: list[int], learning_rate: Any, iterations: Any, *arrays: np.ndarray
+    ) -> None:
+        width = len(present) + len(self._variables)
+        parts = [self._part(present, arrays[i : i + width]) for i in range(0, len(arrays), width)]
+        with self._lock:
+            gradients, state = [part[0] for part in parts], [part[1] for part in parts]
+            self._add(which, float(learning_rate), int(iterations), gradients, state, reduced=True)
+
+    def _part(self, present: list[int], arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
+        copies = [np.array(array) for array in arrays]  # TensorFlow goes on using its buffers
+        gradients: list[Any] = [None] * self.seen.trainable
+        for position, gradient in zip(present, copies, strict=False):
+            gradients[position] = gradient
+        return gradients, copies[len(present) :]
+
+    def _add(
+        self, which: int, learning_rate: float, iterations: int, gradients: list[Any], state: State, *, reduced: bool
+    ) -> None:
+        if self.seen.applied and self.seen.applied[-1].after is None:
+            self.seen.applied[-1].after = state
+        step = Applied(
+            self.epoch, gradients, state, self._latest, learning_rate, iterations, reduced=reduced, optimizer=which
+        )
+        self._latest = state
+        self.seen.applied.append(step)
+
+    def _close(self) -> None:
+        if self.seen.applied and self.seen.applied[-1].after is None:
+            self.seen.applied[-1].after = self._latest
+
+    def _read(self) -> State:
+        local = self.strategy.experimental_local_results
+        copies = [[np.array(each.read_value()) for each in local(variable)] for variable in self._variables]
+        return [[_component(values, replica) for values in copies] for replica in range(self.seen.replicas)]
+
+    def _on_record(self, record: AnyRecord) -> None:
+        self.seen.records.append(record)
+        if isinstance(record, EpochRecord):
+            self.seen.logs[record.epoch] = dict(record.logs)
+
+
+def _component(values: Sequence[Any], replica: int) -> Any:
+    """What a replica has of a distributed value; a plain one is every replica's."""
+    return values[replica if len(values) > 1 else 0]
+
+
+@contextlib.contextmanager
+def watching(run: ProbeRun) -> Iterator[None]:
+    """Tell ``run`` about every optimizer's ``apply`` while this lasts.
+
+    All optimizers, not the run's alone: a loop that makes its own is to be seen too.
+    """
+    owner = next(cls for cls in tf.keras.optimizers.Optimizer.__mro__ if "apply" in vars(cls))
+    original = owner.apply
+
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        if not self.built:
+            self.build(variables)
+        run.on_apply(self, grads, variables)
+        return original(self, grads, variables)
+
+    owner.apply = apply
+    try:
+        yield
+    finally:
+        owner.apply = original
+
+
+def observe(task: Task, trainer: Trainer, seed: int) -> Observation:
+    """Let a trainer train a crafted task (see ``crafted``) and watch it."""
+    run = ProbeRun(task, seed=seed, name=trainer.name)
+    with watching(run):
+        trainer.train(run)
+    return run.finish()
+
+
+def crafted(task: Task, *, replicas: int) -> tuple[Examples, Examples]:
+    """A few examples of the task's own data, spread over all of it, for training and validation."""
+    per_epoch = max(sum(sizes(replicas, epoch)) for epoch in EPOCHS)
+    full = sizes(replicas, 1)[0]
+    # Many validation examples cost little, and make it unlikely that two accuracies are equal by chance.
+    validation = VALIDATION_BATCHES * full + 4 * replicas - 1
+    return _some(task.train, per_epoch, "training"), _some(task.validation, validation, "validation")
+
+
+def _some(examples: Examples, count: int, what: str) -> Examples:
+    where = np.linspace(0, examples.count - 1, count).round().astype(int)
+    arrays = tf.nest.map_structure(lambda array: array[where], examples.arrays)
+    return Examples(arrays, examples._prepare, what)

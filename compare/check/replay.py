@@ -1,0 +1,356 @@
+"""An independent recomputation, on one plain model, of what a step or a validation must have given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.check.observe import Applied
+from compare.experiment import Experiment
+
+Batch = tuple[Any, ...]
+"""(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
+
+GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How a global batch is split: the sizes of the replicas' parts, and what a full batch would be."""
+
+    sizes: tuple[int, ...]
+    global_batch_size: int
+
+    @property
+    def replicas(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes)
+
+
+Share = Callable[[Parts], Sequence[float]]
+"""The weight of one example in the loss that is differentiated, per replica."""
+
+
+def mean_of_means(parts: Parts) -> list[float]:
+    """What ``fit`` does: each replica's mean, divided by the number of replicas."""
+    return [1 / (size * parts.replicas) if size else 0.0 for size in parts.sizes]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clipping outside of the optimizer: "value", "norm" (each variable) or "global" at ``limit``."""
+
+    kind: str
+    limit: float
+    reduced: bool
+    """Whether it comes after the sum over replicas, not before."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where the examples of a batch come from: a stretch of an epoch's examples in their order."""
+
+    epoch: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the gradient of a step comes about; as it stands, the right way. A cause changes some of it.
+
+    Attributes:
+        training: the ``training`` flag of the forward pass.
+        loss: ``GIVEN``, ``OTHER_LOGITS`` or ``BROADCAST``.
+        sample_weights: whether they are used.
+        share: the weight of each example.
+        regularization: the weight of the layers' losses, summed over replicas; right is 1.
+        reduce: "sum" over replicas, each replica its "own", or everywhere the "first" one's.
+        clip: clipping before the optimizer's own.
+        untrained: the trainable variables, by index, that get no gradient.
+        feed: the batch of each step; None for those of the run, in order.
+    """
+
+    training: bool = True
+    loss: str = GIVEN
+    sample_weights: bool = True
+    share: Share = mean_of_means
+    regularization: float = 1.0
+    reduce: str = "sum"
+    clip: Clip | None = None
+    untrained: frozenset[int] = frozenset()
+    feed: tuple[Place, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One replica's part of one step, in pieces from which recipes are put together.
+
+    Attributes:
+        data: float64 ``[weights]``, the gradient of the sum of the examples' losses.
+        regularization: float64 ``[weights]``, the gradient of the layers' losses.
+        loss: the sum of the examples' losses.
+        penalty: the sum of the layers' losses.
+        predictions: what the model made of it.
+        state: all variables after the forward pass.
+    """
+
+    data: np.ndarray
+    regularization: np.ndarray
+    loss: float
+    penalty: float
+    predictions: Any
+    state: list[np.ndarray]
+
+
+class Replay:
+    """Recomputes steps of one experiment outside of any strategy.
+
+    Args:
+        experiment: what is trained.
+        batches: the batches of every epoch, as the run hands them out.
+        validation: the validation batches.
+        replicas: how many replicas the observed runs have.
+        global_batch_size: of a full batch.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        batches: dict[int, list[Batch]],
+        validation: list[Batch],
+        *,
+        replicas: int,
+        global_batch_size: int,
+        spec: Any,
+    ) -> None:
+        self.experiment = experiment
+        self.replicas = replicas
+        self.global_batch_size = global_batch_size
+        self.validation = validation
+        self.epochs = {epoch: _joined(each) for epoch, each in batches.items()}
+        self.places = {epoch: _places(epoch, each) for epoch, each in batches.items()}
+        self.model = experiment.build_model()
+        self.loss = experiment.build_loss()
+        self._signature = spec
+        # A call makes the weights of a model that waits for its input.
+        x, y, *_ = next(iter(batches.values()))[0]
+        predictions = self.model(tf.nest.map_structure(lambda a: tf.constant(a[:1]), x))
+        self.broadcastable = _broadcastable(predictions, y)
+        trainable = list(self.model.trainable_variables)
+        taken = {id(v) for v in trainable}
+        self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
+        self.trainable = len(trainable)
+        self.shapes = [tuple(v.shape) for v in trainable]
+        self._functions: dict[tuple[bool, str], Any] = {}
+        self._kept: dict[Any, Pieces] = {}
+
+    # Facts about the experiment.
+
+    @property
+    def weighted(self) -> bool:
+        """Whether training examples have weights."""
+        return len(next(iter(self.epochs.values()))) == 3
+
+    def other_logits(self) -> tf.keras.losses.Loss | None:
+        """The loss with the opposite ``from_logits``, or None if it has no such flag."""
+        config = self.loss.get_config()
+        if "from_logits" not in config:
+            if not hasattr(self.loss, "from_logits"):
+                return None
+            config["from_logits"] = self.loss.from_logits
+        try:
+            return type(self.loss).from_config(config | {"from_logits": not config["from_logits"]})
+        except (TypeError, ValueError):
+            return None
+
+    # Steps.
+
+    def batch(self, place: Place) -> Batch:
+        """The examples at a place."""
+        return _slice(self.epochs[place.epoch], place.start, place.stop)
+
+    def parts(self, place: Place) -> list[Place]:
+        """What each replica gets of a batch: as tf.distribute splits it, the last ones less, or nothing."""
+        size = -(-(place.stop - place.start) // self.replicas)
+        edges = [min(place.start + i * size, place.stop) for i in range(self.replicas + 1)]
+        return [Place(place.epoch, a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+    def pieces(self, step: Applied, replica: int, part: Place, recipe: Recipe) -> Pieces:
+        """One replica's part of one step, from the weights that it had."""
+        key = (id(step), replica, part, recipe.training, recipe.loss, recipe.sample_weights)
+        if key not in self._kept:
+            rest = step.before[replica][self.trainable :]
+            state = [*step.state[replica][: self.trainable], *rest]
+            self._kept[key] = self._compute(state, self.batch(part), recipe)
+        return self._kept[key]
+
+    def nudged(self, step: Applied, replica: int, part: Place, generator: np.random.Generator) -> Pieces:
+        """The same with every trainable weight moved by one unit in the last place, up or down."""
+        state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
+        for i, value in enumerate(state[: self.trainable]):
+            away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
+            state[i] = np.nextafter(value, away)
+        return self._compute(state, self.batch(part), Recipe())
+
+    def handed(self, step: Applied, place: Place, recipe: Recipe) -> list[np.ndarray]:
+        """float64 ``[weights]`` per replica: what its optimizer is handed."""
+        parts = self.parts(place)
+        split = Parts(tuple(part.stop - part.start for part in parts), self.global_batch_size)
+        share = recipe.share(split)
+        handed = []
+        for replica, part in enumerate(parts):
+            if part.start == part.stop:
+                handed.append(np.zeros(self.weights))
+                continue
+            pieces = self.pieces(step, replica, part, recipe)
+            gradient = share[replica] * pieces.data + recipe.regularization / self.replicas * pieces.regularization
+            handed.append(self._without(gradient, recipe.untrained))
+        if recipe.clip is not None and not recipe.clip.reduced:
+            handed = [self.clipped(each, recipe.clip) for each in handed]
+        return handed
+
+    def gradients(self, step: Applied, place: Place, recipe: Recipe) -> list[np.ndarray]:
+        """float64 ``[weights]`` per replica: what its update is made from, the optimizer's clipping aside."""
+        handed = self.handed(step, place, recipe)
+        if recipe.reduce == "own":
+            return handed
+        total = handed[0] if recipe.reduce == "first" else np.sum(handed, axis=0)
+        if recipe.clip is not None and recipe.clip.reduced:
+            total = self.clipped(total, recipe.clip)
+        return [total] * self.replicas
+
+    @property
+    def weights(self) -> int:
+        """How many trainable weights there are."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    def flat(self, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Gradients of all trainable variables in one float64 vector; a missing one is zero."""
+        given = zip(arrays, self.shapes, strict=True)
+        return np.concatenate(
+            [np.zeros(int(np.prod(s))) if a is None else np.asarray(a, np.float64).ravel() for a, s in given]
+        )
+
+    def split(self, flat: np.ndarray) -> list[np.ndarray]:
+        """The reverse of ``flat``."""
+        edges = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, edges), self.shapes, strict=True)]
+
+    def clipped(self, flat: np.ndarray, clip: Clip) -> np.ndarray:
+        """A gradient after clipping."""
+        if clip.kind == "value":
+            return np.clip(flat, -clip.limit, clip.limit)
+        if clip.kind == "global":
+            return flat * min(1.0, clip.limit / (np.linalg.norm(flat) or 1.0))
+        each = self.split(flat)
+        return self.flat([part * min(1.0, clip.limit / (np.linalg.norm(part) or 1.0)) for part in each])
+
+    def forward(self, state: Sequence[np.ndarray], batch: Batch, *, training: bool, sample_weights: bool) -> Pieces:
+        """A batch, or one replica's part of it, through the model with the given weights."""
+        return self._compute(state, batch, Recipe(training=training, sample_weights=sample_weights))
+
+    def assign(self, state: Sequence[np.ndarray]) -> None:
+        """Give the model weights."""
+        for variable, value in zip(self.variables, state, strict=True):
+            variable.assign(value)
+
+    def _without(self, flat: np.ndarray, untrained: frozenset[int]) -> np.ndarray:
+        if not untrained:
+            return flat
+        return self.flat([None if i in untrained else part for i, part in enumerate(self.split(flat))])
+
+    def _compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> Pieces:
+        self.assign(state)
+        key = recipe.training, recipe.loss
+        if key not in self._functions:
+            self._functions[key] = self._function(*key)
+        x, y = batch[0], batch[1]
+        examples = len(tf.nest.flatten(x)[0])
+        weight = batch[2] if len(batch) == 3 and recipe.sample_weights else np.ones(examples, np.float32)
+        batch = tf.nest.map_structure(tf.constant, (x, y, weight))
+        data, regularization, loss, penalty, predictions = self._functions[key](*batch)
+        return Pieces(
+            self.flat([np.asarray(each) for each in data]),
+            self.flat([np.asarray(each) for each in regularization]),
+            float(loss),
+            float(penalty),
+            predictions,
+            [np.array(variable.numpy()) for variable in self.variables],
+        )
+
+    def _function(self, training: bool, kind: str) -> Any:
+        loss = self.other_logits() if kind == OTHER_LOGITS else self.loss
+        x, y, *_ = self._signature
+        weight = tf.TensorSpec([None], tf.float32)
+
+        @tf.function(input_signature=[x, y, weight])
+        def compute(x: Any, y: Any, weight: Any) -> Any:
+            variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
+            with tf.GradientTape(persistent=True) as tape:
+                predictions = self.model(x, training=training)
+                per_example = _broadcast(loss, y, predictions) if kind == BROADCAST else loss.call(y, predictions)
+                # One number per example, whatever else the loss has axes for: time, pixels.
+                per_example = tf.reshape(per_example, [tf.shape(weight)[0], -1])
+                total = tf.reduce_sum(tf.reduce_mean(per_example, axis=1) * tf.cast(weight, per_example.dtype))
+                penalty = tf.add_n([tf.convert_to_tensor(each) for each in self.model.losses] or [tf.zeros([])])
+            zero = tf.UnconnectedGradients.ZERO
+            data = tape.gradient(total, variables[: self.trainable], unconnected_gradients=zero)
+            regularization = tape.gradient(penalty, variables[: self.trainable], unconnected_gradients=zero)
+            dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in (data, regularization)]
+            return *dense, total, penalty, predictions
+
+        return compute
+
+
+def _broadcastable(predictions: Any, y: Any) -> bool:
+    """Whether labels [n] meet predictions [n, 1], or the other way round."""
+    if tf.nest.is_nested(predictions) or tf.nest.is_nested(y):
+        return False
+    shapes = sorted([tuple(predictions.shape[1:]), tuple(np.shape(y)[1:])])
+    return shapes == [(), (1,)]
+
+
+def _broadcast(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    """What ``y - predictions`` gives for shapes [n] and [n, 1]: every label against every prediction."""
+    examples = tf.shape(predictions)[0]
+    labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
+    against = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
+    return loss.call(labels[..., tf.newaxis], against[..., tf.newaxis])
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *batches)  # type: ignore[no-any-return]
+
+
+def _slice(batch: Batch, start: int, stop: int) -> Batch:
+    return tf.nest.map_structure(lambda array: array[start:stop], batch)  # type: ignore[no-any-return]
+
+
+def _places(epoch: int, batches: Sequence[Batch]) -> list[Place]:
+    edges = np.cumsum([0, *(len(tf.nest.flatten(batch)[0]) for batch in batches)])
+    return [Place(epoch, int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def effective(step: Applied, replay: Replay) -> list[np.ndarray]:
+    """float64 ``[weights]`` per replica: what its update was made from, before the optimizer's clipping."""
+    handed = [replay.flat(gradients) for gradients in step.gradients]
+    return handed if step.reduced else [np.sum(handed, axis=0)] * len(handed)
+
+
+def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
+    """The relative distance of two lists of vectors: 0 equal, around 1 unrelated; infinite for no number."""
+    a, b = np.concatenate(list(ours)), np.concatenate(list(theirs))
+    scale = max(np.linalg.norm(a), np.linalg.norm(b))
+    if not np.isfinite(scale):
+        return np.inf
+    return float(np.linalg.norm(a - b) / scale) if scale else 0.0
+
+

@@ -1,0 +1,188 @@
+"""What the optimizer made of the gradients it was handed, against what the experiment's would have made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.check.observe import Applied
+from compare.check.replay import Replay
+
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class Update:
+    """How weights come from gradients; a cause changes some of it.
+
+    Attributes:
+        optimizer: class and configuration, or None for the experiment's own.
+        overrides: hyper-parameters, name to value, that are others than the optimizer's own.
+        learning_rates: of every step; None for the optimizer's own.
+        iterations: the count before every step; None for the natural one.
+        clip: the optimizer's clipping comes "handed", before the sum over replicas (Keras 3),
+            "reduced", after it, or "off".
+        reduce: as in ``Recipe``.
+        untrained: the trainable variables, by index, that are left as they are.
+        scale: a factor in front of the change of every weight.
+    """
+
+    optimizer: tuple[type[Any], Any] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    learning_rates: tuple[float, ...] | None = None
+    iterations: tuple[int, ...] | None = None
+    clip: str = "handed"
+    reduce: str = "sum"
+    untrained: frozenset[int] = frozenset()
+    scale: float = 1.0
+
+
+Handed = list[list[np.ndarray | None]]
+"""Gradients ``[replica][trainable variable]``."""
+
+
+def simulate(
+    replay: Replay, steps: Sequence[Applied], update: Update, handed: Sequence[Handed] | None = None
+) -> list[np.ndarray]:
+    """Apply an optimizer to the observed gradients, each step from the observed weights.
+
+    Args:
+        replay: lends its model's variables.
+        steps: the observed steps.
+        update: how.
+        handed: other gradients than the observed ones.
+
+    Returns:
+        Per step float64 ``[replica, weights]``, the weights after it.
+    """
+    variables = replay.variables[: replay.trainable]
+    # Each replica's copy lives through its own history where nothing ties the copies together.
+    histories = replay.replicas if update.reduce == "own" else 1
+    results: list[list[np.ndarray]] = [[] for _ in steps]
+    for replica in range(histories):
+        optimizer = _built(replay, update, variables)
+        clip = _clipping(optimizer)
+        optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+        for i, step in enumerate(steps):
+            for variable, value in zip(variables, step.state[replica], strict=False):
+                variable.assign(value)
+            if update.learning_rates is not None:
+                rate = update.learning_rates[min(i, len(update.learning_rates) - 1)]
+                # A function is the one kind of rate that every optimizer takes, with a schedule or without.
+                optimizer.learning_rate = lambda rate=rate: tf.constant(rate, tf.float32)
+            if update.iterations is not None:
+                optimizer.iterations.assign(update.iterations[i])
+            given = step.gradients if handed is None else handed[i]
+            total = _total(given, update, clip, replica, reduced=step.reduced)
+            present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
+            if present:
+                optimizer.apply([total[k] for k in present], [variables[k] for k in present])
+            after = replay.flat([variable.numpy() for variable in variables])
+            if update.scale != 1.0:
+                before = replay.flat(step.state[replica][: replay.trainable])
+                after = before + update.scale * (after - before)
+            results[i].append(after)
+    return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
+
+
+def observed(replay: Replay, step: Applied) -> np.ndarray | None:
+    """float64 ``[replica, weights]``: the weights after a step; None if they were never seen."""
+    if step.after is None:
+        return None
+    return np.stack([replay.flat(state[: replay.trainable]) for state in step.after])
+
+
+def residuals(replay: Replay, steps: Sequence[Applied], predicted: Sequence[np.ndarray]) -> list[float]:
+    """How much of each step's change of weights is not as predicted, relative to that change.
+
+    What the weights' own last place hides is left out of account: 0 if that is all of the change.
+    """
+    result = []
+    for step, after in zip(steps, predicted, strict=True):
+        seen = observed(replay, step)
+        if seen is None:
+            continue
+        before = np.stack([replay.flat(state[: replay.trainable]) for state in step.state])
+        moved = max(np.linalg.norm(after - before), np.linalg.norm(seen - before))
+        hidden = 4 * EPSILON * np.linalg.norm(before)
+        if not np.isfinite(moved):
+            result.append(np.inf)
+        elif moved <= 16 * hidden and moved < 1e-3:
+            result.append(0.0 if np.linalg.norm(after - seen) <= hidden else 1.0)
+        else:
+            result.append(max(0.0, float(np.linalg.norm(after - seen) - hidden)) / float(moved))
+    return result
+
+
+def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float]:
+    """How far the update moves when the gradients are off by rounding: the noise floor of ``residuals``."""
+    generator = np.random.default_rng(0)
+
+    def nudged(gradient: np.ndarray | None) -> np.ndarray | None:
+        if gradient is None:
+            return None
+        return (gradient * (1 + EPSILON * generator.choice([-1.0, 1.0], gradient.shape))).astype(gradient.dtype)
+
+    handed = [[[nudged(each) for each in replica] for replica in step.gradients] for step in steps]
+    exact, off = simulate(replay, steps, update), simulate(replay, steps, update, handed)
+    result = []
+    for step, a, b in zip(steps, exact, off, strict=True):
+        before = np.stack([replay.flat(state[: replay.trainable]) for state in step.state])
+        result.append(float(np.linalg.norm(a - b) / (np.linalg.norm(a - before) or 1.0)))
+    return result
+
+
+def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
+    if update.optimizer is None:
+        optimizer = replay.experiment.build_optimizer()
+    else:
+        cls, config = update.optimizer
+        optimizer = cls.from_config(dict(config))
+    for name, value in update.overrides.items():
+        setattr(optimizer, name, value)
+    optimizer.build(list(variables))
+    return optimizer
+
+
+Clipping = tuple[str, float] | None
+
+
+def _clipping(optimizer: Any) -> Clipping:
+    for kind in ("clipnorm", "clipvalue", "global_clipnorm"):
+        if (limit := getattr(optimizer, kind, None)) is not None and limit > 0:
+            return kind, float(limit)
+    return None
+
+
+def _clip(gradients: Sequence[Any], clip: Clipping) -> list[Any]:
+    present = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+    if clip is None:
+        return present
+    kind, limit = clip
+    if kind == "global_clipnorm":
+        known = [g for g in present if g is not None]
+        clipped = iter(tf.clip_by_global_norm(known, limit)[0])
+        return [None if g is None else next(clipped) for g in present]
+    one = (lambda g: tf.clip_by_norm(g, limit)) if kind == "clipnorm" else (lambda g: tf.clip_by_value(g, -limit, limit))
+    return [None if g is None else one(g) for g in present]
+
+
+def _total(handed: Handed, update: Update, clip: Clipping, replica: int, *, reduced: bool) -> list[Any]:
+    """What one replica's optimizer works with in the end."""
+    each = [_clip(gradients, clip) for gradients in handed] if update.clip == "handed" else handed
+    if reduced or update.reduce == "own":
+        total: list[Any] = list(each[replica])
+    elif update.reduce == "first":
+        total = list(each[0])
+    else:
+        total = [_sum([gradients[k] for gradients in each]) for k in range(len(each[0]))]
+    return _clip(total, clip) if update.clip == "reduced" else [None if g is None else tf.constant(g) for g in total]
+
+
+def _sum(gradients: Sequence[Any]) -> Any:
+    known = [g for g in gradients if g is not None]
+    return tf.add_n([tf.convert_to_tensor(g) for g in known]) if known else None

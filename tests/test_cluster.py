@@ -1,0 +1,208 @@
+"""Several processes on 127.0.0.1: they compute what one process does, and none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import compare
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
+
+
+def start(reports, *arguments, **environment):
+    command = [sys.executable, str(ROOT / "scripts/compare.py"), *SMALL, "--reports", str(reports), *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+
+
+def run(reports, *arguments, limit=120, **environment):
+    """One command to its end: exit status, stdout, stderr."""
+    process = start(reports, *arguments, **environment)
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, out, err
+
+
+def left_behind(reports):
+    """The processes of runs in a reports folder that are still there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if str(reports).encode() in command:
+            found.append(command.replace(b"\0", b" ").decode())
+    return found
+
+
+def assert_none_left(reports):
+    deadline = time.monotonic() + 15
+    while left_behind(reports) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left_behind(reports) == []
+
+
+def verdict(reports, name):
+    return json.loads((reports / name / "verdict.json").read_text())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_workers_equal_replicas_bit_for_bit(tmp_path, count):
+    """Keras 2, whose fit runs under both."""
+    status, _, err = run(tmp_path, "--keras", "2", "--replicas", str(count), "--name", "replicas")
+    assert (status, err) == (0, "")
+    arguments = ["--keras", "2", "--strategy", "multi-worker", "--workers", str(count), "--name", "workers"]
+    status, _, err = run(tmp_path, *arguments, "--against", str(tmp_path / "replicas"))
+    assert (status, err) == (0, "")
+    found = verdict(tmp_path, "workers")["comparisons"]
+    assert [(each["candidate"], "against" in each) for each in found] == [("loop", False), ("fit", True), ("loop", True)]
+    assert {each["verdict"] for each in found} == {"identical"}
+    assert all(each["training"]["steps_compared"] == -(-288 // (32 * count)) for each in found)
+    assert_none_left(tmp_path)
+
+
+def test_the_loop_runs_on_workers_under_keras_3_and_equals_replicas(tmp_path):
+    loops = ["--trainers", "loop", "loop"]
+    assert run(tmp_path, *loops, "--replicas", "2", "--name", "replicas")[0] == 0
+    arguments = [*loops, "--strategy", "multi-worker", "--workers", "2", "--name", "workers"]
+    status, _, err = run(tmp_path, *arguments, "--against", str(tmp_path / "replicas"))
+    assert (status, err) == (0, "")
+    assert verdict(tmp_path, "workers")["verdict"] == "identical"
+
+
+@pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
+def test_where_fit_cannot_run_it_is_said_before_training(tmp_path, strategy):
+    status, out, err = run(tmp_path, "--strategy", strategy, "--workers", "2", "--name", "run")
+    assert (status, err) == (3, "")
+    assert "fit cannot run" in out
+    assert "use --keras 2" in out
+    found = verdict(tmp_path, "run")
+    assert found["verdict"] == "not-comparable"
+    assert found["comparisons"][0]["failure"]["side"] == "fit"
+    assert not (tmp_path / "run" / "metrics.csv").exists(), "nothing was trained"
+    assert_none_left(tmp_path)
+
+
+def test_a_parameter_server_with_one_worker_is_exact(tmp_path):
+    arguments = ["--strategy", "parameter-server", "--keras", "2", "--name", "run"]
+    status, _, err = run(tmp_path, *arguments)
+    assert (status, err) == (0, "")
+    (comparison,) = verdict(tmp_path, "run")["comparisons"]
+    assert comparison["verdict"] == "identical"
+    assert comparison["training"]["steps_compared"] == 0, "judged at the ends of epochs"
+    assert_none_left(tmp_path)
+
+
+def test_a_parameter_server_with_two_workers_is_inconclusive(tmp_path):
+    arguments = ["--strategy", "parameter-server", "--workers", "2", "--parameter-servers", "2", "--name", "run"]
+    status, out, err = run(tmp_path, *arguments, "--trainers", "loop", "loop", "--epochs", "2")
+    assert (status, err) in ((3, ""), (0, "")), "racing workers may agree by chance, and differ otherwise"
+    assert verdict(tmp_path, "run")["verdict"] in ("inconclusive", "identical")
+    assert "without waiting for each other" in out
+    assert_none_left(tmp_path)
+
+
+def test_a_cluster_of_its_own_is_joined_and_its_chief_writes(tmp_path):
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+    arguments = ["--strategy", "multi-worker", "--keras", "2", "--name", "run"]
+    processes = []
+    for index in range(2):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        processes.append(start(tmp_path / str(index), *arguments, TF_CONFIG=json.dumps(config)))
+    (chief_out, _), (other_out, _) = (process.communicate(timeout=120) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "identical: loop trains exactly like fit" in chief_out
+    assert other_out == ""
+    assert verdict(tmp_path / "0", "run")["verdict"] == "identical"
+    assert not (tmp_path / "1").exists(), "only the chief writes"
+
+
+def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
+    process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
+    assert "epoch 1/500" in read_until(process, "epoch 1/500")
+    (worker,) = [pid for pid in children(process.pid) if b'"folder": null' in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(worker, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert len(err.strip().splitlines()) == 1, err
+    assert_none_left(tmp_path)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_survives_the_one_that_started_it(tmp_path, how):
+    process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
+    read_until(process, "epoch 1/500")
+    assert len(left_behind(tmp_path)) == 3
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 130, signal.SIGKILL: -9}[how]
+    assert_none_left(tmp_path)
+
+
+def read_until(process, text):
+    line = ""
+    while text not in line:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+    return line
+
+
+def children(pid):
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(each) for each in text.split()]
+
+
+def test_objects_cannot_be_sent_to_other_processes(tmp_path):
+    class Mine:
+        name = "mine"
+
+        def train(self, run): ...
+
+    with pytest.raises(compare.RequestError, match=r"FILE\.py:ATTR"):
+        compare.run("fashion-mnist-sample", trainers=("fit", Mine()), strategy="multi-worker", reports=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "not json",
+        "[]",
+        '{"cluster": {"worker": ["a:1"]}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}',
+    ],
+)
+def test_a_bad_tf_config_is_one_line(tmp_path, config):
+    status, out, err = run(tmp_path, "--strategy", "multi-worker", TF_CONFIG=config)
+    assert (status, out) == (2, "")
+    assert "TF_CONFIG" in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_tpu_there_is_one_line_soon(tmp_path):
+    status, _, err = run(tmp_path, "--strategy", "tpu", limit=60)
+    assert status == 2
+    assert "no TPU was found" in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

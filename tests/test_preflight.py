@@ -1,0 +1,99 @@
+"""What is said before any training, from plain facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from compare.preflight import CANNOT_RUN, WARNING, Facts, batch_sizes, findings, parts
+
+EVEN = {
+    "strategy": "mirrored",
+    "keras": 3,
+    "trainers": ("fit", "loop"),
+    "replicas": 2,
+    "workers": 1,
+    "examples": (256, 128),
+    "global_batch_size": 128,
+}
+
+
+def found(**changes):
+    return {finding.id: finding for finding in findings(Facts(**(EVEN | changes)))}
+
+
+def test_an_even_run_has_nothing_to_be_warned_of():
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("examples", "replicas", "split"),
+    [(64, 2, [32, 32]), (17, 2, [9, 8]), (17, 4, [5, 5, 5, 2]), (1, 2, [1, 0]), (5, 4, [2, 2, 1, 0]), (0, 2, [0, 0])],
+)
+def test_parts_are_those_that_tensorflow_makes(examples, replicas, split):
+    assert parts(examples, replicas) == split
+
+
+def test_parts_equal_a_distributed_data_set(tensorflow):
+    from compare import strategies
+
+    strategy = strategies.make("mirrored", 4)
+    for size in range(1, 18):
+        dataset = tensorflow.data.Dataset.from_tensor_slices(tensorflow.range(size)).batch(size)
+        (batch,) = strategy.experimental_distribute_dataset(dataset)
+        assert [len(part) for part in strategy.experimental_local_results(batch)] == parts(size, 4)
+
+
+def test_batch_sizes_are_the_full_one_and_the_short_last_one():
+    assert batch_sizes(60_000, 64) == [64, 32]
+    assert batch_sizes(128, 64) == [64]
+    assert batch_sizes(40, 64) == [40]
+
+
+@pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
+def test_keras_3_fit_cannot_run_on_a_cluster(strategy):
+    finding = found(strategy=strategy, workers=2)[f"fit-{strategy}-keras-3"]
+    assert (finding.severity, finding.side) == (CANNOT_RUN, "fit")
+    assert "--keras 2" in finding.remedy
+    assert f"fit-{strategy}-keras-3" not in found(strategy=strategy, workers=2, keras=2)
+    assert f"fit-{strategy}-keras-3" not in found(strategy=strategy, workers=2, trainers=("loop", "tutorial"))
+
+
+def test_keras_3_fit_cannot_begin_with_an_uneven_batch():
+    assert found(examples=(256, 33))["fit-first-batch-uneven"].severity == CANNOT_RUN
+    assert "fit-first-batch-uneven" not in found(examples=(256, 33), keras=2)
+    assert "fit-first-batch-uneven" not in found(examples=(256, 128 + 33)), "a later one may be uneven"
+
+
+def test_an_empty_replica_is_fatal_in_a_convolution_and_a_warning_elsewhere():
+    assert found(examples=(257, 128))["empty-replica-batch"].severity == WARNING
+    assert found(examples=(257, 128), convolution=True)["empty-replica-batch"].severity == CANNOT_RUN
+    assert "empty-replica-batch" in found(examples=(256 + 5, 128), replicas=4), "5 examples are 2, 2, 1 and 0"
+    assert "empty-replica-batch" not in found(examples=(257, 128), replicas=1)
+
+
+def test_uneven_parts_are_a_warning():
+    assert found(examples=(256 + 17, 128))["uneven-replica-batches"].severity == WARNING
+    assert "[9, 8]" in found(examples=(256 + 17, 128))["uneven-replica-batches"].message
+    assert "uneven-replica-batches" not in found(examples=(256 + 16, 128))
+
+
+def test_central_storage_under_keras_3_on_several_replicas():
+    several = {"strategy": "central-storage"}
+    assert "central-storage-metrics-keras-3" in found(**several)
+    assert found(**several, batch_norm=True)["central-storage-state-keras-3"].severity == CANNOT_RUN
+    assert found(**several, dropout=True)["central-storage-state-keras-3"].severity == CANNOT_RUN
+    assert found(**several, replicas=1, batch_norm=True) == {}
+    assert found(**several, keras=2) == {}
+
+
+def test_batch_norm_on_replicas_is_a_warning():
+    assert found(batch_norm=True)["batch-norm-per-replica"].severity == WARNING
+    assert found(batch_norm=True, replicas=1) == {}
+
+
+def test_every_finding_says_what_to_do():
+    worst = Facts(**(EVEN | {"examples": (257, 33), "strategy": "central-storage", "batch_norm": True}))
+    for finding in findings(worst):
+        assert finding.message
+        assert finding.remedy
+        assert "\n" not in str(finding)
