@@ -48,7 +48,7 @@ class Fingerprinter:
         hashes = np.empty((len(values), self.replicas), np.uint64)
         projections = np.empty((len(values), PROJECTIONS), np.float64)
         for i, copies in enumerate(values):
-            hashes[i] = [xxhash.xxh3_64_intdigest(copy.data) for copy in copies]
+            hashes[i] = [xxhash.xxh3_64_intdigest(copy.reshape(-1).view(np.uint8).data) for copy in copies]
             if (hashes[i] == hashes[i, 0]).all():
                 mean = copies[0].astype(np.float64)
             else:

@@ -65,7 +65,8 @@ class StepRecord:
 
     Attributes:
         epoch: the epoch, from 1.
-        step: the optimizer step within the epoch, from 1; or ``INITIAL`` or ``EPOCH_END``.
+        step: the optimizer step within the epoch, from 1; or ``INITIAL`` (the last one counts, where
+            there are several) or ``EPOCH_END``.
         hashes: uint64 ``[variables, replicas]``, a hash of the bytes of each replica's copy.
         projections: float64 ``[variables, PROJECTIONS]``, of the mean over replicas.
     """

@@ -64,7 +64,6 @@ class Run:
         self.epochs = epochs
         self._task, self._seed, self._sinks = task, seed, sinks
         self._fingerprint: Fingerprinter | None = None
-        self._initial_taken = False
         self._epoch, self._step = epochs[0], 0
         self._began = time.perf_counter()
 
@@ -108,8 +107,8 @@ class Run:
                 variable.assign(value)
             optimizer.build(model.trainable_variables)
         self._fingerprint = Fingerprinter(self.strategy, variables)
-        self._initial_taken = False
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
+        self._emit_fingerprint(INITIAL)
         return model, optimizer, loss, metrics
 
     def _give_inputs(self, model: tf.keras.Model) -> None:
@@ -126,9 +125,9 @@ class Run:
             epoch: any epoch, at any time; a scalar tensor will do, so that
                 ``tf.data.Dataset.range(first, last + 1).flat_map(run.train_dataset)`` is all epochs.
         """
-        if not self._initial_taken and self._fingerprint is not None and tf.executing_eagerly():
-            # Not in build(): weights that a trainer changes before it starts count as initial.
-            self._initial_taken = True
+        not_begun = self._step == 0 and self._epoch == self.epochs[0]
+        if not_begun and self._fingerprint is not None and tf.executing_eagerly():
+            # Again: weights that a trainer changes between build() and its first data count as initial.
             self._emit_fingerprint(INITIAL)
             self._began = time.perf_counter()
         order = shuffled(self._task.train.count, self._seed, epoch)

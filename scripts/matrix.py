@@ -91,10 +91,11 @@ def distance_to_truth(truth: dict | None) -> tuple[float | None, float | None]:
     """The larger of the trainers' distances: weights after the first step seen, any reported number."""
     if not truth:
         return None, None
-    first = truth["after"][0]["distance"].values() if truth["after"] else []
+    seen = [[d for d in each["distance"].values() if d is not None] for each in truth["after"]]
+    first = next(filter(None, seen), [])
     gaps = [gap["max_gap"] for metrics in truth["metrics"].values() for gap in metrics.values()]
     known = [gap for gap in gaps if gap is not None]
-    return max((d for d in first if d is not None), default=None), max(known, default=None)
+    return max(first, default=None), max(known, default=None)
 
 
 def main() -> None:

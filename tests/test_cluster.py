@@ -70,7 +70,11 @@ def test_workers_equal_replicas_bit_for_bit(tmp_path, count):
     status, _, err = run(tmp_path, *arguments, "--against", str(tmp_path / "replicas"))
     assert (status, err) == (0, "")
     found = verdict(tmp_path, "workers")["comparisons"]
-    assert [(each["candidate"], "against" in each) for each in found] == [("loop", False), ("fit", True), ("loop", True)]
+    assert [(each["candidate"], "against" in each) for each in found] == [
+        ("loop", False),
+        ("fit", True),
+        ("loop", True),
+    ]
     assert {each["verdict"] for each in found} == {"identical"}
     assert all(each["training"]["steps_compared"] == -(-288 // (32 * count)) for each in found)
     assert_none_left(tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 # Okabe and Ito's colours, and a sign for each, so that neither colour nor grey is needed to tell them apart.
 LOOKS = {
@@ -37,10 +38,9 @@ def markdown(path: Path) -> str:
     lines = [
         "# Which strategy runs, and do fit and loop train alike?",
         "",
-        "Made by `python scripts/matrix.py` on the embedded sample. *weights* and *metrics*: the distance to one replica",
-        "in float64, of the weights after the first step that can be seen (relative to how far they had moved; under a",
-        "parameter server, after the last epoch), and of any reported number in two epochs of training, where rounding",
-        "has grown with it.",
+        "Made by `python scripts/matrix.py` on the embedded sample. *weights* and *metrics* are the distance to one",
+        "replica in float64: of the weights after the first step that can be seen, relative to how far they had moved",
+        "(under a parameter server, after the last epoch), and of any reported number in two epochs.",
         "",
         "| strategy | Keras | fit | loop | fit and loop | weights | metrics |",
         "|---|---|---|---|---|---|---|",
@@ -91,7 +91,5 @@ def draw(path: Path) -> Path:
     return picture
 
 
-def _box(x: int, y: int, colour: str) -> object:
-    from matplotlib.patches import Rectangle
-
+def _box(x: int, y: int, colour: str) -> Rectangle:
     return Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, facecolor=colour, linewidth=0)

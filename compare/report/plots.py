@@ -20,7 +20,8 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, replace_file
-from compare.verdict import FROM_BEST
+from compare.report.text import sentences
+from compare.verdict import absolute_gap
 
 DPI = 150
 MAX_METRICS = 4
@@ -189,15 +190,6 @@ def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Se
         ax.plot(epochs, y, "x", color=colour, markeredgewidth=2, transform=edge, clip_on=False, zorder=5)
 
 
-def _gap(ours: float | None, theirs: float | None) -> float | None:
-    """The absolute difference, as the verdict counts it; None when there is none to speak of."""
-    if ours is None or theirs is None:
-        return None
-    if ours == theirs or (math.isnan(ours) and math.isnan(theirs)):
-        return 0.0
-    return abs(ours - theirs) if math.isfinite(ours - theirs) else None
-
-
 def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
     series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
     gaps, sizes = [], []
@@ -209,7 +201,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
             ours, theirs = reference.get(name, {}), mine.get(name, {})
             sizes += [abs(v) for v in (*ours.values(), *theirs.values()) if math.isfinite(v) and v]
             both = sorted(reference["epoch"].keys() & mine["epoch"].keys() & (ours.keys() | theirs.keys()))
-            values = {epoch: _gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
+            values = {epoch: absolute_gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
             # Side by side, since equal trainers' gaps would all lie on one spot.
             shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
             known = {epoch: value for epoch, value in values.items() if value is not None}
@@ -305,37 +297,6 @@ def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float
         fig.text(indent / width, s=_plain(text), **place, **style)
         down += tall
     return 1 - (down + 0.1) / height
-
-
-def sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """What ``verdict.json`` says of each candidate, in words, the worst first."""
-    reference = verdict.get("reference", "the reference")
-    said = []
-    for comparison in sorted(verdict.get("comparisons", ()), key=_severity, reverse=True):
-        candidate = comparison.get("candidate", "the candidate")
-        training, reporting = comparison.get("training") or {}, comparison.get("reporting") or {}
-        first = training.get("first_difference")
-        if training.get("reason"):
-            said.append(f"{candidate}: {training['reason']}")
-        elif training.get("verdict") == "identical":
-            text = f"{candidate} trained bit for bit like {reference}"
-            if reporting.get("verdict") == "different":
-                gaps = reporting.get("metrics") or {}
-                names = [name for name, gap in gaps.items() if gap.get("max_gap") != 0]
-                text += f" but reported another {', '.join(names) or 'number of epochs'}"
-            said.append(text)
-        elif first:
-            step = first.get("step")
-            when = "at the end of" if step is None else "before" if step == 0 else "at"
-            where = f"epoch {first['epoch']}" + (f", step {step}" if step else "")
-            said.append(f"{candidate} parts from {reference} {when} {where}")
-        else:
-            said.append(f"{candidate} against {reference}: {comparison.get('verdict')}")
-    return list(dict.fromkeys(said))
-
-
-def _severity(comparison: Mapping[str, Any]) -> int:
-    return FROM_BEST.index(comparison["verdict"]) if comparison.get("verdict") in FROM_BEST else len(FROM_BEST)
 
 
 def _wrap(text: str, width: int, lines: int = 3) -> str:

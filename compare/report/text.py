@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from compare.verdict import FROM_BEST
+
+
+def sentences(verdict: Mapping[str, Any]) -> list[str]:
+    """What ``verdict.json`` says of each candidate, in words, the worst first."""
+    worst_first = sorted(verdict.get("comparisons", ()), key=lambda each: -FROM_BEST.index(each["verdict"]))
+    return [sentence(comparison, verdict["reference"]) for comparison in worst_first]
 
 
 def sentence(comparison: dict[str, Any], reference: str) -> str:
@@ -17,9 +26,9 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         reference = f"{candidate} of the recorded run {comparison['against']}"
     if comparison.get("failure"):
         failure = comparison["failure"]
-        who = failure["side"] or "no trainer"
-        cannot = "can run" if who == "no trainer" else "cannot run"
-        return f"{candidate} and {reference} cannot be compared, since {who} {cannot}: {failure['error']}; {failure['remedy']}"
+        who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
+        why = f"{who}: {failure['error']}; {failure['remedy']}"
+        return f"{candidate} and {reference} cannot be compared, since {why}"
     if comparison["verdict"] == "identical":
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
@@ -37,25 +46,30 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
 
 def truth_sentence(truth: dict[str, Any]) -> str:
     """How far from one replica in float64 every trainer is, from ``truth`` in ``verdict.json``."""
-    texts = []
+    weights = []
     for each in truth["after"]:
         when = f"at the end of epoch {each['epoch']}"
         if each["step"] is not None:
             when = f"after step {each['step']:,} of epoch {each['epoch']}"
-        known = [f"{name} {_relative(distance)}" for name, distance in each["distance"].items()]
-        texts.append(f"{when} {', '.join(known)}")
-    gaps = [
-        f"{name} reports {metric} up to {gap['max_gap']:.1e} off (epoch {gap['epoch']})"
-        for name, metrics in truth["metrics"].items()
-        for metric, gap in metrics.items()
-        if gap["max_gap"]
+        weights.append(f"{when} {_by_value(each['distance'])}")
+    names = list(dict.fromkeys(name for metrics in truth["metrics"].values() for name in metrics))
+    metrics = [
+        f"{name} {_by_value({who: gaps[name]['max_gap'] for who, gaps in truth['metrics'].items() if name in gaps})}"
+        for name in names
     ]
-    off = f"{truth['off']} is off. " if truth["off"] else ""
-    return f"{off}Distance of weights to one replica in float64, relative: {'; '.join(texts)}. " + "; ".join(gaps)
+    off = f"{truth['off']} is the side that is off. " if truth["off"] else ""
+    return (
+        f"{off}Held against one replica in float64, the weights are off, relative to how far they have moved, by: "
+        f"{'; '.join(weights)}. Reported numbers are off by up to: {'; '.join(metrics)}"
+    )
 
 
-def _relative(distance: float | None) -> str:
-    return "unknown" if distance is None else f"{distance:.1e}"
+def _by_value(values: Mapping[str, float | None]) -> str:
+    """``fit and loop 1.2e-07, tutorial 3.4e-02``."""
+    together: dict[str, list[str]] = {}
+    for name, value in values.items():
+        together.setdefault("unknown" if value is None else f"{value:.1e}", []).append(name)
+    return ", ".join(f"{' and '.join(names)} {text}" for text, names in together.items())
 
 
 def _when(steps: int) -> str:
