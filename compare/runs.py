@@ -65,6 +65,7 @@ class Run:
         self._task, self._seed, self._sinks = task, seed, sinks
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
+        self._called_while_tracing = False
         self._began = time.perf_counter()
 
     @property
@@ -139,16 +140,11 @@ class Run:
         return self._task.validation.batches(None, regular_bounds(count, self.global_batch_size))
 
     def end_step(self) -> None:
-        """Say that an optimizer step has been made.
-
-        Raises:
-            TrainerError: when called while a ``tf.function`` is traced, or before ``build``.
-        """
+        """Say that an optimizer step has been made; from Python, not inside a ``tf.function``."""
         if not tf.executing_eagerly():
-            raise TrainerError(
-                "end_step was called inside a tf.function, where it runs once, while tracing, and not "
-                "after every step: call it from Python, or not at all if a whole epoch is one function"
-            )
+            # Told at the end of the epoch: what is raised here would reach the user in TensorFlow's wrapping.
+            self._called_while_tracing = True
+            return
         self._step += 1
         self._emit_fingerprint(self._step)
 
@@ -160,9 +156,15 @@ class Run:
             logs: metric name to Python or NumPy float, named as in Keras's History.
 
         Raises:
-            TrainerError: for an epoch out of turn, a value that is no number, or before ``build``.
+            TrainerError: for an epoch out of turn, a value that is no number, before ``build``, or when
+                ``end_step`` was called while a function was traced.
         """
         seconds = time.perf_counter() - self._began
+        if self._called_while_tracing:
+            raise TrainerError(
+                "end_step was called inside a tf.function, where it runs once, while tracing, and not after every "
+                "step: call it from Python, or not at all if a whole epoch is one function"
+            )
         if epoch not in self.epochs or epoch != self._epoch:
             raise TrainerError(
                 f"end_epoch was called for epoch {epoch} where epoch {self._epoch} of "

@@ -226,9 +226,7 @@ class ProbeRun(Run):
                 parts = [queue.pop(0) for queue in self._waiting]
                 self._add(*parts[0][:3], [part[3] for part in parts], [part[4] for part in parts], reduced=False)
 
-    def _on_all(
-        self, which: int, present: list[int], learning_rate: Any, iterations: Any, *arrays: np.ndarray
-    ) -> None:
+    def _on_all(self, which: int, present: list[int], learning_rate: Any, iterations: Any, *arrays: np.ndarray) -> None:
         width = len(present) + len(self._variables)
         parts = [self._part(present, arrays[i : i + width]) for i in range(0, len(arrays), width)]
         with self._lock:

@@ -352,5 +352,3 @@ def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
     if not np.isfinite(scale):
         return np.inf
     return float(np.linalg.norm(a - b) / scale) if scale else 0.0
-
-

@@ -28,7 +28,6 @@ class Update:
             "reduced", after it, or "off".
         reduce: as in ``Recipe``.
         untrained: the trainable variables, by index, that are left as they are.
-        scale: a factor in front of the change of every weight.
     """
 
     optimizer: tuple[type[Any], Any] | None = None
@@ -38,7 +37,6 @@ class Update:
     clip: str = "handed"
     reduce: str = "sum"
     untrained: frozenset[int] = frozenset()
-    scale: float = 1.0
 
 
 Handed = list[list[np.ndarray | None]]
@@ -82,9 +80,6 @@ def simulate(
             if present:
                 optimizer.apply([total[k] for k in present], [variables[k] for k in present])
             after = replay.flat([variable.numpy() for variable in variables])
-            if update.scale != 1.0:
-                before = replay.flat(step.state[replica][: replay.trainable])
-                after = before + update.scale * (after - before)
             results[i].append(after)
     return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
 
@@ -167,7 +162,9 @@ def _clip(gradients: Sequence[Any], clip: Clipping) -> list[Any]:
         known = [g for g in present if g is not None]
         clipped = iter(tf.clip_by_global_norm(known, limit)[0])
         return [None if g is None else next(clipped) for g in present]
-    one = (lambda g: tf.clip_by_norm(g, limit)) if kind == "clipnorm" else (lambda g: tf.clip_by_value(g, -limit, limit))
+    one = (
+        (lambda g: tf.clip_by_norm(g, limit)) if kind == "clipnorm" else (lambda g: tf.clip_by_value(g, -limit, limit))
+    )
     return [None if g is None else one(g) for g in present]
 
 

@@ -1,28 +1,20 @@
 """TensorFlow's tutorial "Custom training with tf.distribute.Strategy" as it stands, for comparison.
 
-Changed only where Keras 3 forces it (reduction="none", reset_state) and where the data come from.
+Changed only where Keras 3 forces it (reduction="none", reset_state), and where data and checkpoints are;
+what follows the loop there (restoring, other ways of iterating) is left out.
 Run by scripts/benchmark.py as: tutorial.py FOLDER EPOCHS EXAMPLES
 """
 
-import gzip
 import sys
 import tempfile
-from pathlib import Path
 
+import idx
 import numpy as np
 import tensorflow as tf
 
-folder, EPOCHS, examples = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, EPOCHS, examples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
-
-def read(name, header):
-    return np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8, offset=header)
-
-
-train_images = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)[:examples]
-train_labels = read("train-labels-idx1-ubyte.gz", 8)[:examples]
-test_images = read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
-test_labels = read("t10k-labels-idx1-ubyte.gz", 8)
+(train_images, train_labels), (test_images, test_labels) = idx.load(folder, examples)
 
 train_images = train_images[..., None]
 test_images = test_images[..., None]

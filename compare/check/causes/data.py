@@ -58,7 +58,9 @@ def _not_shared(case: Case) -> str | None:
         return None
     first = seen.applied[0].state
     gaps = {
-        name: max(float(np.abs(np.subtract(mine[i], given[i], dtype=np.float64)).max(initial=0)) for mine, given in pairs)
+        name: max(
+            float(np.abs(np.subtract(mine[i], given[i], dtype=np.float64)).max(initial=0)) for mine, given in pairs
+        )
         for i, name in enumerate(seen.names[: seen.trainable])
         for pairs in [list(zip(first, seen.initial, strict=True))]
     }

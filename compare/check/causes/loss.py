@@ -35,7 +35,10 @@ def _times(factor: float, case: Case, base: Recipe, text: str) -> Iterable[Varia
 
 def _not_divided(case: Case, base: Recipe) -> Iterable[Variant]:
     return _times(
-        float(case.replicas), case, base, f"every gradient is {case.replicas} times what it should be, on as many replicas"
+        float(case.replicas),
+        case,
+        base,
+        f"every gradient is {case.replicas} times what it should be, on as many replicas",
     )
 
 

@@ -73,9 +73,13 @@ def _clipped_update(case: Case, base: Update) -> Iterable[Variant]:
     if any(theirs.values()):
         if case.replicas > 1:
             yield Variant({"clip": "reduced"}, "gradients are clipped after they are summed over the replicas")
-        yield Variant({"clip": "off"}, f"gradients are not clipped, where the experiment's optimizer has {_list(theirs)}")
+        yield Variant(
+            {"clip": "off"}, f"gradients are not clipped, where the experiment's optimizer has {_list(theirs)}"
+        )
     if ours != theirs and case.seen.optimizers:
-        text = f"the optimizer clips with {_list(ours) or 'nothing'}, the experiment's with {_list(theirs) or 'nothing'}"
+        text = (
+            f"the optimizer clips with {_list(ours) or 'nothing'}, the experiment's with {_list(theirs) or 'nothing'}"
+        )
         yield Variant({"overrides": ours}, text)
 
 
@@ -152,12 +156,13 @@ def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
 
 
 def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
-    if not case.seen.optimizers:
-        yield from _unseen_optimizer(case, base)
+    if not case.seen.optimizers:  # weights changed by hand: a factor could be the loss's as well
         return
     ours, theirs = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
-        text = f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
+        text = (
+            f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
+        )
         rates = _rates(case)
         yield Variant({"optimizer": (_class(case), ours), "learning_rates": rates}, text)
         return
@@ -168,7 +173,9 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
     }
     changes: list[tuple[dict[str, Any], str]] = []
     if other:
-        texts = [f"{name} is {value} in the loop, {theirs.get(name)} in the experiment" for name, value in other.items()]
+        texts = [
+            f"{name} is {value} in the loop, {theirs.get(name)} in the experiment" for name, value in other.items()
+        ]
         changes.append(({"overrides": other}, "; ".join(texts)))
     if (rates := _other_rates(case)) and not _schedule_missing(case):
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
@@ -185,24 +192,6 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
         for change, _ in changes:
             merged |= change
         yield Variant(merged, "; ".join(text for _, text in changes))
-
-
-def _unseen_optimizer(case: Case, base: Update) -> Iterable[Variant]:
-    """The loop changes weights itself: all that can be told is by what factor."""
-    from compare.check.update import observed, simulate
-
-    handed = [step.gradients for step in case.steps]
-    if not handed:
-        return
-    after = observed(case.replay, case.steps[0])
-    if after is None:
-        return
-    before = np.stack([case.replay.flat(state[: case.replay.trainable]) for state in case.steps[0].state])
-    predicted = simulate(case.replay, case.steps[:1], base)[0] - before
-    factor = float(np.vdot(after - before, predicted) / (np.vdot(predicted, predicted) or np.nan))
-    if np.isfinite(factor) and abs(factor) > 1e-6:
-        text = f"learning_rate, or the whole update, is {factor:.6g} times the experiment's"
-        yield Variant({"scale": factor}, text, measured=True)
 
 
 def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
