@@ -1,0 +1,252 @@
+"""The main job as a user runs it: real processes, real data, exit status and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import compare
+from compare.records import read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+full_data = pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+
+
+def command(reports, *arguments, limit=300, **environment):
+    """Runs the main job; its exit status, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/compare.py"), "--reports", str(reports), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        cwd="/",
+        env=os.environ | environment,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def sample_run(tmp_path_factory):
+    """A run on the embedded sample: its folder, and what it printed."""
+    reports = tmp_path_factory.mktemp("reports")
+    status, out, err = command(reports, "--experiment", "fashion-mnist-sample", "--epochs", "2", "--name", "run")
+    assert (status, err) == (0, "")
+    return reports / "run", out
+
+
+def test_a_run_leaves_what_the_interface_promises(sample_run):
+    folder, _ = sample_run
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {"metrics.csv", "comparison.png", "run.json", "verdict.json", "tensorflow.log", "records"}
+    rows = read_metrics(folder / "metrics.csv")
+    columns = "trainer,seed,epoch,loss,accuracy,val_loss,val_accuracy,seconds,examples_per_second"
+    assert list(rows[0]) == columns.split(",")
+    assert [(row["trainer"], row["epoch"]) for row in rows] == [
+        ("fit", "1"),
+        ("fit", "2"),
+        ("loop", "1"),
+        ("loop", "2"),
+    ]
+    for fit, loop in zip(rows[:2], rows[2:], strict=True):
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+            assert fit[name] == loop[name], "digit for digit"
+            assert str(np.float32(fit[name])) == fit[name], "the shortest decimal of a float32"
+    assert float(rows[1]["loss"]) < float(rows[0]["loss"]), "it has learned"
+
+
+def test_the_verdict_file_is_what_the_interface_says(sample_run):
+    verdict = json.loads((sample_run[0] / "verdict.json").read_text())
+    assert (verdict["schema"], verdict["verdict"], verdict["reference"]) == (1, "identical", "fit")
+    (comparison,) = verdict["comparisons"]
+    assert comparison["candidate"] == "loop"
+    assert comparison["training"]["max_weight_gap"] == 0.0
+    assert comparison["training"]["first_difference"] is None
+    assert comparison["training"]["steps_compared"] == 2 * 94, "6,000 = 93 x 64 + 48, in two epochs"
+    assert comparison["reporting"]["metrics"]["val_loss"] == {"max_gap": 0.0, "epoch": 1}
+    assert comparison["causes"] == []
+
+
+def test_run_json_says_what_was_run(sample_run):
+    run = json.loads((sample_run[0] / "run.json").read_text())
+    assert run["status"] == "finished"
+    assert run["options"]["epochs"] == 2
+    assert run["strategy"] == {
+        "name": "mirrored",
+        "class": "MirroredStrategy",
+        "replicas": 1,
+        "workers": 1,
+        "global_batch_size": 64,
+        "devices": ["CPU:0"],
+    }
+    assert run["versions"]["tensorflow"]
+    assert len(run["data"]["training_sha256"]) == len(run["initial_weights_sha256"]["0"]) == 64
+    assert run["data"]["training_examples"] == 6000
+
+
+def test_the_output_says_what_a_user_wants_to_know(sample_run):
+    folder, out = sample_run
+    lines = out.splitlines()
+    assert "2 replica" not in lines[0] and "1 replica" in lines[0]
+    assert "CPU:0" in lines[1]
+    assert any(line.startswith("fit  epoch 1/2  loss ") and "examples/s" in line for line in lines)
+    assert "identical: loop trains exactly like fit" in out
+    assert lines[-3:] == [str(folder / name) for name in ("comparison.png", "metrics.csv", "verdict.json")]
+    assert "oneDNN" not in out, "TensorFlow's start-up noise is kept out of the way"
+    assert "oneDNN" in (folder / "tensorflow.log").read_text(), "but not lost"
+
+
+def test_the_same_command_gives_the_same_numbers(sample_run, tmp_path):
+    status, _, _ = command(tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "2", "--name", "again")
+    assert status == 0
+    timing = ("seconds", "examples_per_second")
+    first, again = (
+        [{name: value for name, value in row.items() if name not in timing} for row in read_metrics(path)]
+        for path in (sample_run[0] / "metrics.csv", tmp_path / "again" / "metrics.csv")
+    )
+    assert first == again
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_logical_replicas(tmp_path, replicas):
+    status, out, err = command(
+        tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "1", "--replicas", str(replicas), "--name", "run",
+        "--train-examples", "2016",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    assert f"{replicas} replicas" in out
+    assert json.loads((tmp_path / "run" / "verdict.json").read_text())["verdict"] == "identical"
+
+
+@full_data
+def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
+    arguments = ["--trainers", "fit", "loop", "tutorial", "--epochs", "1", "--data-dir", str(DEBIAN), "--name", "run"]
+    status, out, err = command(tmp_path, *arguments)
+    assert (status, err) == (1, "")
+    loop, tutorial = json.loads((tmp_path / "run" / "verdict.json").read_text())["comparisons"]
+    assert loop["verdict"] == "identical"
+    assert loop["training"]["steps_compared"] == 938
+    assert tutorial["training"]["first_difference"] == {"epoch": 1, "step": 938}
+    assert "step 938 of epoch 1" in out
+
+
+def test_without_the_data_the_sample_is_used_and_that_is_said(tmp_path, monkeypatch):
+    """In an empty cache, with no network and no Debian package: as on a fresh machine."""
+    script = (
+        "import sys; from pathlib import Path; from compare import cli, data;"
+        "data.DEBIAN_FOLDER = Path('/nowhere'); data.ORIGIN = 'https://127.0.0.1:9/'; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    arguments = ["--epochs", "1", "--train-examples", "640", "--reports", str(tmp_path / "reports"), "--name", "run"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"KERAS_HOME": str(tmp_path / "keras"), "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "embedded sample" in done.stdout.splitlines()[0]
+    run = json.loads((tmp_path / "reports/run/run.json").read_text())
+    assert "embedded sample" in run["notes"][0]
+    assert "embedded sample" in run["data"]["source"]
+
+
+def test_refusals_that_need_the_data_leave_nothing_behind(tmp_path):
+    sample = ["--experiment", "fashion-mnist-sample", "--name", "run"]
+    for arguments, told in (
+        (["--batch-size", "6001"], "6000 training examples"),
+        (["--batch-size", "3001", "--replicas", "2"], "at most 3000"),
+        (["--train-examples", "6001"], "6000 training examples"),
+        (["--train-examples", "63"], "more than the 63 training examples"),
+    ):
+        status, out, err = command(tmp_path, *sample, *arguments)
+        assert status == 2
+        assert told in err
+        assert len(err.splitlines()) == 1
+        assert list(tmp_path.iterdir()) == [], arguments
+
+
+def test_a_trainer_that_fails_keeps_the_other_and_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    name = 'mine'\n    def train(self, run):\n        run.build()\n        raise KeyError('oops')\n"
+    )
+    arguments = ["--experiment", "fashion-mnist-sample", "--train-examples", "640", "--epochs", "1", "--name", "run"]
+    status, out, err = command(tmp_path / "reports", *arguments, "--trainers", "fit", f"{tmp_path}/mine.py:Mine")
+    assert status == 3
+    assert "mine.py, line 5" in out
+    assert len(err.splitlines()) == 1
+    verdict = json.loads((tmp_path / "reports/run/verdict.json").read_text())
+    assert verdict["verdict"] == "not-comparable"
+    assert verdict["comparisons"][0]["failure"]["side"] == "mine"
+    assert [row["trainer"] for row in read_metrics(tmp_path / "reports/run/metrics.csv")] == ["fit"]
+
+
+def test_the_api_raises_what_a_users_trainer_raised_and_keeps_the_rest(tensorflow, tmp_path):
+    import tasks
+
+    class Mine:
+        name = "mine"
+
+        def train(self, run):
+            raise KeyError("oops")
+
+    with pytest.raises(KeyError, match="oops"):
+        compare.run(tasks.experiment(), trainers=("fit", Mine()), replicas=1, epochs=1, batch_size=8, reports=tmp_path,
+                    name="run", quiet=True)  # fmt: skip
+    assert [row["trainer"] for row in read_metrics(tmp_path / "run/metrics.csv")] == ["fit"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda run: run.end_epoch(2, {}), "where epoch 1 of 1..1 was due"),
+        (lambda run: run.end_epoch(1, {"loss": "high"}), "dict of metric name to float"),
+        (lambda run: run.end_epoch(1, 0.5), "dict of metric name to float"),
+        (lambda run: None, "without ending epoch 1 of 1"),
+    ],
+)
+def test_a_trainer_that_breaks_the_contract_is_told_how_to_keep_it(tensorflow, tmp_path, wrong, told):
+    import tasks
+
+    class Mine:
+        name = "mine"
+
+        def train(self, run):
+            run.build()
+            wrong(run)
+
+    with pytest.raises(compare.RequestError, match=told):
+        compare.run(tasks.experiment(), trainers=("fit", Mine()), replicas=1, epochs=1, batch_size=8, reports=tmp_path,
+                    quiet=True)  # fmt: skip
+
+
+def test_a_step_reported_while_tracing_is_refused(tensorflow, tmp_path):
+    import tasks
+
+    class Traced:
+        name = "traced"
+
+        def train(self, run):
+            run.build()
+            tensorflow.function(run.end_step)()
+            run.end_epoch(1, {"loss": 0.5})
+
+    with pytest.raises(compare.RequestError, match="inside a tf.function"):
+        compare.run(tasks.experiment(), trainers=("fit", Traced()), replicas=1, epochs=1, batch_size=8,
+                    reports=tmp_path, quiet=True)  # fmt: skip
+
+
+def test_help_is_there_at_once_and_nothing_heavy_is_imported():
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/compare.py"), "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert time.monotonic() - began < 60, "a guard against hanging, not a measurement"
+    for option in ("--experiment", "--trainers", "--strategy", "--replicas", "--reports", "--data-dir"):
+        assert option in done.stdout
