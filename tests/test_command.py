@@ -166,7 +166,7 @@ def test_refusals_that_need_the_data_leave_nothing_behind(tmp_path):
         (["--train-examples", "6001"], "6000 training examples"),
         (["--train-examples", "63"], "more than the 63 training examples"),
     ):
-        status, out, err = command(tmp_path, *sample, *arguments)
+        status, _, err = command(tmp_path, *sample, *arguments)
         assert status == 2
         assert told in err
         assert len(err.splitlines()) == 1

@@ -1,0 +1,53 @@
+"""The matrix: no cell stays empty, whatever happens in it."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare.report.matrix import draw, markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = "strategy,size,keras,fit,loop,verdict,weights,metrics,seconds\n"
+
+
+def matrix(out, *arguments):
+    command = [sys.executable, str(ROOT / "scripts/matrix.py"), "--out", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with open(out / "matrix.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_cell_says_what_runs_and_how_far_it_is_from_the_truth(tmp_path):
+    rows = matrix(tmp_path, "--only", "default")
+    assert [(row["keras"], row["fit"], row["loop"], row["verdict"]) for row in rows] == [
+        ("3", "", "", "identical"),
+        ("2", "", "", "identical"),
+    ]
+    assert all(0 < float(row["weights"]) < 1e-4 for row in rows)
+    assert (tmp_path / "README.md").exists() and (tmp_path / "matrix.png").exists()
+
+
+@pytest.mark.parametrize(("only", "limit", "told"), [("tpu", "60", "no TPU was found"), ("one-device", "1", "no end")])
+def test_a_cell_that_fails_or_hangs_says_so(tmp_path, only, limit, told):
+    rows = matrix(tmp_path, "--only", only, "--limit", limit)
+    assert len(rows) == 2
+    for row in rows:
+        assert told in row["fit"]
+        assert row["verdict"] == "not-comparable"
+
+
+def test_the_table_and_the_picture_are_made_from_the_file_alone(tmp_path):
+    path = tmp_path / "matrix.csv"
+    path.write_text(
+        HEAD + "mirrored,2,3,,,identical,1e-6,1e-4,9.5\n" + 'tpu,1,3,"no | TPU <here>",no TPU,not-comparable,,,2\n'
+    )
+    table = markdown(path)
+    assert "| mirrored × 2 | 3 | runs | runs | identical | 1e-06 | 1e-04 |" in table
+    assert "no \\| TPU &lt;here>" in table
+    assert draw(path).stat().st_size > 10_000

@@ -1,0 +1,83 @@
+"""Held against one replica in float64: which side is off, and whether both are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tasks
+
+import compare
+from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
+from compare.truth import distances
+from compare.verdict import Comparison, Difference, Reporting, Training
+
+
+def run(tmp_path, **options):
+    task = tasks.experiment(train=options.pop("train"))
+    options = {"epochs": 1, "batch_size": 8, "truth": True, "reports": tmp_path, "quiet": True} | options
+    return compare.run(task, **options)
+
+
+def distance(truth, place, trainer):
+    return next(each["distance"][trainer] for each in truth["after"] if (each["epoch"], each["step"]) == place)
+
+
+def test_the_side_that_is_off_is_named(tensorflow, tmp_path):
+    """70 = 4 x 16 + 6: the tutorial gives the last 6 examples too little weight, fit does not."""
+    result = run(tmp_path, train=70, trainers=("fit", "tutorial"), replicas=2)
+    truth = result.details["truth"]
+    assert truth["off"] == "tutorial"
+    assert distance(truth, (1, 5), "fit") < 1e-5 < 1e-3 < distance(truth, (1, 5), "tutorial")
+    assert set(result.metrics["trainer"]) == {"fit", "tutorial", "truth"}
+
+
+def test_the_reference_may_be_the_one_that_is_off(tensorflow, tmp_path):
+    result = run(tmp_path, train=70, trainers=("tutorial", "fit"), replicas=2)
+    assert result.details["truth"]["off"] == "tutorial"
+    assert result.details["reference"] == "tutorial"
+
+
+@pytest.mark.parametrize(("train", "uneven"), [(72, False), (73, True)])
+def test_equal_sides_may_both_be_off(tensorflow, tmp_path, train, uneven):
+    """9 examples on 2 replicas are 5 and 4, and fit and loop average two means; 8 are 4 and 4."""
+    result = run(tmp_path, train=train, replicas=2)
+    assert result.verdict == "identical"
+    truth = result.details["truth"]
+    assert truth["off"] is None
+    last = distance(truth, (1, None), "fit")
+    assert last == distance(truth, (1, None), "loop")
+    assert (last > 1e-4) if uneven else (last < 1e-5)
+
+
+def test_the_truth_is_not_compared_and_leaves_floats_as_they_were(tensorflow, tmp_path):
+    result = run(tmp_path, train=72, replicas=1)
+    assert [each["candidate"] for each in result.details["comparisons"]] == ["loop"]
+    assert tensorflow.keras.backend.floatx() == "float32"
+
+
+def test_without_being_asked_there_is_none(tensorflow, tmp_path):
+    assert "truth" not in run(tmp_path, train=72, replicas=1, truth=False).details
+
+
+def record(name, ends):
+    """A record of one weight that starts at 0; ``ends`` are its projections after each step."""
+    places = [INITIAL, *range(1, len(ends) + 1), EPOCH_END]
+    steps = np.zeros(len(ends) + 2, step_dtype(1, 1))
+    for row, step, value in zip(
+        steps, [INITIAL, *range(1, len(ends) + 1), EPOCH_END], [0, *ends, ends[-1]], strict=True
+    ):
+        row["epoch"], row["step"], row["projections"] = 1, step, np.full((1, PROJECTIONS), value)
+    return Record(name, 0, (Variable("w", (1,), "float32"),), steps, {}, stem=None)
+
+
+def test_distances_are_relative_and_taken_where_the_trainers_part():
+    truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, 4.0]), record("loop", [2.0, 5.0])
+    parting = Comparison("loop", Training("different", None, Difference(1, 2), 1), Reporting(None, {}))
+    found = distances(truth, [fit, loop], [parting])
+    assert [(each["epoch"], each["step"]) for each in found["after"]] == [(1, 1), (1, 2), (1, None)]
+    assert [each["distance"] for each in found["after"]] == [
+        {"fit": 0.0, "loop": 0.0},
+        {"fit": 0.0, "loop": 0.25},
+        {"fit": 0.0, "loop": 0.25},
+    ]
+    assert found["off"] == "loop"
