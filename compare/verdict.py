@@ -151,10 +151,12 @@ def compare_training(reference: Record, candidate: Record) -> Training:
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
     """Compare the reported numbers bit for bit.
 
-    Where the weights differ, different numbers say nothing about reporting: the verdict is None.
+    Where the weights differ, different numbers say nothing about reporting, and where one side
+    reports none there is nothing to compare: the verdict is None.
     """
     metrics = metric_gaps(reference, candidate)
-    if training.verdict != IDENTICAL:
+    silent = not (any(reference.logs.values()) and any(candidate.logs.values()))
+    if training.verdict != IDENTICAL or silent:
         return Reporting(None, metrics)
     same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in metrics.values())
     return Reporting(IDENTICAL if same else DIFFERENT, metrics)

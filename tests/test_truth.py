@@ -63,9 +63,7 @@ def record(name, ends):
     """A record of one weight that starts at 0; ``ends`` are its projections after each step."""
     places = [INITIAL, *range(1, len(ends) + 1), EPOCH_END]
     steps = np.zeros(len(ends) + 2, step_dtype(1, 1))
-    for row, step, value in zip(
-        steps, [INITIAL, *range(1, len(ends) + 1), EPOCH_END], [0, *ends, ends[-1]], strict=True
-    ):
+    for row, step, value in zip(steps, places, [0, *ends, ends[-1]], strict=True):
         row["epoch"], row["step"], row["projections"] = 1, step, np.full((1, PROJECTIONS), value)
     return Record(name, 0, (Variable("w", (1,), "float32"),), steps, {}, stem=None)
 

@@ -30,9 +30,10 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         why = f"{who}: {failure['error']}; {failure['remedy']}"
         return f"{candidate} and {reference} cannot be compared, since {why}"
     if comparison["verdict"] == "identical":
+        numbers = "so is every reported number" if comparison["reporting"]["verdict"] else "one side reports no numbers"
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
-            f"{_when(training['steps_compared'])}, and so is every reported number"
+            f"{_when(training['steps_compared'])}, and {numbers}"
         )
     if training["verdict"] == "different":
         return f"{candidate} does not train like {reference}: {_parting(training)}"

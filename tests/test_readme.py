@@ -1,0 +1,54 @@
+"""The README's examples are programs: they run, and do what the README says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import compare
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def example(name):
+    """The python block that begins with the comment ``# name``."""
+    (found,) = [
+        code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code.startswith(f"# {name}\n")
+    ]
+    return found
+
+
+def test_the_readmes_task_and_loop_train_identically(tensorflow, tmp_path):
+    for name in ("my_task.py", "my_loop.py"):
+        (tmp_path / name).write_text(example(name))
+    result = compare.run(
+        str(tmp_path / "my_task.py"),
+        trainers=("fit", f"{tmp_path / 'my_loop.py'}:MyLoop"),
+        strategy="default",
+        epochs=2,
+        reports=tmp_path,
+        quiet=True,
+    )
+    (comparison,) = result.details["comparisons"]
+    assert comparison["candidate"] == "my-loop"
+    assert comparison["training"]["verdict"] == result.verdict == "identical"
+    assert comparison["training"]["steps_compared"] == 2 * 15
+
+
+def test_the_loop_is_as_short_as_promised():
+    body = [line for line in example("my_loop.py").splitlines() if line.strip() and not line.startswith("#")]
+    assert len(body) <= 20
+
+
+def test_the_package_docstring_runs(tensorflow, tmp_path, monkeypatch):
+    import doctest
+
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testmod(compare)
+    assert (found.attempted, found.failed) == (4, 0)
+
+
+def test_the_first_lines_of_its_shell_blocks_are_the_two_commands():
+    first, second = re.findall(r"```sh\n(.*?)\n", README)
+    assert first.endswith(".venv/bin/python scripts/compare.py")
+    assert second.endswith(".venv/bin/python -m pytest -q")
