@@ -2,6 +2,10 @@
 
 Plain facts in, findings out; no TensorFlow. The facts were measured with TensorFlow 2.21, Keras 3.15
 and tf-keras 2.21; the matrix (``scripts/matrix.py``) measures them again.
+
+Two traps of the same kind need no finding: ``Run.build`` builds the optimizer with its slots in scope
+(made lazily inside a replica it crashes, or leaves replicas out of step), and ``strategies.make``
+refuses more replicas than there are devices, since no strategy could be made to draw facts from.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 
 WARNING = "warning"
 CANNOT_RUN = "cannot-run"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Facts:
         workers: how many processes train (1 outside a cluster).
         examples: training and validation examples.
         global_batch_size: examples per step over all replicas.
-        per_replica_state: variables that are not trained and that each replica keeps for itself.
+        batch_norm: whether a layer normalizes by the batch's statistics.
         convolution: whether a layer convolves: such kernels fail on an empty batch.
         dropout: whether a layer draws random masks.
     """
@@ -48,7 +53,7 @@ class Finding:
 
     Attributes:
         id: its name, for ``run.json``.
-        severity: ``WARNING`` or ``CANNOT_RUN``.
+        severity: ``WARNING``; ``CANNOT_RUN`` (a side fails: not comparable); ``REFUSED`` (a wrong request).
         side: the trainer that cannot run; empty where it is all of them.
         message: what is the matter.
         remedy: what to do.
@@ -81,8 +86,21 @@ def batch_sizes(examples: int, batch: int) -> list[int]:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All that is known of a run before it begins, what cannot run first."""
-    return [*_cannot_run(facts), *_empty_replicas(facts), *_warnings(facts)]
+    """All that is known of a run before it begins, the gravest first."""
+    return [*_refused(facts), *_cannot_run(facts), *_empty_replicas(facts), *_warnings(facts)]
+
+
+def _refused(facts: Facts) -> Iterator[Finding]:
+    examples, batch, replicas = facts.examples[0], facts.global_batch_size, facts.replicas
+    if batch > examples:
+        yield Finding(
+            "batch-exceeds-examples",
+            REFUSED,
+            "",
+            f"a global batch of {batch} ({batch // replicas} on each of {replicas} replica(s)) is more than the "
+            f"{examples} training examples",
+            f"use a --batch-size of at most {examples // replicas}",
+        )
 
 
 def _cannot_run(facts: Facts) -> Iterator[Finding]:

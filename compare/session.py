@@ -140,8 +140,9 @@ def take_part(options: Options) -> None:
     trainers = load_trainers(options)
     shared = _prepare(options, load_experiment(options))
     findings = preflight.findings(facts.for_preflight(options, shared, [name for name, _ in trainers]))
-    if not options.force and any(finding.severity == preflight.CANNOT_RUN for finding in findings):
-        return
+    stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
+    if any(finding.severity in stops for finding in findings):
+        return  # as the chief does, which says why
     for _, trainer in trainers:
         try:
             _train(trainer, options, shared, [])
@@ -181,6 +182,9 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     names = [name for name, _ in trainers]
     content = facts.of_run(options, task, names)
     findings = preflight.findings(facts.for_preflight(options, task, names))
+    for finding in findings:
+        if finding.severity == preflight.REFUSED:
+            raise RequestError(str(finding))
     content["preflight"] = [{"id": f.id, "severity": f.severity, "message": str(f)} for f in findings]
     content["failures"] = [
         {"side": f.side, "error": f.message, "remedy": f.remedy}
@@ -199,24 +203,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     if content["failures"]:
         return judge(folder, console)
 
-    raised: Exception | None = None
-    metrics = MetricsFile(folder / "metrics.csv")
-    for name, trainer in trainers:
-        recorder = Recorder(folder, metrics, name, options.seed)
-        try:
-            _train(trainer, options, task, [recorder], console, name)
-        except Exception as error:
-            # The others' results are worth having all the same.
-            traceback.print_exc()
-            recorder.flush()
-            failure = {"side": name, "error": _one_line(error), "remedy": f"mend {name}, or compare without it"}
-            content["failures"].append(failure)
-            _say(console, f"{name} failed: {failure['error']}", style="red")
-            raised = raised or (error if name not in ("fit", "loop", "tutorial") else None)
-    if options.truth:
-        from compare.trainers.truth import Truth, exact_task
-
-        _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
+    raised = _train_all(trainers, options, task, folder, console, content["failures"])
     content["initial_weights_sha256"] = {
         str(seed): facts.digest(weights) for seed, weights in task.initial_weights.items()
     }
@@ -227,6 +214,41 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         raised.add_note(f"The other trainers' results are in {folder}.")
         raise raised
     return result
+
+
+def _train_all(
+    trainers: Sequence[tuple[str, Trainer]],
+    options: Options,
+    task: Task,
+    folder: Path,
+    console: Console,
+    failures: list[dict[str, str]],
+) -> Exception | None:
+    """Train with each trainer; one that fails goes into ``failures``, and the others are trained all the same.
+
+    Returns:
+        What the first of a user's own trainers raised.
+    """
+    from compare.loading import TRAINERS
+
+    raised: Exception | None = None
+    metrics = MetricsFile(folder / "metrics.csv")
+    for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
+        recorder = Recorder(folder, metrics, name, options.seed)
+        try:
+            _train(trainer, options, task, [recorder], console, name)
+        except Exception as error:
+            traceback.print_exc()
+            recorder.flush()
+            failures.append({"side": name, "error": _one_line(error), "remedy": f"mend {name}, or compare without it"})
+            _say(console, f"{name} failed: {failures[-1]['error']}", style="red")
+            if wanted not in TRAINERS:
+                raised = raised or error
+    if options.truth:
+        from compare.trainers.truth import Truth, exact_task
+
+        _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
+    return raised
 
 
 def _prepare(options: Options, experiment: Any) -> Task:
@@ -245,11 +267,6 @@ def _prepare(options: Options, experiment: Any) -> Task:
     # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
     replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
-    if global_batch_size > train.count:
-        raise RequestError(
-            f"--batch-size {options.batch_size} on {replicas} replica(s) makes a global batch of {global_batch_size}, "
-            f"more than the {train.count} training examples; at most {train.count // replicas} fit"
-        )
     return Task(experiment, train, validation, strategy, global_batch_size)
 
 

@@ -175,7 +175,8 @@ def test_refusals_that_need_the_data_leave_nothing_behind(tmp_path):
 
 def test_a_trainer_that_fails_keeps_the_other_and_is_named(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "class Mine:\n    name = 'mine'\n    def train(self, run):\n        run.build()\n        raise KeyError('oops')\n"
+        "class Mine:\n    name = 'mine'\n"
+        "    def train(self, run):\n        run.build()\n        raise KeyError('oops')\n"
     )
     arguments = ["--experiment", "fashion-mnist-sample", "--train-examples", "640", "--epochs", "1", "--name", "run"]
     status, out, err = command(tmp_path / "reports", *arguments, "--trainers", "fit", f"{tmp_path}/mine.py:Mine")
@@ -238,7 +239,7 @@ def test_a_step_reported_while_tracing_is_refused(tensorflow, tmp_path):
             tensorflow.function(run.end_step)()
             run.end_epoch(1, {"loss": 0.5})
 
-    with pytest.raises(compare.RequestError, match="inside a tf.function"):
+    with pytest.raises(compare.RequestError, match=r"inside a tf\.function"):
         compare.run(tasks.experiment(), trainers=("fit", Traced()), replicas=1, epochs=1, batch_size=8,
                     reports=tmp_path, quiet=True)  # fmt: skip
 

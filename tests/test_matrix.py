@@ -51,3 +51,11 @@ def test_the_table_and_the_picture_are_made_from_the_file_alone(tmp_path):
     assert "| mirrored × 2 | 3 | runs | runs | identical | 1e-06 | 1e-04 |" in table
     assert "no \\| TPU &lt;here>" in table
     assert draw(path).stat().st_size > 10_000
+
+
+def test_equal_numbers_that_are_far_from_the_truth_are_said_to_be_off(tmp_path):
+    path = tmp_path / "matrix.csv"
+    path.write_text(HEAD + "default,1,3,,,identical,1e-6,1e-3,9\ncentral-storage,2,3,,,identical,1e-6,4e-1,9\n")
+    default, central = markdown(path).splitlines()[-4:-2]
+    assert "off" not in default
+    assert "**off**" in central

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.preflight import CANNOT_RUN, WARNING, Facts, batch_sizes, findings, parts
+from compare.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, findings, parts
 
 EVEN = {
     "strategy": "mirrored",
@@ -97,3 +97,10 @@ def test_every_finding_says_what_to_do():
         assert finding.message
         assert finding.remedy
         assert "\n" not in str(finding)
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    finding = found(examples=(127, 128))["batch-exceeds-examples"]
+    assert finding.severity == REFUSED
+    assert "at most 63" in finding.remedy
+    assert "batch-exceeds-examples" not in found(examples=(128, 128))
