@@ -39,12 +39,17 @@ class Examples:
                 "x, y and sample weights must be equally long, and not empty"
             )
         self.count: int = lengths.pop()
-        self.arrays = arrays
         self._prepare = prepare
-        self._tensors: Any = None
+        # The raw arrays, once: float32 copies of uint8 images would take four times the memory. What
+        # NumPy sees from here on are views of these tensors.
+        with tf.device("CPU:0"):
+            self._tensors = tf.nest.map_structure(tf.constant, arrays)
+        self.arrays: Part = tf.nest.map_structure(np.asarray, self._tensors)
 
     def first(self, count: int) -> Examples:
         """Only the first ``count`` examples."""
+        if count == self.count:
+            return self
         arrays = tf.nest.map_structure(lambda array: array[:count], self.arrays)
         return Examples(arrays, self._prepare, "training")
 
@@ -63,10 +68,6 @@ class Examples:
             order: int64 ``[count]``, a permutation of the examples; None keeps them as they stand.
             bounds: where in the order each batch begins and ends.
         """
-        if self._tensors is None:
-            # The raw arrays, once: float32 copies of uint8 images would take four times the memory.
-            with tf.device("CPU:0"):
-                self._tensors = tf.nest.map_structure(tf.constant, self.arrays)
 
         def batch(bound: tf.Tensor) -> Part:
             indices = tf.range(bound[0], bound[1])
