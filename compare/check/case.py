@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -121,6 +122,23 @@ class Case:
             if all(self.step_residual(i, place, base) <= self.threshold for i, place in enumerate(feed)):
                 return tuple(feed)
         return None
+
+    def changed_between_steps(self) -> list[tuple[int, int, list[str]]]:
+        """(step, next step, variables) where trained weights change within an epoch, and no optimizer did it."""
+        found = []
+        names = self.seen.names[: self.seen.trainable]
+        for i, (step, following) in enumerate(itertools.pairwise(self.steps)):
+            if step.after is None or step.epoch != following.epoch:
+                continue
+            changed = {
+                name: None
+                for ours, theirs in zip(step.after, following.state, strict=True)
+                for name, a, b in zip(names, ours, theirs, strict=False)
+                if not np.array_equal(a, b, equal_nan=True)
+            }
+            if changed:
+                found.append((i + 1, i + 2, list(changed)))
+        return found
 
     def calibrate(self, others: Sequence[float] = ()) -> None:
         """Measure how far rounding alone moves a gradient: the replay again, its weights moved by one ulp."""

@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from compare.runs import Run, Task
 from compare.trainers.base import Trainer
 
 EPOCHS = range(1, 3)
+PER_REPLICA = 6
 FULL_BATCHES = 2
 VALIDATION_BATCHES = 12
 
@@ -26,14 +28,15 @@ State = list[list[np.ndarray]]
 """Every variable of a model, ``[replica][variable]``: trainable first, then the rest, seeds included."""
 
 
-def sizes(replicas: int, epoch: int, per_replica: int = 6) -> list[int]:
+def sizes(replicas: int, epoch: int, *, empty: bool = False) -> list[int]:
     """The sizes of an epoch's batches: only the last is short, in turn unevenly and evenly split.
 
-    No replica's part is ever empty, and the first batch is evenly split, without which Keras 3's fit
-    fails under several replicas. All sizes differ, so that different denominators cannot look alike.
+    No replica's part is ever empty, unless ``empty`` asks for it. The first batch is evenly split,
+    without which Keras 3's fit fails under several replicas. All sizes differ, so that different
+    denominators cannot look alike.
     """
-    last = 4 * replicas - 1 if epoch % 2 else 2 * replicas
-    return [per_replica * replicas] * FULL_BATCHES + [last]
+    last = replicas - 1 if empty else 4 * replicas - 1 if epoch % 2 else 2 * replicas
+    return [PER_REPLICA * replicas] * FULL_BATCHES + [last]
 
 
 @dataclass
@@ -49,7 +52,6 @@ class Applied:
         after: all variables when next seen.
         learning_rate: as the optimizer had it.
         iterations: the optimizer's count of steps before this one.
-        reduced: whether it was called in cross-replica context, where nothing is summed any more.
         optimizer: which optimizer, an index into ``Observation.optimizers``.
     """
 
@@ -59,7 +61,6 @@ class Applied:
     before: State
     learning_rate: float
     iterations: int
-    reduced: bool
     optimizer: int
     after: State | None = None
 
@@ -107,7 +108,8 @@ class Observation:
 class ProbeRun(Run):
     """A run over a few crafted batches that sees every call of the optimizer."""
 
-    def __init__(self, task: Task, *, seed: int, name: str) -> None:
+    def __init__(self, task: Task, *, seed: int, name: str, empty: bool = False) -> None:
+        self._empty = empty
         self.seen = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
@@ -138,7 +140,7 @@ class ProbeRun(Run):
         count, replicas = self._task.train.count, self.seen.replicas
         order = shuffled(count, self._seed, epoch)
         batches = self._task.train.batches(order, regular_bounds(count, self.global_batch_size))
-        table = tf.constant([sizes(replicas, parity) for parity in (0, 1)], tf.int64)
+        table = tf.constant([sizes(replicas, parity, empty=self._empty) for parity in (0, 1)], tf.int64)
         wanted = tf.data.Dataset.from_tensor_slices(table[tf.cast(epoch, tf.int64) % 2])
 
         def shorten(batch: Any, size: tf.Tensor) -> Any:
@@ -164,7 +166,8 @@ class ProbeRun(Run):
 
     def on_apply(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Record a call of ``apply``; inside a ``tf.function``, put the recording into its graph."""
-        if not self._variables:
+        context = tf.distribute.get_replica_context()
+        if not self._variables or context is None:  # optimizers cannot be applied across replicas, and say so
             return
         which = self._number(optimizer)
         found: list[Any] = [None] * self.seen.trainable
@@ -179,21 +182,10 @@ class ProbeRun(Run):
             tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64),
             tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
         ]
-        context = tf.distribute.get_replica_context()
-        if context is not None:
-            replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-            values = [tf.convert_to_tensor(found[i]) for i in present]
-            state = [variable.read_value() for variable in self._variables]
-            record = functools.partial(self._on_replica, which, present)
-            tf.numpy_function(record, [replica, *numbers, *values, *state], [])
-            return
-        local = self.strategy.experimental_local_results
-        flat: list[Any] = []
-        for replica in range(self.seen.replicas):
-            flat += [tf.convert_to_tensor(_component(local(found[i]), replica)) for i in present]
-            flat += [_component(local(variable), replica).read_value() for variable in self._variables]
-        record = functools.partial(self._on_all, which, present)
-        tf.numpy_function(record, [*numbers, *flat], [])
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        values = [tf.convert_to_tensor(found[i]) for i in present]
+        state = [variable.read_value() for variable in self._variables]
+        tf.numpy_function(partial(self._on_replica, which, present), [replica, *numbers, *values, *state], [])
 
     def finish(self) -> Observation:
         """The whole observation, once training is over."""
@@ -224,14 +216,8 @@ class ProbeRun(Run):
             # Replicas report a step in any order; the step is whole when each has.
             if all(self._waiting):
                 parts = [queue.pop(0) for queue in self._waiting]
-                self._add(*parts[0][:3], [part[3] for part in parts], [part[4] for part in parts], reduced=False)
-
-    def _on_all(self, which: int, present: list[int], learning_rate: Any, iterations: Any, *arrays: np.ndarray) -> None:
-        width = len(present) + len(self._variables)
-        parts = [self._part(present, arrays[i : i + width]) for i in range(0, len(arrays), width)]
-        with self._lock:
-            gradients, state = [part[0] for part in parts], [part[1] for part in parts]
-            self._add(which, float(learning_rate), int(iterations), gradients, state, reduced=True)
+                which, rate, count = parts[0][:3]
+                self._add(which, rate, count, [part[3] for part in parts], [part[4] for part in parts])
 
     def _part(self, present: list[int], arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
         copies = [np.array(array) for array in arrays]  # TensorFlow goes on using its buffers
@@ -240,14 +226,10 @@ class ProbeRun(Run):
             gradients[position] = gradient
         return gradients, copies[len(present) :]
 
-    def _add(
-        self, which: int, learning_rate: float, iterations: int, gradients: list[Any], state: State, *, reduced: bool
-    ) -> None:
+    def _add(self, which: int, learning_rate: float, iterations: int, gradients: list[Any], state: State) -> None:
         if self.seen.applied and self.seen.applied[-1].after is None:
             self.seen.applied[-1].after = state
-        step = Applied(
-            self.epoch, gradients, state, self._latest, learning_rate, iterations, reduced=reduced, optimizer=which
-        )
+        step = Applied(self.epoch, gradients, state, self._latest, learning_rate, iterations, which)
         self._latest = state
         self.seen.applied.append(step)
 
@@ -277,28 +259,41 @@ def watching(run: ProbeRun) -> Iterator[None]:
 
     All optimizers, not the run's alone: a loop that makes its own is to be seen too.
     """
-    owner = next(cls for cls in tf.keras.optimizers.Optimizer.__mro__ if "apply" in vars(cls))
-    original = owner.apply
+    # Keras 3 has apply, which apply_gradients calls; Keras 2 has apply_gradients only.
+    mro = tf.keras.optimizers.Optimizer.__mro__
+    owner, method = next((cls, name) for name in ("apply", "apply_gradients") for cls in mro if name in vars(cls))
+    original = getattr(owner, method)
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        if not self.built:
-            self.build(variables)
         run.on_apply(self, grads, variables)
         return original(self, grads, variables)
 
-    owner.apply = apply
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **options: Any) -> Any:
+        pairs = list(grads_and_vars)
+        run.on_apply(self, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return original(self, pairs, *args, **options)
+
+    setattr(owner, method, {"apply": apply, "apply_gradients": apply_gradients}[method])
     try:
         yield
     finally:
-        owner.apply = original
+        setattr(owner, method, original)
 
 
-def observe(task: Task, trainer: Trainer, seed: int) -> Observation:
-    """Let a trainer train a crafted task (see ``crafted``) and watch it."""
-    run = ProbeRun(task, seed=seed, name=trainer.name)
+def observe(task: Task, trainer: Trainer, seed: int, *, empty: bool = False) -> Observation:
+    """Let a trainer train a crafted task (see ``crafted``) and watch it.
+
+    Args:
+        task: what to train.
+        trainer: who trains.
+        seed: of the run.
+        empty: whether the last batch of each epoch leaves one replica without examples.
+    """
+    run = ProbeRun(task, seed=seed, name=trainer.name, empty=empty)
     with watching(run):
         trainer.train(run)
     return run.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,7 +182,7 @@ class Replay:
         """What each replica gets of a batch: as tf.distribute splits it, the last ones less, or nothing."""
         size = -(-(place.stop - place.start) // self.replicas)
         edges = [min(place.start + i * size, place.stop) for i in range(self.replicas + 1)]
-        return [Place(place.epoch, a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [Place(place.epoch, a, b) for a, b in itertools.pairwise(edges)]
 
     def pieces(self, step: Applied, replica: int, part: Place, recipe: Recipe) -> Pieces:
         """One replica's part of one step, from the weights that it had."""
@@ -247,9 +248,9 @@ class Replay:
     def clipped(self, flat: np.ndarray, clip: Clip) -> np.ndarray:
         """A gradient after clipping."""
         if clip.kind == "value":
-            return np.clip(flat, -clip.limit, clip.limit)
+            return np.asarray(np.clip(flat, -clip.limit, clip.limit))
         if clip.kind == "global":
-            return flat * min(1.0, clip.limit / (np.linalg.norm(flat) or 1.0))
+            return np.asarray(flat * min(1.0, clip.limit / (np.linalg.norm(flat) or 1.0)))
         each = self.split(flat)
         return self.flat([part * min(1.0, clip.limit / (np.linalg.norm(part) or 1.0)) for part in each])
 
@@ -288,6 +289,7 @@ class Replay:
 
     def _function(self, training: bool, kind: str) -> Any:
         loss = self.other_logits() if kind == OTHER_LOGITS else self.loss
+        assert loss is not None
         x, y, *_ = self._signature
         weight = tf.TensorSpec([None], tf.float32)
 
@@ -336,13 +338,13 @@ def _slice(batch: Batch, start: int, stop: int) -> Batch:
 
 def _places(epoch: int, batches: Sequence[Batch]) -> list[Place]:
     edges = np.cumsum([0, *(len(tf.nest.flatten(batch)[0]) for batch in batches)])
-    return [Place(epoch, int(a), int(b)) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Place(epoch, int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def effective(step: Applied, replay: Replay) -> list[np.ndarray]:
     """float64 ``[weights]`` per replica: what its update was made from, before the optimizer's clipping."""
     handed = [replay.flat(gradients) for gradients in step.gradients]
-    return handed if step.reduced else [np.sum(handed, axis=0)] * len(handed)
+    return [np.sum(handed, axis=0)] * len(handed)
 
 
 def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:

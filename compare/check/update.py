@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ def simulate(
             if update.iterations is not None:
                 optimizer.iterations.assign(update.iterations[i])
             given = step.gradients if handed is None else handed[i]
-            total = _total(given, update, clip, replica, reduced=step.reduced)
+            total = _total(given, update, clip, replica)
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             if present:
                 optimizer.apply([total[k] for k in present], [variables[k] for k in present])
@@ -113,14 +113,20 @@ def residuals(replay: Replay, steps: Sequence[Applied], predicted: Sequence[np.n
     return result
 
 
-def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float]:
-    """How far the update moves when the gradients are off by rounding: the noise floor of ``residuals``."""
+def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float = EPSILON) -> list[float]:
+    """How far the update moves when the gradients are off by ``noise``: the noise floor of ``residuals``.
+
+    Relative to the whole gradient, as rounding is: an element that is a sum of much larger ones has
+    their noise. What is exactly zero (behind a dead unit) is so on all sides.
+    """
     generator = np.random.default_rng(0)
 
     def nudged(gradient: np.ndarray | None) -> np.ndarray | None:
         if gradient is None:
             return None
-        return (gradient * (1 + EPSILON * generator.choice([-1.0, 1.0], gradient.shape))).astype(gradient.dtype)
+        size = noise * np.sqrt(np.mean(np.square(gradient, dtype=np.float64)))
+        moved = gradient + size * generator.normal(size=gradient.shape) * (gradient != 0)
+        return np.asarray(moved, gradient.dtype)
 
     handed = [[[nudged(each) for each in replica] for replica in step.gradients] for step in steps]
     exact, off = simulate(replay, steps, update), simulate(replay, steps, update, handed)
@@ -160,18 +166,17 @@ def _clip(gradients: Sequence[Any], clip: Clipping) -> list[Any]:
     kind, limit = clip
     if kind == "global_clipnorm":
         known = [g for g in present if g is not None]
-        clipped = iter(tf.clip_by_global_norm(known, limit)[0])
+        clipped: Iterator[Any] = iter(tf.clip_by_global_norm(known, limit)[0])
         return [None if g is None else next(clipped) for g in present]
-    one = (
-        (lambda g: tf.clip_by_norm(g, limit)) if kind == "clipnorm" else (lambda g: tf.clip_by_value(g, -limit, limit))
-    )
-    return [None if g is None else one(g) for g in present]
+    if kind == "clipnorm":
+        return [None if g is None else tf.clip_by_norm(g, limit) for g in present]
+    return [None if g is None else tf.clip_by_value(g, -limit, limit) for g in present]
 
 
-def _total(handed: Handed, update: Update, clip: Clipping, replica: int, *, reduced: bool) -> list[Any]:
+def _total(handed: Handed, update: Update, clip: Clipping, replica: int) -> list[Any]:
     """What one replica's optimizer works with in the end."""
     each = [_clip(gradients, clip) for gradients in handed] if update.clip == "handed" else handed
-    if reduced or update.reduce == "own":
+    if update.reduce == "own":
         total: list[Any] = list(each[replica])
     elif update.reduce == "first":
         total = list(each[0])

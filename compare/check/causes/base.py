@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from compare.check.report import REPORTING, TRAINING
 
 if TYPE_CHECKING:
-    from compare.check.reading import Reading, ReadingCase
-
     from compare.check.case import Case
+    from compare.check.reading import Reading, ReadingCase
     from compare.check.replay import Recipe
     from compare.check.update import Update
 

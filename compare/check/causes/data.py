@@ -11,6 +11,7 @@ from compare.check.causes.base import Cause, Variant
 
 if TYPE_CHECKING:
     from compare.check.case import Case
+    from compare.check.observe import Observation
     from compare.check.replay import Place, Recipe
 
 
@@ -53,7 +54,7 @@ def kind_of_feed(case: Case, feed: tuple[Place, ...]) -> tuple[str | None, str]:
 def _not_shared(case: Case) -> str | None:
     seen = case.seen
     if seen.foreign:
-        return f"the optimizer was applied to variables that are not those of the model from run.build(), {seen.foreign} times"
+        return f"the optimizer was applied to {seen.foreign} variables that are not those of the model from run.build()"
     if not seen.applied:
         return None
     first = seen.applied[0].state
@@ -68,21 +69,20 @@ def _not_shared(case: Case) -> str | None:
     if not moved:
         return None
     name = max(moved, key=lambda each: moved[each])
-    return f"before the first step {len(moved)} variables differ from the common initial weights, {name} by up to {moved[name]:.3g}"
+    return f"before the first step {len(moved)} variables are not as built, {name} by up to {moved[name]:.3g}"
 
 
 def _validation_changes(case: Case) -> str | None:
     ours, theirs = (_changed_by_validation(seen) for seen in (case.seen, case.reference))
-    changed = [name for name in ours if name not in theirs]
+    # What changes between steps as well is no work of validation.
+    between = {name for _, _, names in case.changed_between_steps() for name in names}
+    changed = [name for name in ours if name not in theirs and name not in between]
     if not changed:
         return None
     return f"{', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not the same before and after validation"
 
 
-def _changed_by_validation(seen: object) -> list[str]:
-    from compare.check.observe import Observation
-
-    assert isinstance(seen, Observation)
+def _changed_by_validation(seen: Observation) -> list[str]:
     changed: dict[str, None] = {}
     for epoch, after in seen.ended.items():
         before = seen.trained.get(epoch)
@@ -104,7 +104,8 @@ CAUSES = (
         id="not-reshuffled",
         symptom="The first epoch is equal, the later ones are not.",
         explanation="The loop iterates the same data set again, and sees the examples in the same order again.",
-        remedy="for epoch in run.epochs:\n    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
+        remedy="for epoch in run.epochs:\n"
+        "    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
         gradient=lambda case, base: _feed(case, base, "not-reshuffled"),
     ),
     Cause(
@@ -145,5 +146,13 @@ CAUSES = (
         "statistics (or the dropout's random state) take in validation data; or validation updates weights.",
         remedy="predictions = model(x, training=False)  # in validation",
         fact=_validation_changes,
+    ),
+    Cause(
+        id="empty-replica-batch",
+        symptom="With several replicas the loss is NaN, or weights jump, after a last batch of very few examples.",
+        explanation="A batch with fewer examples than replicas leaves some replica without any. The mean over nothing "
+        "is 0/0; convolutions and batch normalization fail on it outright.",
+        remedy="mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), count)  # or drop such a batch on both sides",
+        # Recognised by a run of its own, in compare/check/probe.py: it may be too much for a model.
     ),
 )

@@ -189,7 +189,7 @@ CAUSES = (
     Cause(
         id="regularization-missing",
         symptom="Weights grow larger than under fit, and it overfits sooner.",
-        explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop has to do so too.",
+        explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
         gradient=_regularization_missing,
     ),

@@ -39,7 +39,7 @@ def _clipped_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
         for i, place in steps:
             if reduced:
                 pairs.append((case.effective[i][0], case.replay.gradients(case.steps[i], place, base)[0]))
-            elif not case.steps[i].reduced:
+            else:
                 pairs += zip(case.handed(i), case.replay.handed(case.steps[i], place, base), strict=True)
         for kind, limit in _limits(case, pairs):
             where = "after" if reduced else "before"
@@ -93,7 +93,7 @@ def _own_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
 
 
 def _own_update(case: Case, base: Update) -> Iterable[Variant]:
-    if case.replicas > 1 and not all(step.reduced for step in case.steps):
+    if case.replicas > 1:
         yield Variant({"reduce": "own"}, "every replica is updated with its own gradient alone, and goes its own way")
         yield Variant({"reduce": "first"}, "only the first replica's gradient is used")
 
@@ -163,8 +163,7 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
         text = (
             f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
         )
-        rates = _rates(case)
-        yield Variant({"optimizer": (_class(case), ours), "learning_rates": rates}, text)
+        yield Variant({"optimizer": (_class(case), ours), "learning_rates": _rates(case)}, text)
         return
     other = {
         name: value
@@ -177,7 +176,8 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
             f"{name} is {value} in the loop, {theirs.get(name)} in the experiment" for name, value in other.items()
         ]
         changes.append(({"overrides": other}, "; ".join(texts)))
-    if (rates := _other_rates(case)) and not _schedule_missing(case):
+    rates = _other_rates(case)
+    if rates and not _schedule_missing(case):
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
         text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
         changes.append(({"learning_rates": rates[0]}, text + _factor(rates)))
@@ -234,8 +234,8 @@ CAUSES = (
     Cause(
         id="clipping-differs",
         symptom="Training differs while gradients are large: in the first steps, mostly.",
-        explanation="One side clips gradients that the other does not, at another limit, or at another place: Keras 3's "
-        "optimizers clip each replica's gradient, before they are summed.",
+        explanation="One side clips gradients that the other does not, at another limit, or at another place: "
+        "Keras 3's optimizers clip each replica's gradient, before they are summed.",
         remedy="optimizer.apply_gradients(zip(gradients, variables))  # the experiment's optimizer, which clips",
         gradient=_clipped_gradient,
         update=_clipped_update,

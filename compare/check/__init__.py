@@ -1,0 +1,29 @@
+"""The short check: does a trainer train like the reference, and if not, what is the cause?
+
+    from compare.check import check
+    report = check(experiment, MyLoop())
+    print(report)                                  # verdict, causes with evidence and remedy
+    [finding.id for finding in report.findings]    # as in verdict.json
+
+A report is plain data; ``compare.check.causes.CATALOGUE`` holds all causes that can be named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compare.check.report import Finding, NotApplicable, Report
+
+if TYPE_CHECKING:
+    from compare.check.probe import Checker, check
+
+__all__ = ["Checker", "Finding", "NotApplicable", "Report", "check"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first asked for: reports and the catalogue do without TensorFlow.
+    if name in ("Checker", "check"):
+        from compare.check import probe
+
+        return getattr(probe, name)
+    raise AttributeError(f"module 'compare.check' has no attribute {name!r}")

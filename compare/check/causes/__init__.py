@@ -1,0 +1,10 @@
+"""The catalogue of causes, one file per family; to add a cause is to add an entry."""
+
+from compare.check.causes import data, loss, reporting, step
+from compare.check.causes.base import Cause
+
+CATALOGUE: dict[str, Cause] = {
+    cause.id: cause for cause in (*loss.CAUSES, *step.CAUSES, *data.CAUSES, *reporting.CAUSES)
+}
+
+__all__ = ["CATALOGUE", "Cause"]

@@ -1,0 +1,146 @@
+"""Causes that make the printed numbers differ, and not the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from compare.check.causes.base import REPORTING, Cause, Variant
+
+if TYPE_CHECKING:
+    from compare.check.reading import Reading, ReadingCase
+
+
+def _not_reset(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    text = f"{case.key} goes on counting from the epochs before"
+    yield Variant({"carry": "own"}, text)
+    if case.is_loss:
+        yield Variant(
+            {"carry": "sum", "per": "batches"}, f"{case.key} is a sum over all epochs, divided by one epoch's batches"
+        )
+    if case.part == "validation":
+        yield Variant({"carry": "shared"}, f"{case.key} counts the epoch's training examples too")
+    yield Variant({"carry": "everything"}, f"{case.key} counts everything since the start, training and validation")
+
+
+def _per_batch(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.is_loss:
+        text = f"{case.key} is the mean over batches: a short one counts as much as a full one"
+        yield Variant({"per": "batches"}, text)
+        yield Variant({"per": "batches-of-examples"}, text)
+
+
+def _not_reduced(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.is_loss and case.replicas > 1:
+        yield Variant(
+            {"scale": 1 / case.replicas}, f"{case.key} is 1/{case.replicas} of the loss, on {case.replicas} replicas"
+        )
+        yield Variant(
+            {"scale": float(case.replicas)}, f"{case.key} is {case.replicas} times the loss, on as many replicas"
+        )
+
+
+def _no_penalty(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.is_loss and case.part == "validation":
+        yield Variant({"regularization": False}, f"{case.key} is without the layers' own losses")
+
+
+def _training_mode(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.part == "validation":
+        yield Variant({"training": True}, f"{case.key} is that of the model called with training=True")
+
+
+def _dropped(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.part == "validation":
+        for count in reversed(range(1, case.validation_batches)):
+            text = f"{case.key} is that of the first {count} of {case.validation_batches} validation batches"
+            yield Variant({"batches": count}, text)
+
+
+def _one_replica(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.replicas > 1:
+        for replica in range(case.replicas):
+            text = f"{case.key} is that of replica {replica + 1} of {case.replicas} alone"
+            yield Variant({"replica": replica}, text)
+
+
+def _unweighted(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+    if case.part == "validation" and case.is_loss and case.weighted:
+        yield Variant(
+            {"sample_weights": False}, f"{case.key} counts every example the same, whatever its sample weight"
+        )
+
+
+CAUSES = (
+    Cause(
+        id="metrics-not-reset",
+        kind=REPORTING,
+        symptom="Epoch by epoch a metric lags behind fit's; the first epoch is equal.",
+        explanation="A Keras metric adds up until it is reset. Without that, later epochs report a mean over all so "
+        "far; a metric that serves training and validation mixes both.",
+        remedy="for metric in metrics:\n    metric.reset_state()  # after every epoch, and before validation",
+        reading=_not_reset,
+    ),
+    Cause(
+        id="loss-averaged-over-batches",
+        kind=REPORTING,
+        symptom="The reported loss differs a little from fit's, more so when the last batch is short.",
+        explanation="fit weighs each batch by its examples. A mean over batches counts the short last one in full.",
+        remedy="loss_metric.update_state(loss, sample_weight=examples_in_batch)  # a tf.keras.metrics.Mean",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches.',
+        reading=_per_batch,
+    ),
+    Cause(
+        id="loss-not-reduced",
+        kind=REPORTING,
+        symptom="With R replicas the reported loss is R times fit's, or an R-th of it.",
+        explanation="A replica's loss, scaled for the sum of gradients, is its share only: shares have to be summed "
+        "over replicas, means averaged. With two replicas and losses [2, 3] and [4, 5] a metric over scaled losses "
+        "says 1.75; the mean is 3.5.",
+        remedy="loss = strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_shares, axis=None)",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", its note on metrics.',
+        reading=_not_reduced,
+    ),
+    Cause(
+        id="validation-loss-without-regularization",
+        kind=REPORTING,
+        symptom="val_loss is lower than fit's by the same amount in every batch.",
+        explanation="fit adds the layers' own losses to the validation loss too.",
+        remedy="loss = mean + tf.add_n(model.losses)  # in validation as in training",
+        reading=_no_penalty,
+    ),
+    Cause(
+        id="validation-in-training-mode",
+        kind=REPORTING,
+        symptom="Validation is noisy, or worse than fit's; it depends on the validation batch size.",
+        explanation="The model is called with training=True in validation: dropout drops, and batch normalization "
+        "takes the batch's own statistics.",
+        remedy="predictions = model(x, training=False)",
+        reading=_training_mode,
+    ),
+    Cause(
+        id="validation-examples-dropped",
+        kind=REPORTING,
+        symptom="Validation differs a little from fit's; it is equal where batches come out even.",
+        explanation="Validation leaves out batches: the short last one, or all beyond a number of steps.",
+        remedy="for batch in validation: ...  # all of them, without drop_remainder",
+        reading=_dropped,
+    ),
+    Cause(
+        id="metrics-from-one-replica",
+        kind=REPORTING,
+        symptom="With several replicas metrics are noisier than fit's.",
+        explanation="Only one replica's examples are in the number: one local result is read, or a metric was made "
+        "outside of the strategy's scope.",
+        remedy="with strategy.scope():\n    metric = tf.keras.metrics.Mean()  # its result sums over replicas",
+        reading=_one_replica,
+    ),
+    Cause(
+        id="validation-sample-weights-dropped",
+        kind=REPORTING,
+        symptom="val_loss differs from fit's from the first epoch on, the metrics do not.",
+        explanation="The validation data has sample weights, and the loop makes no use of them.",
+        remedy="per_example = loss_object.call(y, predictions) * sample_weight  # in validation too",
+        reading=_unweighted,
+    ),
+)

@@ -1,0 +1,270 @@
+"""From one trainer's case to the causes that explain it, and to evidence where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from compare.check.case import ROUNDING, Case
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import Variant
+from compare.check.causes.data import kind_of_feed
+from compare.check.observe import Applied
+from compare.check.reading import Reading, ReadingCase, ReadingTable
+from compare.check.replay import Recipe
+from compare.check.report import NotApplicable
+from compare.check.search import Explanation, explain
+from compare.check.update import EPSILON, Handed, Update, residuals, simulate, twin
+
+
+@dataclass
+class Judgement:
+    """What is known about one trainer.
+
+    Attributes:
+        right: whether nothing but rounding separates it from the replay.
+        causes: the causes that were recognised, with their evidence.
+        evidence: what was measured where no cause explains it.
+        recipe: how its gradients come about; the right recipe where that is unknown.
+        not_applicable: what could not be probed.
+    """
+
+    right: bool = True
+    causes: dict[str, str] = field(default_factory=dict)
+    evidence: list[str] = field(default_factory=list)
+    recipe: Recipe = field(default_factory=Recipe)
+    not_applicable: list[NotApplicable] = field(default_factory=list)
+
+    def name(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
+        """Take over the one explanation there is; say so where there are several."""
+        self.right = False
+        if len(explanations) == 1:
+            for cause, variant in explanations[0].causes:
+                self.causes.setdefault(cause.id, _told(variant, explanations[0].residual, right, steps))
+            return True
+        if explanations:
+            names = " or ".join(" and ".join(sorted(each.ids)) for each in explanations)
+            self.evidence.append(f"{names} would explain {steps} equally well: nothing is named")
+        return False
+
+
+def _told(variant: Variant, residual: float, right: float, steps: str) -> str:
+    off = "which nothing else explains" if not np.isfinite(right) else f"without it {right:.2g}"
+    return f"{variant.evidence}. That leaves {residual:.1e} of {steps} unexplained, relative; {off}"
+
+
+def judge_training(case: Case) -> Judgement:
+    """Judge gradients, updates and state, each from the weights that the trainer really had."""
+    judgement = Judgement()
+    for cause in CATALOGUE.values():
+        if cause.fact is not None and (text := cause.fact(case)) is not None:
+            judgement.right = False
+            judgement.causes[cause.id] = text
+    if not case.steps and not _by_hand(case, judgement):
+        judgement.right = False
+        if not judgement.causes:
+            judgement.evidence.append("no optimizer step was seen, and end_step was not called")
+        return judgement
+    _judge_gradients(case, judgement)
+    _judge_updates(case, judgement)
+    _judge_state(case, judgement)
+    return judgement
+
+
+def _by_hand(case: Case, judgement: Judgement) -> bool:
+    """A loop that never calls an optimizer: its steps are what end_step saw, its gradients the right ones."""
+    seen = case.seen
+    counts = {epoch: len(case.replay.places[epoch]) for epoch in seen.ended}
+    if seen.foreign or len(seen.steps) != sum(counts.values()):
+        return False
+    epochs = [epoch for epoch, count in counts.items() for _ in range(count)]
+    before = seen.initial
+    for i, (epoch, after) in enumerate(zip(epochs, seen.steps, strict=True)):
+        step = Applied(epoch, [], before, before, 0.0, i, -1, after)
+        place = case.expected[i]
+        handed = case.replay.handed(step, place, Recipe())
+        dtypes = [value.dtype for value in before[0][: seen.trainable]]
+        step.gradients = [
+            [part.astype(dtype) for part, dtype in zip(case.replay.split(each), dtypes, strict=True)] for each in handed
+        ]
+        seen.applied.append(step)
+        before = after
+    judgement.not_applicable.append(
+        NotApplicable("gradient probe", f"{seen.name} calls no optimizer's apply; it is judged by its weights alone")
+    )
+    return True
+
+
+def _judge_gradients(case: Case, judgement: Judgement) -> None:
+    right = case.residual(Recipe())
+    if right <= case.threshold:
+        return
+    recognisers = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
+    found = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
+    count = f"{len(case.steps)} steps' gradients"
+    if judgement.name(found, right, count):
+        judgement.recipe = found[0].recipe
+    elif not found:
+        judgement.evidence.append(_gradient_evidence(case))
+
+
+def _gradient_evidence(case: Case) -> str:
+    """The first step that is not as it ought to be: which variables, by what ratio."""
+    feed = case.matched_feed(Recipe())
+    if feed is not None:
+        return kind_of_feed(case, feed)[1]
+    if case.aligned is None:
+        counts = ", ".join(f"{len(case.seen.of_epoch(e))} in epoch {e}" for e in case.seen.ended)
+        return f"the optimizer steps are {counts}, where the data set has {len(case.expected)} batches in all"
+    for i, place in enumerate(case.aligned):
+        off = case.step_residual(i, place, Recipe())
+        if off <= case.threshold:
+            continue
+        seen = case.replay.split(case.effective[i][0])
+        right = case.replay.split(case.replay.gradients(case.steps[i], place, Recipe())[0])
+        texts = []
+        for name, a, b in zip(case.seen.names, seen, right, strict=False):
+            scale = max(np.linalg.norm(a), np.linalg.norm(b))
+            if scale and np.linalg.norm(a - b) > case.threshold * scale:
+                ratio = float(np.vdot(a, b) / (np.vdot(b, b) or np.nan))
+                texts.append(f"{name} {ratio:.4g}")
+        return (
+            f"the gradient of step {i + 1} (epoch {place.epoch}) is off by {off:.2g}, relative, and no cause explains "
+            f"it; times the right one, it is: {', '.join(texts)}"
+        )
+    return "no single step's gradient is off, yet they are not as they ought to be together"
+
+
+def _judge_updates(case: Case, judgement: Judgement) -> None:
+    replay, steps = case.replay, case.steps
+    try:
+        right = _right_update(case)
+        floor = max([EPSILON, *twin(replay, steps, right)])
+        first = max(residuals(replay, steps, simulate(replay, steps, right)), default=0.0)
+    except (TypeError, ValueError) as error:
+        judgement.not_applicable.append(NotApplicable("sequence probe", f"the optimizer cannot be rebuilt: {error}"))
+        return
+    threshold = ROUNDING * floor
+    if first <= threshold:
+        _judge_whole(case, judgement, right)
+        return
+
+    def residual(update: Update) -> float:
+        try:
+            return max(residuals(replay, steps, simulate(replay, steps, update)), default=0.0)
+        except (TypeError, ValueError, AttributeError):
+            return float("inf")
+
+    recognisers = [(cause, partial(cause.update, case)) for cause in CATALOGUE.values() if cause.update]
+    found = explain(right, recognisers, residual, threshold)
+    if not judgement.name(found, first, f"{len(steps)} updates") and not found:
+        off = residuals(replay, steps, simulate(replay, steps, right))
+        i = next(i for i, each in enumerate(off) if each > threshold)
+        judgement.evidence.append(
+            f"the weights after step {i + 1} (epoch {steps[i].epoch}) are not what the experiment's optimizer makes of "
+            f"the gradients it was handed: {off[i]:.2g} of the change, relative, is unexplained"
+        )
+
+
+def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
+    """Right gradients and a right optimizer must give the weights seen: clipping looks at each replica's part."""
+    if not judgement.right or case.aligned is None or case.steps[0].optimizer < 0:
+        return
+    replay, steps = case.replay, case.steps
+    handed: list[Handed] = []
+    for step, place in zip(steps, case.aligned, strict=True):
+        each = [replay.split(flat) for flat in replay.handed(step, place, Recipe())]
+        handed.append([[part.astype(v.dtype) for part, v in zip(parts, step.state[0], strict=False)] for parts in each])
+    noise = max(twin(replay, steps, update, case.floor))
+    off = residuals(replay, steps, simulate(replay, steps, update, handed))
+    if max(off, default=0.0) > ROUNDING * max(noise, EPSILON):
+        judgement.right = False
+        i = int(np.argmax(off))
+        judgement.evidence.append(
+            f"the gradients add up to the right ones, yet each replica's part does not, and the update of step {i + 1} "
+            f"(epoch {steps[i].epoch}) is {off[i]:.2g} off, relative: the optimizer clips each part"
+        )
+
+
+def _right_update(case: Case) -> Update:
+    """The experiment's optimizer, with the learning rates that the reference had: a callback may set them."""
+    rates = tuple(step.learning_rate for step in case.reference.applied)
+    return Update(learning_rates=rates if case.reference.optimizers else None)
+
+
+def _judge_state(case: Case, judgement: Judgement) -> None:
+    """Weights that are not trained, after each forward pass; and trained ones between two steps."""
+    feed = case.feed(judgement.recipe)
+    begin, names = case.replay.trainable, case.seen.names
+    if feed is None or len(feed) != len(case.steps):
+        return
+    for i, (step, place) in enumerate(zip(case.steps, feed, strict=True)):
+        for replica, part in enumerate(case.replay.parts(place)):
+            if part.start == part.stop or step.optimizer < 0:
+                continue
+            expected = case.replay.pieces(step, replica, part, judgement.recipe).state[begin:]
+            seen = step.state[replica][begin:]
+            for name, a, b in zip(names[begin:], seen, expected, strict=True):
+                if not _close(a, b, case.threshold):
+                    judgement.right = False
+                    judgement.evidence.append(
+                        f"{name} after the forward pass of step {i + 1} (epoch {step.epoch}) is not what the model "
+                        f"makes of the batch: up to {np.abs(np.subtract(a, b, dtype=np.float64)).max():.3g} off"
+                    )
+                    return
+    for one, other, changed in case.changed_between_steps()[:1]:
+        judgement.right = False
+        judgement.evidence.append(f"{', '.join(changed)} changes between step {one} and {other}, by no optimizer")
+
+
+def _close(a: np.ndarray, b: np.ndarray, threshold: float) -> bool:
+    if a.dtype.kind in "iub":
+        return bool(np.array_equal(a, b))
+    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+    return bool(np.linalg.norm(np.subtract(a, b, dtype=np.float64)) <= threshold * scale)
+
+
+def judge_reporting(case: Case, recipe: Recipe) -> Judgement:
+    """Judge every reported number by the weights that the trainer itself had."""
+    judgement = Judgement()
+    table = ReadingTable(case, recipe)
+    keys = list(dict.fromkeys(key for logs in case.seen.logs.values() for key in logs))
+    open_keys: dict[str, list[Explanation]] = {}
+    wrong: dict[str, float] = {}
+    threshold = ROUNDING * EPSILON
+    for key in keys:
+        metric = ReadingCase(table, key)
+        if not metric.known():
+            judgement.not_applicable.append(NotApplicable("reporting probe", f"{key} cannot be recomputed"))
+            continue
+        right = metric.residual(Reading())
+        if right <= threshold:
+            continue
+        judgement.right = False
+        wrong[key] = right
+        # A wrong loss that is printed as it is trained on needs no cause of its own.
+        bases = [Reading(own_loss=True), Reading()] if metric.is_loss and recipe != Recipe() else [Reading()]
+        if bases[0].own_loss and metric.residual(bases[0]) <= threshold:
+            judgement.evidence.append(f"{key} is the loss that is trained on, which is not the experiment's")
+            continue
+        recognisers = [(cause, partial(cause.reading, metric)) for cause in CATALOGUE.values() if cause.reading]
+        for base in bases:
+            open_keys[key] = explain(base, recognisers, metric.residual, threshold)
+            if open_keys[key]:
+                break
+    _settle(judgement, open_keys, wrong)
+    return judgement
+
+
+def _settle(judgement: Judgement, explanations: Mapping[str, list[Explanation]], wrong: Mapping[str, float]) -> None:
+    """Name what every metric allows: where one could be this or that, the others may tell."""
+    certain = {each.ids for found in explanations.values() if len(found) == 1 for each in found}
+    for key, found in explanations.items():
+        fitting = [each for each in found if each.ids in certain] if len(found) > 1 else found
+        if len(found) > 1 and not fitting:
+            fitting = [each for each in found if each.ids <= set().union(*certain)] if certain else []
+        if not judgement.name(fitting if len(fitting) == 1 else found, wrong[key], key) and not found:
+            judgement.evidence.append(f"{key} is off by {wrong[key]:.2g}, relative, from what the weights give")

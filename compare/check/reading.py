@@ -1,0 +1,227 @@
+"""What a trainer prints for an epoch, against what the weights it had at the time give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.check.case import Case
+from compare.check.observe import EPOCHS
+from compare.check.replay import Batch, Parts, Recipe, mean_of_means
+
+ALL, TRAIN, VALIDATION = "all", "train", "validation"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a reported number comes from what the model gave; as it stands, the right way.
+
+    Attributes:
+        per: a loss is the mean over "examples", or over "batches", each of which is the mean over
+            its replicas, or over "batches-of-examples", each of which is the mean over its examples.
+        carry: what is still in the metric when an epoch begins: "nothing", its "own" past, its own
+            "sum" (but not its count); or, in a metric that serves both, training "shared" with
+            validation, and "everything" since the start.
+        scale: a factor in front.
+        replica: the only replica that counts; None for all.
+        batches: only so many of the batches count; None for all.
+        regularization: whether the layers' losses are in the loss.
+        training: whether validation calls the model with ``training=True``.
+        sample_weights: whether validation uses them.
+        own_loss: whether the loss is the one the trainer differentiates, right or wrong.
+    """
+
+    per: str = "examples"
+    carry: str = "nothing"
+    scale: float = 1.0
+    replica: int | None = None
+    batches: int | None = None
+    regularization: bool = True
+    training: bool = False
+    sample_weights: bool = True
+    own_loss: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One replica's part of one batch: mean loss, penalty, the trained loss, examples and predictions."""
+
+    loss: float
+    penalty: float
+    own: float
+    examples: int
+    y: Any
+    predictions: Any
+
+
+Table = list[list[Cell]]
+"""``[batch][replica]``; a replica without examples is left out."""
+
+
+class ReadingTable:
+    """The numbers of a trainer's two epochs, cell by cell.
+
+    Args:
+        case: the trainer's case.
+        recipe: how its gradients come about, as far as that is known.
+    """
+
+    def __init__(self, case: Case, recipe: Recipe) -> None:
+        self.case, self.recipe, self.replay = case, recipe, case.replay
+        self._validation: dict[tuple[int, bool, bool], Table] = {}
+
+    @cached_property
+    def train(self) -> dict[int, Table] | None:
+        """Per epoch the training batches; None where nobody knows which they were."""
+        feed = self.case.feed(self.recipe)
+        if feed is None or len(feed) != len(self.case.steps):
+            return None
+        tables: dict[int, Table] = {epoch: [] for epoch in EPOCHS}
+        for step, place in zip(self.case.steps, feed, strict=True):
+            parts = self.replay.parts(place)
+            split = Parts(tuple(part.stop - part.start for part in parts), self.replay.global_batch_size)
+            row = []
+            for replica, part in enumerate(parts):
+                if part.stop > part.start:
+                    pieces = self.replay.pieces(step, replica, part, self.recipe)
+                    row.append(self._cell(pieces, self.replay.batch(part), split, replica))
+            tables[step.epoch].append(row)
+        return tables
+
+    def validation(self, epoch: int, *, training: bool, sample_weights: bool) -> Table:
+        """The validation batches after an epoch, through the weights that it ended with."""
+        key = epoch, training, sample_weights
+        if key not in self._validation:
+            seen = self.case.seen
+            states = [list(state) for state in seen.trained.get(epoch, seen.ended[epoch])]
+            table = []
+            for batch in self.replay.validation:
+                parts = _split(batch, self.replay.replicas)
+                split = Parts(tuple(_length(part) for part in parts), self.replay.global_batch_size)
+                row = []
+                for replica, part in enumerate(parts):
+                    if _length(part):
+                        pieces = self.replay.forward(
+                            states[replica], part, training=training, sample_weights=sample_weights
+                        )
+                        states[replica] = pieces.state  # dropout's seeds go on from batch to batch
+                        row.append(self._cell(pieces, part, split, replica))
+                table.append(row)
+            self._validation[key] = table
+        return self._validation[key]
+
+    def _cell(self, pieces: Any, part: Batch, split: Parts, replica: int) -> Cell:
+        share = self.recipe.share(split)[replica] * split.replicas
+        own = share * pieces.loss + self.recipe.regularization * pieces.penalty
+        examples = split.sizes[replica]
+        loss = mean_of_means(split)[replica] * split.replicas * pieces.loss
+        return Cell(loss, pieces.penalty, own, examples, part[1], pieces.predictions)
+
+
+class ReadingCase:
+    """One reported metric, of training or of validation."""
+
+    def __init__(self, table: ReadingTable, key: str) -> None:
+        self.table, self.key = table, key
+        self.part = VALIDATION if key.startswith("val_") else TRAIN
+        self.name = key.removeprefix("val_")
+        self.replicas = table.replay.replicas
+
+    @property
+    def is_loss(self) -> bool:
+        return self.name == "loss"
+
+    @property
+    def validation_batches(self) -> int:
+        return len(self.table.replay.validation)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the examples have weights."""
+        return len(self.table.replay.validation[0]) == 3 if self.part == VALIDATION else self.table.replay.weighted
+
+    def known(self) -> bool:
+        """Whether this metric can be recomputed."""
+        names = [metric.name for metric in self.table.replay.experiment.build_metrics()]
+        return (self.is_loss or self.name in names) and (self.part == VALIDATION or self.table.train is not None)
+
+    def residual(self, reading: Reading) -> float:
+        """The largest relative distance of any epoch's reported number from the reading."""
+        worst = 0.0
+        for epoch, logs in self.table.case.seen.logs.items():
+            if self.key not in logs:
+                return np.inf
+            value, reported = self.value(reading, epoch), logs[self.key]
+            if np.isnan(value) and np.isnan(reported):
+                continue
+            off = abs(value - reported) / (max(abs(value), abs(reported)) or 1.0)
+            worst = max(worst, np.inf if np.isnan(off) else off)
+        return worst
+
+    def value(self, reading: Reading, epoch: int) -> float:
+        """What a trainer that reads this way would report."""
+        earlier = [each for each in EPOCHS if each < epoch]
+        rows = self._rows(reading, self.part, epoch)
+        batches = len(rows)
+        if reading.carry in ("own", "sum"):
+            rows = [row for each in earlier for row in self._rows(reading, self.part, each)] + rows
+        elif reading.carry in ("shared", "everything"):
+            before = [(each, part) for each in earlier for part in (TRAIN, VALIDATION)]
+            taken = before if reading.carry == "everything" else []
+            taken = [*taken, (epoch, TRAIN)] if self.part == VALIDATION else taken
+            rows = [row for each, part in taken for row in self._rows(reading, part, each)] + rows
+        cells = [cell for row in rows for cell in row]
+        if not cells:
+            return np.nan
+        if not self.is_loss:
+            return self._metric(cells)
+        if reading.per == "examples":
+            total = sum(cell.examples * self._loss(cell, reading) for cell in cells)
+            return reading.scale * total / sum(cell.examples for cell in cells)
+        by_examples = reading.per == "batches-of-examples"
+        sums = sum(
+            np.average(
+                [self._loss(cell, reading) for cell in row],
+                weights=[cell.examples if by_examples else 1 for cell in row],
+            )
+            for row in rows
+        )
+        return float(reading.scale * sums / (batches if reading.carry == "sum" else len(rows)))
+
+    def _rows(self, reading: Reading, part: str, epoch: int) -> Table:
+        if part == TRAIN:
+            rows = (self.table.train or {}).get(epoch, [])
+        else:
+            rows = self.table.validation(epoch, training=reading.training, sample_weights=reading.sample_weights)
+            rows = rows[: reading.batches]
+        return rows if reading.replica is None else [row[reading.replica : reading.replica + 1] for row in rows]
+
+    def _loss(self, cell: Cell, reading: Reading) -> float:
+        if reading.own_loss:
+            return cell.own
+        return cell.loss + cell.penalty * reading.regularization
+
+    def _metric(self, cells: Sequence[Cell]) -> float:
+        metrics = self.table.replay.experiment.build_metrics()
+        metric = next(metric for metric in metrics if metric.name == self.name)
+        # All at once: a state that adds up over batches does not care how they were cut.
+        y = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *[cell.y for cell in cells])
+        predictions = tf.nest.map_structure(
+            lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *[cell.predictions for cell in cells]
+        )
+        metric.update_state(y, predictions)
+        return float(metric.result())
+
+
+def _length(batch: Batch) -> int:
+    return len(tf.nest.flatten(batch)[0])
+
+
+def _split(batch: Batch, replicas: int) -> list[Batch]:
+    size = -(-_length(batch) // replicas)
+    return [tf.nest.map_structure(lambda array, i=i: array[i * size : (i + 1) * size], batch) for i in range(replicas)]

@@ -1,0 +1,136 @@
+"""The short check: every planted mistake gets its name, no correct loop gets any."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
+
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+
+@functools.cache
+def checker(model, optimizer, replicas):
+    import planted
+
+    from compare import strategies
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    return Checker(planted.experiment(model, optimizer), KerasFit(), strategies.make("mirrored", replicas))
+
+
+@pytest.fixture(scope="module")
+def planted(tensorflow):
+    import planted
+
+    return planted
+
+
+def bugs():
+    """Names only: collecting tests must not start TensorFlow."""
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse((Path(__file__).parent / "planted.py").read_text())
+    found = {"plant": [], "unknown": []}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.decorator_list:
+            decorator = node.decorator_list[0]
+            found[decorator.func.id if isinstance(decorator, ast.Call) else decorator.id].append(node.name)
+    return found
+
+
+def where(planted, bug):
+    """A model and an optimizer that the mistake shows with, the optimizers in turn."""
+    names = list(planted.OPTIMIZERS)
+    start = [each.name for each in planted.BUGS].index(bug.name)
+    turn = names[start % len(names) :] + names[: start % len(names)]
+    replicas = 4 if bug.least > 1 and start % 4 == 0 else 2
+    return next(
+        (model, optimizer, replicas)
+        for model in MODELS
+        for optimizer in turn
+        if planted.shows(bug, model, optimizer, replicas)
+    )
+
+
+@pytest.mark.parametrize("name", bugs()["plant"])
+def test_a_planted_mistake_is_caught_and_named(planted, name):
+    bug = next(each for each in planted.BUGS if each.name == name)
+    report = checker(*where(planted, bug)).check(bug.trainer())
+    assert report.verdict == "different", report
+    training, reporting = ({finding.id for finding in found} for found in (report.training, report.reporting))
+    assert set(bug.training) <= training, report
+    assert set(bug.reporting) <= reporting, report
+    assert not (training | reporting) - {*bug.training, *bug.reporting, *bug.also}, report
+    if bug.training:
+        assert report.comparison.training.verdict == "different", report
+    else:
+        assert report.comparison.training.verdict in ("identical", "alike"), report
+
+
+@pytest.mark.parametrize("name", bugs()["unknown"][::2])
+def test_a_mistake_of_no_known_cause_is_caught_and_blamed_on_none(planted, name):
+    report = checker("mlp-l2-bn", "momentum", 2).check(getattr(planted, name)())
+    assert report.verdict == "different", report
+    assert report.findings == (), report
+    assert report.evidence, "a difference without a cause has evidence"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("model", ["mlp-l2-bn", "mlp-weights"])
+def test_correct_loops_of_every_style_are_never_different(planted, model, replicas):
+    for style in planted.STYLES:
+        report = checker(model, "adam", replicas).check(style())
+        assert report.verdict in ("identical", "alike"), (style, report)
+        assert report.findings == (), (style, report)
+        assert report.evidence == (), (style, report)
+
+
+def test_two_mistakes_that_hide_each_other_under_adam_are_caught(planted):
+    class Both(planted.Loop):
+        """Adam takes a loss a million times too large, and its epsilon as much, for nothing."""
+
+        def begin(self, run):
+            super().begin(run)
+            self.optimizer.epsilon = 1e-7 * 1024
+
+        def total(self, data, penalty):
+            return 1024 * (data + penalty)
+
+    report = checker("mlp-l2-bn", "adam", 2).check(Both())
+    assert {finding.id for finding in report.findings} == {"loss-scaled", "optimizer-differs"}, report
+
+
+def test_two_mistakes_at_once_are_both_named(planted):
+    class Both(planted.Loop):
+        def data_loss(self, per_example):
+            import tensorflow as tf
+
+            return tf.reduce_sum(per_example)
+
+        def call(self, x):
+            return self.model(x)
+
+    report = checker("mlp-l2-bn", "momentum", 2).check(Both())
+    assert {finding.id for finding in report.training} == {"loss-summed", "training-flag-missing"}, report
+
+
+def test_the_side_that_is_off_is_named(planted):
+    from compare import strategies
+    from compare.check import Checker
+
+    bug = planted.LossWeight()
+    bug.name = "wrong-reference"
+    report = Checker(planted.experiment("mlp", "sgd"), bug, strategies.make("mirrored", 1)).check(planted.Loop())
+    assert [(finding.id, finding.side) for finding in report.training] == [("loss-scaled", "wrong-reference")], report
+
+
+def test_the_tutorials_loop_has_both_of_its_causes(planted):
+    from compare.trainers.tutorial import Tutorial
+
+    report = checker("mlp-dropout", "sgd", 2).check(Tutorial())
+    assert [finding.id for finding in report.findings] == ["loss-constant-denominator", "loss-averaged-over-batches"]

@@ -1,0 +1,114 @@
+"""What the short check reports, and its catalogue: plain data, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from compare.check import Finding, NotApplicable, Report
+from compare.check.causes import CATALOGUE
+from compare.check.report import REPORTING, TRAINING, merged
+from compare.verdict import Comparison, Reporting, Training
+
+TRAINING_IDS = [
+    "loss-not-divided-by-replicas",
+    "loss-divided-twice",
+    "loss-summed",
+    "loss-constant-denominator",
+    "loss-scaled",
+    "regularization-missing",
+    "regularization-not-divided-by-replicas",
+    "training-flag-missing",
+    "logits-mismatch",
+    "label-shape-broadcast",
+    "clipping-differs",
+    "gradients-not-reduced",
+    "variables-not-trained",
+    "optimizer-differs",
+    "learning-rate-schedule-missing",
+    "not-reshuffled",
+    "examples-dropped",
+    "examples-repeated",
+    "batch-size-differs",
+    "sample-weights-dropped",
+    "weights-not-shared",
+    "validation-changes-state",
+    "uneven-replica-batches",
+    "empty-replica-batch",
+]
+REPORTING_IDS = [
+    "metrics-not-reset",
+    "loss-averaged-over-batches",
+    "loss-not-reduced",
+    "validation-loss-without-regularization",
+    "validation-in-training-mode",
+    "validation-examples-dropped",
+    "metrics-from-one-replica",
+    "validation-sample-weights-dropped",
+]
+
+
+def report(verdict="identical", reporting="identical", findings=(), replicas=1, **more):
+    comparison = Comparison("mine", Training(verdict, 0.0, None, 6), Reporting(reporting, {}))
+    return Report("fit", (replicas,), comparison, tuple(findings), **more)
+
+
+def finding(id="loss-summed", kind=TRAINING, evidence="seen"):
+    return Finding(id, kind, "mine", evidence, "do this")
+
+
+def test_the_catalogue_has_every_cause_of_the_interfaces_and_no_other():
+    assert {id for id, cause in CATALOGUE.items() if cause.kind == TRAINING} == set(TRAINING_IDS)
+    assert {id for id, cause in CATALOGUE.items() if cause.kind == REPORTING} == set(REPORTING_IDS)
+
+
+@pytest.mark.parametrize("id", [*TRAINING_IDS, *REPORTING_IDS])
+def test_an_entry_has_its_texts(id):
+    cause = CATALOGUE[id]
+    assert cause.id == id
+    assert cause.symptom and cause.explanation and cause.remedy
+
+
+def test_reports_and_catalogue_do_without_tensorflow():
+    code = "import sys, compare.check, compare.check.causes; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_worse_verdict_counts():
+    assert report("identical", "different").verdict == "different"
+    assert report("alike", "identical").verdict == "alike"
+
+
+def test_a_report_is_a_verdict_file():
+    content = report("different", "identical", [finding()], evidence=("a",)).as_json()
+    assert content["scope"] == "check"
+    assert content["verdict"] == "different"
+    (comparison,) = content["comparisons"]
+    assert comparison["causes"] == [{"id": "loss-summed", "side": "mine", "evidence": "seen", "remedy": "do this"}]
+    json.dumps(content, allow_nan=False)
+
+
+def test_several_replica_counts_are_one_report():
+    one = report("identical", "different", [finding("metrics-not-reset", REPORTING, "with 1")], seconds=2)
+    two = report(
+        "different", None, [finding(), finding("metrics-not-reset", REPORTING, "with 2")], replicas=2, seconds=3
+    )
+    both = merged([one, two])
+    assert both.replicas == (1, 2)
+    assert both.comparison.training.verdict == both.comparison.reporting.verdict == "different"
+    assert [each.id for each in both.findings] == ["loss-summed", "metrics-not-reset"]
+    assert both.reporting[0].evidence == "with 1"
+    assert both.seconds == 5
+
+
+def test_a_report_reads_well():
+    text = str(report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),)))
+    assert text.splitlines() == [
+        "mine against fit, short check with 1 replica(s): training different, reporting identical",
+        "training: loss-summed (mine): seen",
+        "  do this",
+        "not applicable: this: that",
+    ]
