@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from compare.trainers.base import Trainer
     from compare.trainers.custom_loop import CustomLoop
 
-__all__ = ["CustomLoop", "Experiment", "RequestError", "Result", "Run", "Trainer", "configure", "run"]
+__all__ = [
+    "CustomLoop",
+    "Experiment",
+    "RequestError",
+    "Result",
+    "Run",
+    "Trainer",
+    "assert_alike",
+    "configure",
+    "run",
+]
 
 # Imported when first asked for: TensorFlow takes seconds, and reading reports does without it.
 _LAZY = {
@@ -73,3 +83,33 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
     from compare.session import carry_out, claim_folder, new_console
 
     return carry_out(request, claim_folder(request), new_console(request))
+
+
+def assert_alike(
+    experiment: str | Experiment, trainer: str | Trainer, *, reference: str | Trainer = "fit", seed: int = 0
+) -> None:
+    """The short check as an assertion, for a test of your own: some seconds, no files.
+
+    Trains a few small batches on one replica, and on two where there are devices (``configure``).
+
+    Args:
+        experiment: as for ``run``.
+        trainer: the candidate: a trainer, or what the command's ``--trainers`` takes.
+        reference: what it is held against.
+        seed: of initial weights and order of examples.
+
+    Raises:
+        AssertionError: when they do not train and report alike; the message names the cause.
+        RequestError: when the experiment or a trainer does not exist.
+    """
+    from compare.check import check
+    from compare.loading import load_experiment, load_trainers
+    from compare.strategies import configure
+    from compare.verdict import EXIT_STATUS
+
+    options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)
+    (_, held_against), (_, candidate) = load_trainers(options)
+    configure()
+    report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
+    if EXIT_STATUS[report.verdict]:
+        raise AssertionError(str(report))

@@ -128,6 +128,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="also compare each trainer with its namesake in a recorded run's folder",
     )
+    add("--check", action="store_true", help="only the short check (seconds), no full training")
     add(
         "--force",
         action="store_true",

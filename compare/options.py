@@ -44,6 +44,7 @@ class Options:
         data_dir: where the data set's files are; None for wherever they are found.
         truth: also train on one replica in float64, to tell which side is off.
         against: the folder of a recorded run to compare each trainer with its namesake there.
+        check: only the short check, without a full training.
         force: train even where the preflight says that it cannot run.
         quiet: print the verdict only.
 
@@ -69,6 +70,7 @@ class Options:
     data_dir: Path | None = None
     truth: bool = False
     against: Path | None = None
+    check: bool = False
     force: bool = False
     quiet: bool = False
 
@@ -106,6 +108,8 @@ class Options:
             )
         if self.strategy != "parameter-server" and self.parameter_servers is not None:
             raise RequestError(f"--parameter-servers {self.parameter_servers} is for --strategy parameter-server only")
+        if self.check and self.strategy in CLUSTERS:
+            raise RequestError(f"--check runs in one process, and --strategy {self.strategy} has several: use mirrored")
         if self.keras not in (2, 3):
             raise RequestError(f"--keras {self.keras}: there are 3 and 2")
         if self.against is not None and not (self.against / "metrics.csv").is_file():
@@ -133,6 +137,7 @@ class Options:
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
+        parts += ["check"] if self.check else []
         name = "-".join([*parts, f"{self.epochs}-epochs", f"seed-{self.seed}"])
         plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
         return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -19,7 +20,16 @@ from compare import cluster
 from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, Options
 from compare.records import MetricsFile, Recorder, read_json, read_metrics, read_records, write_json
-from compare.verdict import EXIT_STATUS, Failure, as_json, asynchronous, compare_records, not_comparable
+from compare.verdict import (
+    DIFFERENT,
+    EXIT_STATUS,
+    Comparison,
+    Failure,
+    as_json,
+    asynchronous,
+    compare_records,
+    not_comparable,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +116,8 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        if options.check:
+            return check_only(options, folder, console)
         if options.strategy in CLUSTERS and cluster.this_task() is None:
             return _carry_out_in_processes(options, folder)
         return _carry_out(options, folder, console)
@@ -209,6 +221,9 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     }
     content |= {"status": "finished", "finished": facts.now()}
     write_json(folder / "run.json", content)
+    if options.strategy not in CLUSTERS:
+        content["check"] = _causes(folder, trainers, task, options, console)
+        write_json(folder / "run.json", content)
     result = judge(folder, console)
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {folder}.")
@@ -249,6 +264,60 @@ def _train_all(
 
         _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
     return raised
+
+
+def _causes(
+    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+) -> dict[str, Any]:
+    """The short check of every candidate that trains or reports differently, by its name."""
+    from compare.check import Checker
+
+    different = [each.candidate for each in _comparisons(folder) if each.verdict == DIFFERENT and not each.against]
+    if not different:
+        return {}
+    _say(console, f"Looking for the cause (the short check of {' and '.join(different)}, some seconds) …")
+    (_, reference), *candidates = trainers
+    found: dict[str, Any] = {}
+    try:
+        checker = Checker(task.experiment, reference, task.strategy, seed=options.seed)
+        for name, trainer in candidates:
+            if name in different:
+                found[name] = checker.check(trainer).as_json()["comparisons"][0]
+    except Exception as error:  # the comparison stands without it
+        traceback.print_exc()
+        _say(console, f"The short check failed: {_one_line(error)}")
+    return found
+
+
+def check_only(options: Options, folder: Path, console: Console) -> Result:
+    """The short check of every candidate, without a full training; writes ``verdict.json`` and ``run.json``."""
+    select_keras(options)
+    from compare import facts, strategies
+    from compare.check import check
+    from compare.loading import load_experiment, load_trainers
+
+    (reference_name, reference), *candidates = load_trainers(options)
+    experiment = load_experiment(options)
+    anywhere = options.strategy == "mirrored" and options.replicas is None
+    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else options.replicas)
+    strategy = None if anywhere else strategies.make(options.strategy, options.replicas)
+    _say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    reports = []
+    for name, trainer in candidates:
+        report = check(experiment, trainer, reference=reference, strategy=strategy, seed=options.seed)
+        comparison = dataclasses.replace(report.comparison, candidate=name)
+        reports.append(dataclasses.replace(report, comparison=comparison))
+        console.print()
+        _say(console, f"{report.verdict}: ", style=_style(report.verdict))
+        _say(console, f"{reports[-1]} ({report.seconds:.1f} s)")
+    verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
+    for entry, report in zip(verdict["comparisons"], reports, strict=True):
+        entry |= report.causes_json()
+    write_json(folder / "verdict.json", verdict)
+    content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": facts.now()}
+    write_json(folder / "run.json", content)
+    _say(console, str(folder / "verdict.json"))
+    return Result(folder, verdict["verdict"])
 
 
 def _prepare(options: Options, experiment: Any) -> Task:
@@ -297,10 +366,45 @@ def _train(
 def judge(folder: Path, console: Console) -> Result:
     """Verdict, plot and the last lines of output; from here on everything is made from the files alone."""
     from compare.report import plots
-    from compare.report.text import sentence, truth_sentence
+    from compare.report.text import causes, sentence, truth_sentence
     from compare.terminal import epoch_table
     from compare.truth import distances
 
+    content = read_json(folder / "run.json")
+    names: list[str] = content["trainers"]
+    records = {record.trainer: record for record in read_records(folder)}
+    comparisons = _comparisons(folder)
+    extra: dict[str, Any] = {"scope": "run"}
+    if "truth" in records and "truth" not in names:
+        trained = [records[name] for name in names if name in records]
+        extra["truth"] = distances(records["truth"], trained, comparisons)
+    verdict = as_json(names[0], comparisons, **extra)
+    for entry in verdict["comparisons"]:
+        _add_causes(entry, content.get("check", {}))
+    write_json(folder / "verdict.json", verdict)
+
+    shown = [records[name] for name in names if name in records]
+    files = ["metrics.csv", "verdict.json"]
+    if any(record.logs for record in shown):
+        plots.draw(folder)
+        files.insert(0, "comparison.png")
+        console.print(epoch_table(shown[0], shown[1:]))
+    for entry in verdict["comparisons"]:
+        console.print()
+        console.print(f"{entry['verdict']}: ", style=_style(entry["verdict"]), end="")
+        _say(console, sentence(entry, names[0]) + ".")
+        for line in causes(entry):
+            _say(console, line)
+    if "truth" in verdict:
+        _say(console, truth_sentence(verdict["truth"]) + ".")
+    for file in files:
+        if (folder / file).exists():
+            _say(console, str(folder / file))
+    return Result(folder, verdict["verdict"])
+
+
+def _comparisons(folder: Path) -> list[Comparison]:
+    """What the records in a run's folder say about each other."""
     content = read_json(folder / "run.json")
     names: list[str] = content["trainers"]
     records = {record.trainer: record for record in read_records(folder)}
@@ -321,30 +425,21 @@ def judge(folder: Path, console: Console) -> Result:
         comparisons += [
             compare_records(others[name], records[name], against) for name in names if name in records.keys() & others
         ]
-    extra: dict[str, Any] = {"scope": "run"}
-    if "truth" in records and "truth" not in names:
-        trained = [records[name] for name in names if name in records]
-        extra["truth"] = distances(records["truth"], trained, comparisons)
-    verdict = as_json(reference, comparisons, **extra)
-    write_json(folder / "verdict.json", verdict)
+    return comparisons
 
-    shown = [records[name] for name in names if name in records]
-    files = ["metrics.csv", "verdict.json"]
-    if any(record.logs for record in shown):
-        plots.draw(folder)
-        files.insert(0, "comparison.png")
-        console.print(epoch_table(shown[0], shown[1:]))
-    for entry in verdict["comparisons"]:
-        console.print()
-        style = "bold green" if EXIT_STATUS[entry["verdict"]] == 0 else "bold red"
-        console.print(f"{entry['verdict']}: ", style=style, end="")
-        _say(console, sentence(entry, reference) + ".")
-    if "truth" in verdict:
-        _say(console, truth_sentence(verdict["truth"]) + ".")
-    for file in files:
-        if (folder / file).exists():
-            _say(console, str(folder / file))
-    return Result(folder, verdict["verdict"])
+
+def _add_causes(entry: dict[str, Any], checked: dict[str, Any]) -> None:
+    """Put what the short check found into an entry of ``verdict.json``'s comparisons."""
+    found = checked.get(entry["candidate"])
+    if found is None or entry.get("against"):
+        return
+    entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
+    if entry["reporting"]["verdict"] is None:  # weights differ; the check judged the numbers by the trainer's own
+        entry["reporting"]["verdict"] = found["reporting"]["verdict"]
+
+
+def _style(verdict: str) -> str:
+    return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

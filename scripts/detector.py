@@ -63,7 +63,9 @@ def loops(model: str, optimizer: str, replicas: int) -> list[tuple[str, object]]
     """(kind, style or bug) that can be tried there."""
     import planted
 
-    found: list[tuple[str, object]] = [("correct", planted.Bug(style)) for style in planted.STYLES]
+    clipped = "clipped" in planted.has(model, optimizer) and replicas > 1
+    styles = [style for style in planted.STYLES if not (clipped and style in planted.NOT_IF_CLIPPED)]
+    found: list[tuple[str, object]] = [("correct", planted.Bug(style)) for style in styles]
     found += [("bug", bug) for bug in planted.BUGS if planted.shows(bug, model, optimizer, replicas)]
     classes = model != "regression"
     found += [("unknown", planted.Bug(u)) for u in planted.UNKNOWN if classes or u is not planted.LabelSmoothing]

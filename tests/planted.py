@@ -257,6 +257,8 @@ STYLES = [
     ReducedByHand,
     ScaledAndBack,
 ]
+# Keras 3 clips what each replica hands in: shares of the sum are clipped to something else.
+NOT_IF_CLIPPED = [ReducedByHand]
 
 
 # Mistakes.

@@ -38,8 +38,9 @@ def bugs():
     found = {"plant": [], "unknown": []}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.decorator_list:
-            decorator = node.decorator_list[0]
-            found[decorator.func.id if isinstance(decorator, ast.Call) else decorator.id].append(node.name)
+            name = ast.unparse(node.decorator_list[0]).partition("(")[0]
+            if name in found:
+                found[name].append(node.name)
     return found
 
 

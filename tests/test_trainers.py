@@ -146,7 +146,9 @@ def test_the_tutorial_parts_at_the_short_batch_and_the_loop_does_not(tensorflow,
     assert tutorial["verdict"] == result.verdict == "different"
     assert tutorial["training"]["first_difference"] == {"epoch": 1, "step": 5}, "70 = 4 x 16 + 6"
     assert tutorial["training"]["max_weight_gap"] > 1e-5
-    assert tutorial["reporting"]["verdict"] is None
+    assert [cause["id"] for cause in tutorial["causes"]] == ["loss-constant-denominator", "loss-averaged-over-batches"]
+    assert tutorial["reporting"]["verdict"] == "different", "judged by the tutorial's own weights"
+    assert loop["causes"] == []
 
 
 def test_the_tutorial_is_identical_in_training_where_no_batch_is_short(tensorflow, tmp_path):

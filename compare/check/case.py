@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,9 +14,15 @@ from compare.check.update import EPSILON
 ROUNDING = 32.0
 """How many times the measured noise floor still counts as rounding.
 
-Right replays stay within 3 times it in the tests' grid of models, optimizers and replicas; the
-nearest wrong hypothesis there is more than 1,000 times farther (``scripts/detector.py`` writes both down).
+In a first trial (a classifier with batch norm, dropout and L2, and the tutorial's CNN, on 1, 2 and 4
+replicas) right replays of fit were 0 to 4e-7 off; how far off a wrong one is depends on the mistake.
 """
+
+
+KINK = 0.1
+"""Up to this relative residual a step may be thought to be at a kink; a wrong recipe is farther off on most steps."""
+NUDGES = 8
+"""How many other sides of a kink are tried."""
 
 
 class Case:
@@ -32,6 +37,7 @@ class Case:
     def __init__(self, seen: Observation, replay: Replay, reference: Observation) -> None:
         self.seen, self.replay, self.reference = seen, replay, reference
         self.floor = EPSILON
+        self.nudges: dict[tuple[int, Recipe], int] = {}
         self._feeds: dict[Recipe, tuple[Place, ...] | None] = {}
 
     @property
@@ -65,6 +71,15 @@ class Case:
         """Per step and replica, the gradient that was in effect."""
         return [effective(step, self.replay) for step in self.steps]
 
+    @cached_property
+    def _least(self) -> float:
+        """What a gradient's distance is relative to at least.
+
+        A gradient far smaller than the others is a difference of large numbers, and has their rounding.
+        """
+        norms = [float(np.linalg.norm(each)) for each in self.effective]
+        return 0.01 * float(np.median([norm for norm in norms if np.isfinite(norm)] or [0.0]))
+
     def handed(self, i: int) -> list[np.ndarray]:
         """Per replica, what the optimizer was handed in step ``i``."""
         return [self.replay.flat(gradients) for gradients in self.steps[i].gradients]
@@ -78,16 +93,36 @@ class Case:
         feed = self.feed(recipe)
         if feed is None or len(feed) != len(self.steps) or not self.steps:
             return np.inf
-        worst = 0.0
+        off = []
         for i, place in enumerate(feed):
-            worst = max(worst, self.step_residual(i, place, recipe))
-            if worst > stop:
+            off.append(self.step_residual(i, place, recipe))
+            kinks = [each for each in off if each > self.threshold]
+            if off[-1] > stop and (off[-1] > KINK or len(kinks) > len(feed) // 3):
                 break
-        return worst
+        else:
+            kinks = [each for each in off if each > self.threshold]
+            if len(kinks) <= len(feed) // 3 and max(off) <= KINK:
+                off = [min(each, self._at_kink(i, feed[i], recipe)) for i, each in enumerate(off)]
+        return max(off)
 
-    def step_residual(self, i: int, place: Place, recipe: Recipe) -> float:
+    def step_residual(self, i: int, place: Place, recipe: Recipe, nudge: int = 0) -> float:
         """The relative distance of one step's gradient from the recipe's."""
-        return distance(self.effective[i], self.replay.gradients(self.steps[i], place, recipe))
+        return distance(self.effective[i], self.replay.gradients(self.steps[i], place, recipe, nudge), self._least)
+
+    def _at_kink(self, i: int, place: Place, recipe: Recipe) -> float:
+        """The residual of a step that few others share: on another side of a kink it may be rounding.
+
+        A unit's input, or what a loss clips, may be so near its bend that rounding decides which
+        slope counts. Weights moved by one unit in the last place land on either side.
+        """
+        best, nudge = self.step_residual(i, place, recipe), 0
+        while best > self.threshold and nudge < NUDGES:
+            nudge += 1
+            off = self.step_residual(i, place, recipe, nudge)
+            if off < best:
+                best = off
+                self.nudges[i, recipe] = nudge
+        return best
 
     def matched_feed(self, base: Recipe) -> tuple[Place, ...] | None:
         """For each step the batch of any epoch that explains its gradient; None unless each has one."""
@@ -140,16 +175,14 @@ class Case:
                 found.append((i + 1, i + 2, list(changed)))
         return found
 
-    def calibrate(self, others: Sequence[float] = ()) -> None:
-        """Measure how far rounding alone moves a gradient: the replay again, its weights moved by one ulp."""
-        floors = [EPSILON, *others]
-        generator = np.random.default_rng(0)
-        for step, place in zip(self.steps, self.aligned or (), strict=False):
-            exact, off = [], []
-            for replica, part in enumerate(self.replay.parts(place)):
-                if part.start == part.stop:
-                    continue
-                exact.append(self.replay.pieces(step, replica, part, Recipe()).data)
-                off.append(self.replay.nudged(step, replica, part, generator).data)
-            floors.append(distance(exact, off))
-        self.floor = max(floor for floor in floors if np.isfinite(floor))
+    def calibrate(self) -> None:
+        """Measure how far rounding alone moves a gradient: the replay again, its weights moved by one ulp.
+
+        The median over the steps: a single one may be at a kink (see ``residual``).
+        """
+        floors = [
+            distance(self.replay.gradients(step, place, Recipe()), self.replay.gradients(step, place, Recipe(), 1))
+            for step, place in zip(self.steps, self.aligned or (), strict=False)
+        ]
+        known = [floor for floor in floors if np.isfinite(floor)]
+        self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)

@@ -175,8 +175,9 @@ def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
         return
     replay, steps = case.replay, case.steps
     handed: list[Handed] = []
-    for step, place in zip(steps, case.aligned, strict=True):
-        each = [replay.split(flat) for flat in replay.handed(step, place, Recipe())]
+    for i, (step, place) in enumerate(zip(steps, case.aligned, strict=True)):
+        nudge = case.nudges.get((i, Recipe()), 0)
+        each = [replay.split(flat) for flat in replay.handed(step, place, Recipe(), nudge)]
         handed.append([[part.astype(v.dtype) for part, v in zip(parts, step.state[0], strict=False)] for parts in each])
     noise = max(twin(replay, steps, update, case.floor))
     off = residuals(replay, steps, simulate(replay, steps, update, handed))

@@ -74,11 +74,10 @@ class Observation:
         replicas: how many replicas it ran on.
         names: the variables' paths; the first ``trainable`` of them are trainable.
         optimizers: the configurations, at the end, of the optimizers that were applied.
-        own: whether ``optimizers[i]`` is the one that the run gave.
         initial: what the model was built with.
         applied: the optimizer's steps in order.
         foreign: how often an optimizer was applied to variables that are not the run's.
-        step_ends: how many steps had been applied at each ``end_step``.
+        steps: the state at each ``end_step``.
         trained: the state after the last step of each epoch, by epoch.
         ended: the state at each ``end_epoch``, by epoch.
         records: what the run reported.
@@ -89,12 +88,10 @@ class Observation:
     names: list[str] = field(default_factory=list)
     trainable: int = 0
     optimizers: list[tuple[type[Any], dict[str, Any]]] = field(default_factory=list)
-    own: list[bool] = field(default_factory=list)
     initial: State = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
     foreign: int = 0
     steps: list[State] = field(default_factory=list)
-    step_ends: list[int] = field(default_factory=list)
     trained: dict[int, State] = field(default_factory=dict)
     ended: dict[int, State] = field(default_factory=dict)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -115,7 +112,6 @@ class ProbeRun(Run):
         self._lock = threading.Lock()
         self._waiting: list[list[Any]] = [[] for _ in range(self.seen.replicas)]
         self._optimizers: list[Any] = []
-        self._own: Any = None
         self._variables: list[Any] = []
         self._index: dict[int, int] = {}
         self._latest: State = []
@@ -131,7 +127,6 @@ class ProbeRun(Run):
         self.seen.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.seen.trainable = len(trainable)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
-        self._own = optimizer
         self._latest = self.seen.initial = self._read()
         return model, optimizer, loss, metrics
 
@@ -152,7 +147,6 @@ class ProbeRun(Run):
         super().end_step()
         self._latest = self._read()
         self.seen.steps.append(self._latest)
-        self.seen.step_ends.append(len(self.seen.applied))
         self.seen.trained[self.epoch] = self._latest
         self._close()
 
@@ -191,7 +185,6 @@ class ProbeRun(Run):
         """The whole observation, once training is over."""
         for optimizer in self._optimizers:
             self.seen.optimizers.append((type(optimizer), optimizer.get_config()))
-            self.seen.own.append(optimizer is self._own)
         return self.seen
 
     def _number(self, optimizer: Any) -> int:

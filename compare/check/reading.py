@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from compare.check.case import Case
 from compare.check.observe import EPOCHS
-from compare.check.replay import Batch, Parts, Recipe, mean_of_means
+from compare.check.replay import GIVEN, Batch, Parts, Pieces, Recipe, mean_of_means
 
 ALL, TRAIN, VALIDATION = "all", "train", "validation"
 
@@ -88,8 +88,9 @@ class ReadingTable:
             row = []
             for replica, part in enumerate(parts):
                 if part.stop > part.start:
-                    pieces = self.replay.pieces(step, replica, part, self.recipe)
-                    row.append(self._cell(pieces, self.replay.batch(part), split, replica))
+                    right = self.replay.pieces(step, replica, part, self._right(self.recipe))
+                    own = self.replay.pieces(step, replica, part, self.recipe)
+                    row.append(self._cell(right, own, self.replay.batch(part), split, replica))
             tables[step.epoch].append(row)
         return tables
 
@@ -106,21 +107,27 @@ class ReadingTable:
                 row = []
                 for replica, part in enumerate(parts):
                     if _length(part):
-                        pieces = self.replay.forward(
-                            states[replica], part, training=training, sample_weights=sample_weights
-                        )
-                        states[replica] = pieces.state  # dropout's seeds go on from batch to batch
-                        row.append(self._cell(pieces, part, split, replica))
+                        recipe = Recipe(training=training, sample_weights=sample_weights)
+                        right = own = self.replay.forward(states[replica], part, recipe)
+                        if self.recipe != self._right(self.recipe):
+                            wrong = replace(self.recipe, training=training)
+                            own = self.replay.forward(states[replica], part, wrong)
+                        states[replica] = right.state  # dropout's seeds go on from batch to batch
+                        row.append(self._cell(right, own, part, split, replica))
                 table.append(row)
             self._validation[key] = table
         return self._validation[key]
 
-    def _cell(self, pieces: Any, part: Batch, split: Parts, replica: int) -> Cell:
+    @staticmethod
+    def _right(recipe: Recipe) -> Recipe:
+        """The same forward pass, with the experiment's loss."""
+        return replace(recipe, loss=GIVEN, sample_weights=True)
+
+    def _cell(self, right: Pieces, own: Pieces, part: Batch, split: Parts, replica: int) -> Cell:
         share = self.recipe.share(split)[replica] * split.replicas
-        own = share * pieces.loss + self.recipe.regularization * pieces.penalty
-        examples = split.sizes[replica]
-        loss = mean_of_means(split)[replica] * split.replicas * pieces.loss
-        return Cell(loss, pieces.penalty, own, examples, part[1], pieces.predictions)
+        trained = share * own.loss + self.recipe.regularization * own.penalty
+        loss = mean_of_means(split)[replica] * split.replicas * right.loss
+        return Cell(loss, right.penalty, trained, split.sizes[replica], part[1], right.predictions)
 
 
 class ReadingCase:

@@ -184,24 +184,29 @@ class Replay:
         edges = [min(place.start + i * size, place.stop) for i in range(self.replicas + 1)]
         return [Place(place.epoch, a, b) for a, b in itertools.pairwise(edges)]
 
-    def pieces(self, step: Applied, replica: int, part: Place, recipe: Recipe) -> Pieces:
-        """One replica's part of one step, from the weights that it had."""
-        key = (id(step), replica, part, recipe.training, recipe.loss, recipe.sample_weights)
+    def pieces(self, step: Applied, replica: int, part: Place, recipe: Recipe, nudge: int = 0) -> Pieces:
+        """One replica's part of one step, from the weights that it had.
+
+        Args:
+            step: the step.
+            replica: the replica.
+            part: its part of the batch.
+            recipe: how; its forward pass counts here, and the loss.
+            nudge: other than 0, every trainable weight is moved by one unit in the last place, up or
+                down, another way for every number.
+        """
+        key = (id(step), replica, part, recipe.training, recipe.loss, recipe.sample_weights, nudge)
         if key not in self._kept:
-            rest = step.before[replica][self.trainable :]
-            state = [*step.state[replica][: self.trainable], *rest]
+            state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
+            if nudge:
+                generator = np.random.default_rng([nudge, replica])
+                for i, value in enumerate(state[: self.trainable]):
+                    away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
+                    state[i] = np.nextafter(value, away)
             self._kept[key] = self._compute(state, self.batch(part), recipe)
         return self._kept[key]
 
-    def nudged(self, step: Applied, replica: int, part: Place, generator: np.random.Generator) -> Pieces:
-        """The same with every trainable weight moved by one unit in the last place, up or down."""
-        state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
-        for i, value in enumerate(state[: self.trainable]):
-            away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
-            state[i] = np.nextafter(value, away)
-        return self._compute(state, self.batch(part), Recipe())
-
-    def handed(self, step: Applied, place: Place, recipe: Recipe) -> list[np.ndarray]:
+    def handed(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
         """float64 ``[weights]`` per replica: what its optimizer is handed."""
         parts = self.parts(place)
         split = Parts(tuple(part.stop - part.start for part in parts), self.global_batch_size)
@@ -211,16 +216,16 @@ class Replay:
             if part.start == part.stop:
                 handed.append(np.zeros(self.weights))
                 continue
-            pieces = self.pieces(step, replica, part, recipe)
+            pieces = self.pieces(step, replica, part, recipe, nudge)
             gradient = share[replica] * pieces.data + recipe.regularization / self.replicas * pieces.regularization
             handed.append(self._without(gradient, recipe.untrained))
         if recipe.clip is not None and not recipe.clip.reduced:
             handed = [self.clipped(each, recipe.clip) for each in handed]
         return handed
 
-    def gradients(self, step: Applied, place: Place, recipe: Recipe) -> list[np.ndarray]:
+    def gradients(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
         """float64 ``[weights]`` per replica: what its update is made from, the optimizer's clipping aside."""
-        handed = self.handed(step, place, recipe)
+        handed = self.handed(step, place, recipe, nudge)
         if recipe.reduce == "own":
             return handed
         total = handed[0] if recipe.reduce == "first" else np.sum(handed, axis=0)
@@ -254,9 +259,9 @@ class Replay:
         each = self.split(flat)
         return self.flat([part * min(1.0, clip.limit / (np.linalg.norm(part) or 1.0)) for part in each])
 
-    def forward(self, state: Sequence[np.ndarray], batch: Batch, *, training: bool, sample_weights: bool) -> Pieces:
+    def forward(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> Pieces:
         """A batch, or one replica's part of it, through the model with the given weights."""
-        return self._compute(state, batch, Recipe(training=training, sample_weights=sample_weights))
+        return self._compute(state, batch, recipe)
 
     def assign(self, state: Sequence[np.ndarray]) -> None:
         """Give the model weights."""
@@ -347,10 +352,13 @@ def effective(step: Applied, replay: Replay) -> list[np.ndarray]:
     return [np.sum(handed, axis=0)] * len(handed)
 
 
-def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """The relative distance of two lists of vectors: 0 equal, around 1 unrelated; infinite for no number."""
+def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], least: float = 0.0) -> float:
+    """The relative distance of two lists of vectors: 0 equal, around 1 unrelated; infinite for no number.
+
+    It is relative to the longer of the two, or to ``least`` if that is longer still.
+    """
     a, b = np.concatenate(list(ours)), np.concatenate(list(theirs))
-    scale = max(np.linalg.norm(a), np.linalg.norm(b))
+    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)), least)
     if not np.isfinite(scale):
         return np.inf
     return float(np.linalg.norm(a - b) / scale) if scale else 0.0

@@ -113,20 +113,26 @@ def residuals(replay: Replay, steps: Sequence[Applied], predicted: Sequence[np.n
     return result
 
 
-def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float = EPSILON) -> list[float]:
-    """How far the update moves when the gradients are off by ``noise``: the noise floor of ``residuals``.
+def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float | None = None) -> list[float]:
+    """How far the update moves when the gradients are off by rounding: the noise floor of ``residuals``.
 
-    Relative to the whole gradient, as rounding is: an element that is a sum of much larger ones has
-    their noise. What is exactly zero (behind a dead unit) is so on all sides.
+    Args:
+        replay: lends its model's variables.
+        steps: the observed steps.
+        update: how weights come from gradients.
+        noise: how far gradients are off, relative to the whole of each: an element that is a sum of
+            much larger ones has their rounding. None for elements that are off by one unit in the
+            last place, as those of a known gradient are. What is exactly zero stays so.
     """
     generator = np.random.default_rng(0)
 
     def nudged(gradient: np.ndarray | None) -> np.ndarray | None:
         if gradient is None:
             return None
-        size = noise * np.sqrt(np.mean(np.square(gradient, dtype=np.float64)))
-        moved = gradient + size * generator.normal(size=gradient.shape) * (gradient != 0)
-        return np.asarray(moved, gradient.dtype)
+        size: Any = EPSILON * np.abs(gradient)
+        if noise is not None:
+            size = noise * np.sqrt(np.mean(np.square(gradient, dtype=np.float64))) * (gradient != 0)
+        return np.asarray(gradient + size * generator.normal(size=gradient.shape), gradient.dtype)
 
     handed = [[[nudged(each) for each in replica] for replica in step.gradients] for step in steps]
     exact, off = simulate(replay, steps, update), simulate(replay, steps, update, handed)

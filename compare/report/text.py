@@ -45,6 +45,15 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
 
 
+def causes(comparison: Mapping[str, Any]) -> list[str]:
+    """The causes that were named, with evidence and remedy, or the evidence alone: some lines."""
+    lines = []
+    for cause in comparison["causes"]:
+        lines += [f"  cause: {cause['id']}: {cause['evidence']}."]
+        lines += [f"    {line}" for line in cause["remedy"].splitlines()]
+    return lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+
+
 def truth_sentence(truth: dict[str, Any]) -> str:
     """How far from one replica in float64 every trainer is, from ``truth`` in ``verdict.json``."""
     weights = []
