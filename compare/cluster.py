@@ -19,6 +19,8 @@ from compare.options import Options
 
 PREFIX = "compare.py: "
 """What the command's lines on stderr begin with."""
+NO_VERDICT = 3
+"""The exit status of a run without a verdict."""
 GRACE_SECONDS = 10.0
 """How long the other processes may take to end by themselves once one has failed."""
 
@@ -140,19 +142,23 @@ def _wait(processes: dict[Task, subprocess.Popen[bytes]]) -> tuple[int, str]:
     """Wait for the chief; a failure of any other is the end of all, after a moment of grace."""
     chief = next(process for task, process in processes.items() if task.is_chief)
     deadline: float | None = None
-    while chief.poll() is None:
-        failed = [task for task, process in processes.items() if process.poll()]
-        if failed and deadline is None:
+    while chief.poll() is None and (deadline is None or time.monotonic() < deadline):
+        if deadline is None and _failed(processes):
             deadline = time.monotonic() + GRACE_SECONDS
-        if deadline is not None and time.monotonic() > deadline:
-            raise NoVerdictError(
-                f"{failed[0].name} ended with status {processes[failed[0]].returncode} before the run was over, "
-                f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
-            )
         time.sleep(0.05)
+    failed = _failed(processes)
+    if failed and chief.poll() in (None, NO_VERDICT):  # the chief found no verdict because of it
+        raise NoVerdictError(
+            f"{failed[0].name} ended with status {processes[failed[0]].returncode} before the run was over, "
+            f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
+        )
     assert chief.stderr is not None
     with chief.stderr as errors:
         return chief.returncode, errors.read().decode().strip().removeprefix(PREFIX)
+
+
+def _failed(processes: dict[Task, subprocess.Popen[bytes]]) -> list[Task]:
+    return [task for task, process in processes.items() if process.poll() and not task.is_chief]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
