@@ -34,6 +34,7 @@ from compare.verdict import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from compare.experiment import Experiment
     from compare.runs import Task
     from compare.trainers.base import Trainer
 
@@ -184,12 +185,8 @@ def select_keras(options: Options) -> None:
 def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     select_keras(options)
     from compare import facts, preflight
-    from compare.loading import load_experiment, load_trainers
 
-    trainers = load_trainers(options)
-    experiment = load_experiment(options)
-    for note in experiment.notes:
-        _say(console, f"Note: {note}", style="yellow")
+    trainers, experiment = _load(options, console)
     task = _prepare(options, experiment)
     names = [name for name, _ in trainers]
     content = facts.of_run(options, task, names)
@@ -294,10 +291,8 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     select_keras(options)
     from compare import facts, strategies
     from compare.check import check
-    from compare.loading import load_experiment, load_trainers
 
-    (reference_name, reference), *candidates = load_trainers(options)
-    experiment = load_experiment(options)
+    ((reference_name, reference), *candidates), experiment = _load(options, console)
     anywhere = options.strategy == "mirrored" and options.replicas is None
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else options.replicas)
     strategy = None if anywhere else strategies.make(options.strategy, options.replicas)
@@ -320,7 +315,17 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     return Result(folder, verdict["verdict"])
 
 
-def _prepare(options: Options, experiment: Any) -> Task:
+def _load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
+    """The trainers and the experiment, with what must be said of it before anything else."""
+    from compare.loading import load_experiment, load_trainers
+
+    trainers, experiment = load_trainers(options), load_experiment(options)
+    for note in experiment.notes:
+        _say(console, f"Note: {note}", style="yellow")
+    return trainers, experiment
+
+
+def _prepare(options: Options, experiment: Experiment) -> Task:
     from compare import pipeline, strategies
     from compare.runs import Task
 
