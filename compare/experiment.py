@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ Part = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight): arrays, or tuples or dicts of arrays, equally long."""
 
 
-def no_metrics() -> list[tf.keras.metrics.Metric]:
-    """The default ``build_metrics``: the loss is reported all the same."""
+def nothing() -> list[Any]:
+    """The default ``build_metrics``, ``build_weighted_metrics`` and ``build_callbacks``: an empty list."""
     return []
 
 
@@ -24,13 +24,22 @@ class Experiment:
 
     Attributes:
         name: what the task is called in file names, tables and plots.
-        load_data: ``() -> ((x_train, y_train), (x_val, y_val))``. x and y are NumPy arrays with the
-            examples along the first axis, or tuples or dicts of them; each part may carry a third
-            array, the sample weights.
-        build_model: ``() -> tf.keras.Model``, Sequential, functional or subclassed.
-        build_loss: ``() -> tf.keras.losses.Loss``.
+        load_data: ``() -> (training, validation)``. Each of the two is ``(x, y)`` or ``(x, y,
+            sample_weight)``: NumPy arrays with the examples along the first axis, or tuples or dicts
+            of them. Or it is a function ``(epoch) -> tf.data.Dataset`` of single examples of the same
+            form, in the order in which that epoch is to see them; validation is asked for epoch 1.
+        build_model: ``() -> tf.keras.Model``, Sequential, functional or subclassed; any number of inputs
+            and outputs.
+        build_loss: ``() -> tf.keras.losses.Loss``; for several outputs a list or dict of them as
+            ``compile`` takes it, or one that serves all outputs.
         build_optimizer: ``() -> tf.keras.optimizers.Optimizer``.
-        build_metrics: ``() -> list[tf.keras.metrics.Metric]``; none by default.
+        build_metrics: ``() -> list[tf.keras.metrics.Metric]``, which do not see sample weights; for
+            several outputs a list or dict of lists as ``compile`` takes it. None by default.
+        build_weighted_metrics: the same for metrics that do see sample and class weights.
+        loss_weights: the weight of each output's loss, as ``compile`` takes it.
+        class_weight: class to weight, for training, as ``fit`` takes it.
+        build_callbacks: ``() -> list[tf.keras.callbacks.Callback]`` that ``fit`` is given (a learning rate
+            schedule, early stopping); other trainers must do what they do.
         prepare: ``(x, y[, w]) -> (x, y[, w])`` on a batch of tensors, traced into the input
             pipeline: the place to cast and scale, so that memory holds the raw arrays only.
         data_source: where the data came from, in words; shown wherever the run is described.
@@ -39,11 +48,15 @@ class Experiment:
     """
 
     name: str
-    load_data: Callable[[], tuple[Part, Part]]
+    load_data: Callable[[], tuple[Any, Any]]
     build_model: Callable[[], tf.keras.Model]
-    build_loss: Callable[[], tf.keras.losses.Loss]
+    build_loss: Callable[[], Any]
     build_optimizer: Callable[[], tf.keras.optimizers.Optimizer]
-    build_metrics: Callable[[], list[tf.keras.metrics.Metric]] = no_metrics
+    build_metrics: Callable[[], Any] = nothing
+    build_weighted_metrics: Callable[[], Any] = nothing
+    loss_weights: Any = None
+    class_weight: Mapping[int, float] | None = None
+    build_callbacks: Callable[[], list[tf.keras.callbacks.Callback]] = nothing
     prepare: Callable[..., Part] | None = None
     data_source: str = ""
     notes: tuple[str, ...] = ()

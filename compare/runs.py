@@ -56,12 +56,18 @@ class Run:
         global_batch_size: examples per optimizer step, over all replicas; the last batch of an
             epoch may be shorter.
         epochs: the epochs to train, numbered from 1; a resumed run starts later.
+        weighted_metrics: the metrics that see sample and class weights, once ``build`` has been called.
+        class_weight: class to weight, for the training loss; None for none.
+        loss_weights: the weight of each output's loss, as ``compile`` takes it; None for none.
     """
 
     def __init__(self, task: Task, *, seed: int, epochs: range, sinks: Sequence[Sink] = ()) -> None:
         self.strategy = task.strategy
         self.global_batch_size = task.global_batch_size
         self.epochs = epochs
+        self.weighted_metrics: Any = []
+        self.class_weight = task.experiment.class_weight
+        self.loss_weights = task.experiment.loss_weights
         self._task, self._seed, self._sinks = task, seed, sinks
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
@@ -78,7 +84,7 @@ class Run:
         """The epoch under way."""
         return self._epoch
 
-    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, tf.keras.losses.Loss, list[Any]]:
+    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         """Build model, optimizer, loss and metrics under the strategy's scope.
 
         Every run with the same seed gets the same initial weights. The optimizer is built too, with
@@ -87,7 +93,8 @@ class Run:
         The process's random seeds (Python's, NumPy's and TensorFlow's) are set to the run's seed.
 
         Returns:
-            (model, optimizer, loss, metrics), the last a list.
+            (model, optimizer, loss, metrics), the last two as the experiment gives them: a loss and a
+            list of metrics, mostly.
         """
         experiment = self._task.experiment
         tf.keras.backend.clear_session()
@@ -97,7 +104,8 @@ class Run:
             self._give_inputs(model)
             optimizer = experiment.build_optimizer()
             loss = experiment.build_loss()
-            metrics = list(experiment.build_metrics())
+            metrics = experiment.build_metrics()
+            self.weighted_metrics = experiment.build_weighted_metrics()
             variables = [*model.trainable_weights, *model.non_trainable_weights]
             if not variables:
                 raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
@@ -111,6 +119,10 @@ class Run:
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._emit_fingerprint(INITIAL)
         return model, optimizer, loss, metrics
+
+    def build_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        """New callbacks, those of the experiment; ``fit`` is given them."""
+        return list(self._task.experiment.build_callbacks())
 
     def _give_inputs(self, model: tf.keras.Model) -> None:
         """Call a model that does not know its input yet on a symbolic one, which makes its weights."""

@@ -118,7 +118,7 @@ class ProbeRun(Run):
 
     # What a trainer sees.
 
-    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, tf.keras.losses.Loss, list[Any]]:
+    def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         model, optimizer, loss, metrics = super().build()
         trainable = list(model.trainable_variables)
         taken = {id(distributed(v)) for v in trainable}
