@@ -23,15 +23,18 @@ class Fingerprinter:
     Args:
         strategy: the strategy under which the variables were made.
         variables: a Keras model's variables.
+
+    Attributes:
+        copies: every replica's copy of every variable, ``[variable][replica]``.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
-        copies = [strategy.experimental_local_results(distributed(v)) for v in variables]
-        self.replicas = len(copies[0])
+        self.copies = [strategy.experimental_local_results(distributed(v)) for v in variables]
+        self.replicas = len(self.copies[0])
         self.variables = tuple(
             Variable(getattr(v, "path", v.name), tuple(v.shape), tf.as_dtype(v.dtype).name) for v in variables
         )
-        flat = [copy for per_replica in copies for copy in per_replica]
+        flat = [copy for per_replica in self.copies for copy in per_replica]
         # The concrete function spares the checks of a tf.function call, a third of its cost here.
         self._read = tf.function(lambda: [copy.read_value() for copy in flat]).get_concrete_function()
         # One generator per shape: equal shapes share the signs, and the memory.

@@ -101,6 +101,16 @@ Sink = Callable[[AnyRecord], None]
 """Whatever listens to a run: a writer, a progress bar, a probe."""
 
 
+Place = tuple[int, int]
+"""(epoch, step) of a fingerprint."""
+
+
+def in_time(place: Place) -> tuple[int, float]:
+    """A key that sorts places as they come: an epoch's end after its steps."""
+    epoch, step = place
+    return epoch, math.inf if step == EPOCH_END else step
+
+
 def step_dtype(variables: int, replicas: int) -> np.dtype[Any]:
     """The layout of one fingerprint on disk and in memory."""
     return np.dtype(
@@ -306,6 +316,10 @@ class Record:
     steps: np.ndarray
     logs: Mapping[int, Mapping[str, float]]
     stem: Path = field(repr=False)
+
+    def by_place(self) -> dict[Place, np.void]:
+        """The fingerprints by place; the last one counts where there are several."""
+        return {(int(row["epoch"]), int(row["step"])): row for row in self.steps}
 
     def weights(self, epoch: int) -> list[np.ndarray] | None:
         """The weights at the end of an epoch, or None when they were not kept.

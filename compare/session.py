@@ -19,17 +19,9 @@ from rich.console import Console
 from compare import cluster
 from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, Options
-from compare.records import MetricsFile, Recorder, read_json, read_metrics, read_records, write_json
-from compare.verdict import (
-    DIFFERENT,
-    EXIT_STATUS,
-    Comparison,
-    Failure,
-    as_json,
-    asynchronous,
-    compare_records,
-    not_comparable,
-)
+from compare.records import MetricsFile, Recorder, read_json, read_metrics, write_json
+from compare.terminal import TrainerProgress, say, style_of
+from compare.verdict import EXIT_STATUS, as_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +176,8 @@ def select_keras(options: Options) -> None:
 
 def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     select_keras(options)
-    from compare import facts, preflight
+    from compare import explain, facts, preflight
+    from compare.judging import judge
 
     trainers, experiment = _load(options, console)
     task = _prepare(options, experiment)
@@ -201,16 +194,16 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         if f.severity == preflight.CANNOT_RUN and not options.force
     ]
     write_json(folder / "run.json", content)
-    _say(console, content["title"], style="bold")
-    _say(
+    say(console, content["title"], style="bold")
+    say(
         console,
         f"{task.train.count:,} training and {task.validation.count:,} validation examples, "
         f"global batch {task.global_batch_size}, on {', '.join(content['strategy']['devices'])}",
     )
     for finding in findings:
-        _say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
+        say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
     if content["failures"]:
-        return judge(folder, console)
+        return Result(folder, judge(folder, console))
 
     raised = _train_all(trainers, options, task, folder, console, content["failures"])
     content["initial_weights_sha256"] = {
@@ -219,9 +212,10 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     content |= {"status": "finished", "finished": facts.now()}
     write_json(folder / "run.json", content)
     if options.strategy not in CLUSTERS:
-        content["check"] = _causes(folder, trainers, task, options, console)
+        content["check"] = explain.check_again(folder, trainers, task, options, console)
         write_json(folder / "run.json", content)
-    result = judge(folder, console)
+        explain.measure_noise(folder, trainers, task, options, console)
+    result = Result(folder, judge(folder, console))
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {folder}.")
         raise raised
@@ -253,7 +247,7 @@ def _train_all(
             traceback.print_exc()
             recorder.flush()
             failures.append({"side": name, "error": _one_line(error), "remedy": f"mend {name}, or compare without it"})
-            _say(console, f"{name} failed: {failures[-1]['error']}", style="red")
+            say(console, f"{name} failed: {failures[-1]['error']}", style="red")
             if wanted not in TRAINERS:
                 raised = raised or error
     if options.truth:
@@ -261,29 +255,6 @@ def _train_all(
 
         _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
     return raised
-
-
-def _causes(
-    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
-) -> dict[str, Any]:
-    """The short check of every candidate that trains or reports differently, by its name."""
-    from compare.check import Checker
-
-    different = [each.candidate for each in _comparisons(folder) if each.verdict == DIFFERENT and not each.against]
-    if not different:
-        return {}
-    _say(console, f"Looking for the cause (the short check of {' and '.join(different)}, some seconds) …")
-    (_, reference), *candidates = trainers
-    found: dict[str, Any] = {}
-    try:
-        checker = Checker(task.experiment, reference, task.strategy, seed=options.seed)
-        for name, trainer in candidates:
-            if name in different:
-                found[name] = checker.check(trainer).as_json()["comparisons"][0]
-    except Exception as error:  # the comparison stands without it
-        traceback.print_exc()
-        _say(console, f"The short check failed: {_one_line(error)}")
-    return found
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:
@@ -296,22 +267,22 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     anywhere = options.strategy == "mirrored" and options.replicas is None
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else options.replicas)
     strategy = None if anywhere else strategies.make(options.strategy, options.replicas)
-    _say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
     reports = []
     for name, trainer in candidates:
         report = check(experiment, trainer, reference=reference, strategy=strategy, seed=options.seed)
         comparison = dataclasses.replace(report.comparison, candidate=name)
         reports.append(dataclasses.replace(report, comparison=comparison))
         console.print()
-        _say(console, f"{report.verdict}: ", style=_style(report.verdict))
-        _say(console, f"{reports[-1]} ({report.seconds:.1f} s)")
+        say(console, f"{report.verdict}: ", style=style_of(report.verdict))
+        say(console, f"{reports[-1]} ({report.seconds:.1f} s)")
     verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()
     write_json(folder / "verdict.json", verdict)
     content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": facts.now()}
     write_json(folder / "run.json", content)
-    _say(console, str(folder / "verdict.json"))
+    say(console, str(folder / "verdict.json"))
     return Result(folder, verdict["verdict"])
 
 
@@ -321,7 +292,7 @@ def _load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]]
 
     trainers, experiment = load_trainers(options), load_experiment(options)
     for note in experiment.notes:
-        _say(console, f"Note: {note}", style="yellow")
+        say(console, f"Note: {note}", style="yellow")
     return trainers, experiment
 
 
@@ -353,7 +324,6 @@ def _train(
     name: str = "",
 ) -> None:
     from compare.runs import Run, TrainerError
-    from compare.terminal import TrainerProgress
 
     name = name or trainer.name
     epochs = range(1, options.epochs + 1)
@@ -366,89 +336,6 @@ def _train(
             f"trainer {name} returned without ending epoch {run.epoch} of {options.epochs}: call "
             "run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
-
-
-def judge(folder: Path, console: Console) -> Result:
-    """Verdict, plot and the last lines of output; from here on everything is made from the files alone."""
-    from compare.report import plots
-    from compare.report.text import causes, sentence, truth_sentence
-    from compare.terminal import epoch_table
-    from compare.truth import distances
-
-    content = read_json(folder / "run.json")
-    names: list[str] = content["trainers"]
-    records = {record.trainer: record for record in read_records(folder)}
-    comparisons = _comparisons(folder)
-    extra: dict[str, Any] = {"scope": "run"}
-    if "truth" in records and "truth" not in names:
-        trained = [records[name] for name in names if name in records]
-        extra["truth"] = distances(records["truth"], trained, comparisons)
-    verdict = as_json(names[0], comparisons, **extra)
-    for entry in verdict["comparisons"]:
-        _add_causes(entry, content.get("check", {}))
-    write_json(folder / "verdict.json", verdict)
-
-    shown = [records[name] for name in names if name in records]
-    files = ["metrics.csv", "verdict.json"]
-    if any(record.logs for record in shown):
-        plots.draw(folder)
-        files.insert(0, "comparison.png")
-        console.print(epoch_table(shown[0], shown[1:]))
-    for entry in verdict["comparisons"]:
-        console.print()
-        console.print(f"{entry['verdict']}: ", style=_style(entry["verdict"]), end="")
-        _say(console, sentence(entry, names[0]) + ".")
-        for line in causes(entry):
-            _say(console, line)
-    if "truth" in verdict:
-        _say(console, truth_sentence(verdict["truth"]) + ".")
-    for file in files:
-        if (folder / file).exists():
-            _say(console, str(folder / file))
-    return Result(folder, verdict["verdict"])
-
-
-def _comparisons(folder: Path) -> list[Comparison]:
-    """What the records in a run's folder say about each other."""
-    content = read_json(folder / "run.json")
-    names: list[str] = content["trainers"]
-    records = {record.trainer: record for record in read_records(folder)}
-    failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
-    reference, *candidates = names
-    comparisons = []
-    for candidate in candidates:
-        failure = failures.get("") or failures.get(reference) or failures.get(candidate)
-        if failure:
-            comparisons.append(not_comparable(candidate, failure))
-        else:
-            comparison = compare_records(records[reference], records[candidate])
-            racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
-            comparisons.append(asynchronous(comparison) if racing else comparison)
-    against = content["options"].get("against")
-    if against:
-        others = {record.trainer: record for record in read_records(Path(against))}
-        comparisons += [
-            compare_records(others[name], records[name], against) for name in names if name in records.keys() & others
-        ]
-    return comparisons
-
-
-def _add_causes(entry: dict[str, Any], checked: dict[str, Any]) -> None:
-    """Put what the short check found into an entry of ``verdict.json``'s comparisons."""
-    found = checked.get(entry["candidate"])
-    if found is None or entry.get("against"):
-        return
-    entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
-    if entry["reporting"]["verdict"] is None:  # weights differ; the check judged the numbers by the trainer's own
-        entry["reporting"]["verdict"] = found["reporting"]["verdict"]
-
-
-def _style(verdict: str) -> str:
-    return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
-
-
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def _one_line(error: BaseException) -> str:

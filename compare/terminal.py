@@ -10,6 +10,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from compare.records import AnyRecord, EpochRecord, Record, StepRecord, shortest
+from compare.verdict import EXIT_STATUS
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print text as it stands, however long and whatever brackets it has."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def style_of(verdict: str) -> str:
+    """How a verdict is shown."""
+    return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
 
 
 class TrainerProgress:

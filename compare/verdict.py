@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Record
+from compare.noise import FACTOR, Noise, measure
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_time
 
 IDENTICAL = "identical"
 ALIKE = "alike"
@@ -19,6 +20,10 @@ DIFFERENT = "different"
 
 FROM_BEST = (IDENTICAL, ALIKE, INCONCLUSIVE, NOT_COMPARABLE, DIFFERENT)
 EXIT_STATUS = {IDENTICAL: 0, ALIKE: 0, DIFFERENT: 1, INCONCLUSIVE: 3, NOT_COMPARABLE: 3}
+
+
+WITHIN_BATCH = 32
+"""Roundings that one batch's mean may add to those of the sum over batches; sums over a batch are taken pairwise."""
 
 
 def worst(verdicts: Sequence[str | None]) -> str:
@@ -48,6 +53,7 @@ class Training:
             (the Euclidean norm of the difference).
         reason: why there is no verdict, or a difference that is not one of weights after the same
             step; else empty.
+        noise: how the gap compares with what rounding does; None where that was not measured.
     """
 
     verdict: str
@@ -56,6 +62,7 @@ class Training:
     steps: int
     variables: tuple[tuple[str, float | None], ...] = ()
     reason: str = ""
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True)
@@ -125,17 +132,86 @@ def asynchronous(comparison: Comparison) -> Comparison:
     return replace(comparison, training=training)
 
 
+def noise_start(reference: Record, candidate: Record, training: Training) -> Place | None:
+    """Before which step the noise of twins has to begin, to be held against this difference.
+
+    None where no noise could explain it: weights that are equal, or that differed before the first
+    step, or steps that one side lacks.
+    """
+    first = training.first_difference
+    if training.verdict != DIFFERENT or training.reason or first is None or first.step == INITIAL:
+        return None
+    if first.step is not None:
+        return first.epoch, first.step
+    # Seen at the epoch's end only: after its last step, or somewhere in it if one side does not tell its steps.
+    steps = [
+        max((step for epoch, step in record.by_place() if epoch == first.epoch and step > INITIAL), default=1)
+        for record in (reference, candidate)
+    ]
+    return first.epoch, min(steps)
+
+
+def with_noise(
+    comparison: Comparison,
+    reference: Record,
+    candidate: Record,
+    twins: Sequence[Record],
+    anchor: Record | None = None,
+) -> Comparison:
+    """The same comparison, a difference of weights held against noise twins (see ``compare.noise``).
+
+    Args:
+        comparison: of the two records, bit for bit.
+        reference: one.
+        candidate: the other.
+        twins: of ``anchor``, with noise from ``noise_start`` on; without any nothing changes.
+        anchor: the run that the twins are twins of; the reference by default.
+    """
+    start = noise_start(reference, candidate, comparison.training)
+    if start is None or not twins:
+        return comparison
+    noise = measure(reference, candidate, twins, start, anchor)
+    training = replace(comparison.training, noise=noise)
+    if noise.explains:
+        training = replace(training, verdict=ALIKE)
+    elif not noise.reproduced:
+        name = (anchor or reference).trainer
+        reason = f"{name} does not give the same weights when it is run again, so that nothing can be held against it"
+        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
+    return replace(comparison, training=training)
+
+
+def within_rounding(reference: Record, candidate: Record) -> bool:
+    """Whether the reported numbers are no further apart than float32 sums of as many terms may be.
+
+    The relative error of a sum of n numbers of one sign, in any order, is at most (n - 1) units of
+    rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). Here n is
+    the number of batches, and some more for the sum over a batch.
+    """
+    if reference.logs.keys() != candidate.logs.keys():
+        return False
+    for epoch, ours in reference.logs.items():
+        theirs = candidate.logs[epoch]
+        terms = max(sum(place[0] == epoch for place in record.by_place()) for record in (reference, candidate))
+        bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
+        for name in ours.keys() | theirs.keys():
+            gap = absolute_gap(ours.get(name), theirs.get(name))
+            if gap is None or gap > bound * max(abs(ours[name]), abs(theirs[name])):
+                return False
+    return True
+
+
 def compare_training(reference: Record, candidate: Record) -> Training:
     """Compare all weights after every step that both runs took, and find the first that differ."""
     if not (moved(reference) or moved(candidate)):
         return Training(INCONCLUSIVE, None, None, 0, reason="neither side's training moved a single weight")
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
-    ours, theirs = _by_place(reference.steps), _by_place(candidate.steps)
+    ours, theirs = reference.by_place(), candidate.by_place()
     if not (_has_steps(ours) and _has_steps(theirs)):  # one side never says where its steps end
         ours, theirs = _epoch_ends(ours), _epoch_ends(theirs)
     steps = sum(step > INITIAL for _, step in ours.keys() & theirs.keys())
-    for place in sorted(ours.keys() | theirs.keys(), key=_in_time):
+    for place in sorted(ours.keys() | theirs.keys(), key=in_time):
         if place not in ours or place not in theirs:
             reason = _lack(candidate if place in ours else reference, place)
             return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, reason=reason)
@@ -206,24 +282,12 @@ def max_weight_gap(reference: Record, candidate: Record) -> float | None:
     return largest
 
 
-Place = tuple[int, int]
-
-
-def _by_place(steps: np.ndarray) -> dict[Place, np.void]:
-    return {(int(row["epoch"]), int(row["step"])): row for row in steps}
-
-
 def _has_steps(places: dict[Place, np.void]) -> bool:
     return any(step > INITIAL for _, step in places)
 
 
 def _epoch_ends(places: dict[Place, np.void]) -> dict[Place, np.void]:
     return {place: row for place, row in places.items() if place[1] in (INITIAL, EPOCH_END)}
-
-
-def _in_time(place: Place) -> tuple[int, float]:
-    epoch, step = place
-    return epoch, math.inf if step == EPOCH_END else step
 
 
 def _difference(place: Place) -> Difference:
@@ -285,6 +349,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             "steps_compared": training.steps,
             "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
             **({"reason": training.reason} if training.reason else {}),
+            **({"noise": _noise_json(training.noise)} if training.noise else {}),
         },
         "reporting": {
             "verdict": reporting.verdict,
@@ -292,4 +357,16 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         **({"failure": asdict(comparison.failure)} if comparison.failure else {}),
         "causes": [],
+    }
+
+
+def _noise_json(noise: Noise) -> dict[str, Any]:
+    epoch, step = noise.at
+    return {
+        "twins": noise.twins,
+        "factor": FACTOR,
+        "largest_ratio": noise.ratio if math.isfinite(noise.ratio) else None,
+        "variable": noise.variable,
+        "epoch": epoch,
+        "step": None if step == EPOCH_END else step,
     }

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from compare.noise import FACTOR
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -38,6 +39,9 @@ from compare.verdict import (
     Training,
     as_json,
     compare_records,
+    noise_start,
+    with_noise,
+    within_rounding,
     worst,
 )
 
@@ -404,3 +408,125 @@ def test_verdict_json_is_valid_json_whatever_blew_up(train: Train) -> None:
 def test_a_side_that_reports_no_numbers_is_judged_by_its_weights(train: Train, ours: Any, theirs: Any) -> None:
     comparison = compare_records(train("fit", logs=[ours, ours]), train(logs=[theirs, theirs]))
     assert (comparison.verdict, comparison.reporting.verdict) == ("identical", None)
+
+
+# Rounding
+
+
+def noisy(steps: Sequence[int], start: Place, amount: float) -> Mapping[Place, Edit]:
+    """Edits of a twin: something is added before every step from ``start`` on, in turn to and fro."""
+    places = [(epoch, step) for epoch, count in enumerate(steps, 1) for step in range(1, count + 1)]
+    return {
+        place: lambda copies, i=i: [edit(copies) for edit in (add(amount * (-1) ** i), add(amount, variable=1))]
+        for i, place in enumerate(place for place in places if place >= start)
+    }
+
+
+def held(train: Train, edits: Mapping[Place, Edit], twin: Mapping[Place, Edit] | None = None, **how: Any) -> Comparison:
+    reference, candidate = train("fit"), train(edits=edits, **how)
+    comparison = compare_records(reference, candidate)
+    start = noise_start(reference, candidate, comparison.training)
+    twins = [train("twin", edits=noisy((3, 3), start or (1, 1), 1e-3) if twin is None else twin)]
+    return with_noise(comparison, reference, candidate, twins)
+
+
+@pytest.mark.parametrize("place", [(1, 1), (1, 3), (2, 2)])
+def test_a_gap_no_larger_than_that_of_twins_is_rounding_and_a_larger_one_is_not(train: Train, place: Place) -> None:
+    within, beyond = held(train, {place: add(0.5e-3)}), held(train, {place: add(0.5)})
+    assert within.verdict == within.training.verdict == "alike"
+    assert within.training.noise is not None and 0.1 < within.training.noise.ratio <= 1
+    assert within.training.first_difference == Difference(*place), "still located"
+    assert beyond.verdict == beyond.training.verdict == "different"
+    assert beyond.training.noise is not None and beyond.training.noise.ratio > 100
+
+
+def test_how_far_counts_as_rounding_is_the_factor(train: Train) -> None:
+    def ratio_and_verdict(amount: float) -> tuple[float, str]:
+        training = held(train, {(1, 1): add(amount)}).training
+        assert training.noise is not None
+        return training.noise.ratio, training.verdict
+
+    for amount in 1e-3 * FACTOR * np.array([0.8, 0.99, 1.01, 1.2]):
+        ratio, verdict = ratio_and_verdict(float(amount))
+        assert ratio == pytest.approx(amount / 1e-3, rel=1e-3)
+        assert verdict == ("alike" if ratio <= FACTOR else "different")
+
+
+def test_each_variable_is_held_against_its_own_noise(train: Train) -> None:
+    quiet = {place: lambda copies: add(1e-6, variable=1)(copies) for place in [(1, 1)]}
+    loud = {place: lambda copies: [add(1.0)(copies), add(1e-6, variable=1)(copies)] for place in [(1, 1)]}
+    assert held(train, {(1, 1): add(1e-3, variable=1)}, loud).training.verdict == "different"
+    assert held(train, {(1, 1): add(1e-3)}, loud).training.verdict == "alike"
+    assert held(train, {(1, 1): add(1e-3)}, quiet).training.noise.ratio == math.inf, "the twins never move it"  # type: ignore[union-attr]
+
+
+def test_noise_before_the_parting_is_no_excuse(train: Train) -> None:
+    """Twins are twins until the runs part: noise that had grown until then would hide what happens there."""
+    comparison = held(train, {(2, 3): add(1.0)}, noisy((3, 3), (1, 1), 10.0))
+    assert comparison.verdict == "inconclusive"
+    assert "fit does not give the same weights" in comparison.training.reason
+
+
+def test_a_gap_that_opens_later_than_the_first_is_found_too(train: Train) -> None:
+    training = held(train, {(1, 1): add(0.5e-3), (2, 2): add(5.0)}).training
+    assert training.verdict == "different"
+    assert training.noise is not None and training.noise.at == (2, 2)
+
+
+def test_a_gap_that_closes_again_is_not_forgotten(train: Train) -> None:
+    training = held(train, {(1, 1): add(5.0), (1, 2): add(-5.0)}).training
+    assert training.verdict == "different"
+
+
+def test_weights_that_are_no_number_on_one_side_are_no_rounding(train: Train) -> None:
+    assert held(train, {(2, 1): add(math.nan)}).verdict == "different"
+    assert held(train, {(2, 1): add(math.inf)}).verdict == "different"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"edits": {(1, INITIAL): add(1e-9 + 1)}}, {"steps": (3, 2)}, {"steps": (3, 4)}, {"steps": (3,)}],
+)
+def test_what_no_noise_can_explain_stays_different(train: Train, how: Any) -> None:
+    reference, candidate = train("fit"), train(**how)
+    comparison = compare_records(reference, candidate)
+    assert noise_start(reference, candidate, comparison.training) is None
+    assert with_noise(comparison, reference, candidate, [train("twin", edits=noisy((3, 3), (1, 1), 1e9))]) == comparison
+    assert comparison.verdict == "different"
+
+
+def test_noise_starts_where_the_two_part(train: Train) -> None:
+    def start(reference: Record, candidate: Record) -> Place | None:
+        return noise_start(reference, candidate, compare_records(reference, candidate).training)
+
+    fit = train("fit")
+    assert start(fit, train()) is None
+    assert start(fit, train(edits={(2, 2): add(1)})) == (2, 2)
+    assert start(fit, train(edits={(2, EPOCH_END): add(1)})) == (2, 3), "after the epoch's last step"
+    silent = train("silent", said=False, edits={(2, 2): add(1)})
+    assert start(fit, silent) == (2, 1), "nobody can tell where in the epoch"
+    assert start(train("fit", said=False), silent) == (2, 1)
+
+
+def test_the_verdict_file_tells_of_the_noise(train: Train) -> None:
+    training = as_json("fit", [held(train, {(1, 2): add(0.5e-3)})])["comparisons"][0]["training"]
+    assert training["noise"].keys() == {"twins", "factor", "largest_ratio", "variable", "epoch", "step"}
+    assert (training["noise"]["twins"], training["noise"]["factor"]) == (1, FACTOR)
+    json.dumps(training, allow_nan=False)
+    never = held(train, {(1, 1): add(1e-3)}, {(1, 1): add(1.0, variable=1)})
+    assert as_json("fit", [never])["comparisons"][0]["training"]["noise"]["largest_ratio"] is None
+
+
+@pytest.mark.parametrize(("off", "explained"), [(0, True), (1, True), (30, True), (50, False), (2**17, False)])
+def test_numbers_that_are_some_units_in_the_last_place_apart_may_be_rounding(
+    train: Train, off: int, explained: bool
+) -> None:
+    theirs = {"loss": 0.5 + off * 2.0**-24, "accuracy": 0.75}
+    assert within_rounding(train("fit"), train(logs=[LOGS, theirs])) == explained
+    assert within_rounding(train("fit", logs=[LOGS, theirs]), train()) == explained
+
+
+@pytest.mark.parametrize("theirs", [{"loss": 0.5}, {**LOGS, "other": 1.0}, {**LOGS, "loss": math.nan}])
+def test_a_number_that_one_side_lacks_is_no_rounding(train: Train, theirs: Mapping[str, float]) -> None:
+    assert not within_rounding(train("fit"), train(logs=[LOGS, theirs]))
+    assert not within_rounding(train("fit", logs=[LOGS, theirs]), train())

@@ -35,12 +35,25 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
             f"{_when(training['steps_compared'])}, and {numbers}"
         )
+    if training["verdict"] == "alike" and comparison["reporting"]["verdict"] != "different":
+        return f"{candidate} trains like {reference}, up to rounding: {_parting(training)}{_noise(training)}"
     if training["verdict"] == "different":
-        return f"{candidate} does not train like {reference}: {_parting(training)}"
+        return f"{candidate} does not train like {reference}: {_parting(training)}{_noise(training)}"
+    if training["verdict"] == "identical" and comparison["reporting"]["verdict"] == "alike":
+        return (
+            f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
+            f"{_when(training['steps_compared'])}; the reported numbers differ by no more than rounding: "
+            f"{_metrics(comparison['reporting']['metrics'])}"
+        )
     if training["verdict"] == "identical":
         return (
             f"{candidate} trains exactly like {reference}, but reports other numbers: "
             f"{_metrics(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
+        )
+    if training["verdict"] == "alike":
+        return (
+            f"{candidate} trains like {reference}, up to rounding, but reports other numbers than its weights give: "
+            f"{_parting(training)}{_noise(training)}"
         )
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
 
@@ -105,6 +118,25 @@ def _parting(training: dict[str, Any]) -> str:
     if gap == 0:  # the difference is in other replicas, or it vanished again
         return f"{text}, though at the ends of epochs those of the first replica are equal"
     return f"{text}; at the ends of epochs, weights are up to {gap:.1e} apart"
+
+
+def _noise(training: Mapping[str, Any]) -> str:
+    """What noise twins say of a gap, where there are any."""
+    noise = training.get("noise")
+    if noise is None:
+        return ""
+    if noise["largest_ratio"] is None:
+        return f"; rounding alone, measured by {noise['twins']} noise twins, does not move {noise['variable']} at all"
+    where = f"at the end of epoch {noise['epoch']}"
+    if noise["step"] is not None:
+        where = f"at step {noise['step']:,} of epoch {noise['epoch']}"
+    beyond = noise["largest_ratio"] > noise["factor"]
+    times = f"{noise['largest_ratio']:.2g} times"
+    by = f"{noise['twins']} noise twins; {where}"
+    return (
+        f"; the gap is {times if beyond else f'at most {times}'} what rounding alone makes of it ({by}), "
+        f"{'where' if beyond else 'and'} up to {noise['factor']:g} times counts as rounding"
+    )
 
 
 def _metrics(metrics: dict[str, Any]) -> str:

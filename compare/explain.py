@@ -1,0 +1,104 @@
+"""What is run when a comparison is not identical: the short check, which names causes, and noise twins."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from compare import noise
+from compare.check import Checker
+from compare.judging import Pair, pairs
+from compare.loading import describe
+from compare.options import Options
+from compare.records import MetricsFile, Place, Recorder, Sink, read_records
+from compare.runs import Task
+from compare.terminal import TrainerProgress, say
+from compare.trainers.base import Trainer
+from compare.twins import TwinRun
+from compare.verdict import DIFFERENT
+
+TWINS = 3
+"""How many twins the step at which two runs part is held against."""
+MORE_TWINS = 8
+"""How many at most, where the first do not explain it: rounding may cross a kink that they did not."""
+HOPELESS = 100.0
+"""A gap that exceeds what counts as rounding by this factor needs no more twins."""
+
+
+def check_again(
+    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+) -> dict[str, Any]:
+    """The short check of every candidate that is not identical, by its name: entries of ``comparisons``."""
+    different = [pair.candidate.trainer for pair in _not_identical(folder) if not pair.exactly.against]
+    if not different:
+        return {}
+    say(console, f"Looking for the cause (the short check of {' and '.join(different)}, some seconds) …")
+    (_, reference), *candidates = trainers
+    found: dict[str, Any] = {}
+    try:
+        checker = Checker(task.experiment, reference, task.strategy, seed=options.seed)
+        for name, trainer in candidates:
+            if name in different:
+                found[name] = checker.check(trainer).as_json()["comparisons"][0]
+    except Exception as error:  # the comparison stands without it
+        traceback.print_exc()
+        say(console, f"The short check failed: {describe(error)}")
+    return found
+
+
+def measure_noise(
+    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+) -> None:
+    """Train noise twins for every difference of weights that rounding might explain."""
+    for pair in _not_identical(folder):
+        start = pair.noise_start
+        if start is None:
+            continue
+        name = pair.anchor.trainer
+        say(
+            console,
+            f"{pair.candidate.trainer} is not identical. How far does rounding alone drive {name}? It is "
+            "trained again, all its weights moved by one unit in the last place before every step from there on …",
+        )
+        try:
+            _train_twins(pair, start, dict(trainers)[name], folder, task, options, console)
+        except Exception as error:  # the comparison stands without them
+            traceback.print_exc()
+            say(console, f"The noise twins failed: {describe(error)}")
+
+
+def _not_identical(folder: Path) -> list[Pair]:
+    return [pair for pair in pairs(folder) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT]
+
+
+def _train_twins(
+    pair: Pair, start: Place, trainer: Trainer, folder: Path, task: Task, options: Options, console: Console
+) -> None:
+    """Some twins up to the end of the epoch in which the two part, then, if they explain it so far, one over all."""
+    where = pair.twins(folder)
+    where.mkdir(parents=True)
+    metrics = MetricsFile(where / "metrics.csv")
+    count = 0
+
+    def measured(epochs: int) -> noise.Noise:
+        nonlocal count
+        count += 1
+        shown = f"{pair.anchor.trainer}, noise twin {count}"
+        numbers = range(1, epochs + 1)
+        with TrainerProgress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as progress:
+            sinks: list[Sink] = [Recorder(where, metrics, f"twin-{count}", options.seed), progress]
+            trainer.train(TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, sinks=sinks))
+        return noise.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
+
+    first_epoch, _ = start
+    for epochs in sorted({first_epoch, options.epochs}):
+        least = count + (TWINS if epochs == first_epoch else 1)
+        found = measured(epochs)
+        while count < least or (not found.explains and found.ratio < HOPELESS * noise.FACTOR and count < MORE_TWINS):
+            found = measured(epochs)
+        if not found.explains:
+            return

@@ -1,0 +1,143 @@
+"""From a run's files to its verdict, its plot and its last lines of output; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+
+from compare.records import Place, Record, read_json, read_records, write_json
+from compare.report import plots
+from compare.report.text import causes, sentence, truth_sentence
+from compare.terminal import epoch_table, say, style_of
+from compare.truth import distances
+from compare.verdict import (
+    ALIKE,
+    DIFFERENT,
+    Comparison,
+    Failure,
+    as_json,
+    asynchronous,
+    compare_records,
+    noise_start,
+    not_comparable,
+    with_noise,
+    within_rounding,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two records, and how they compare bit for bit.
+
+    Attributes:
+        reference: one record.
+        candidate: the one held against it.
+        anchor: the one of the two that was trained in this run, and whose noise twins can be.
+        exactly: the comparison bit for bit.
+        checked: what the short check found, as an entry of ``verdict.json``'s comparisons; empty without one.
+    """
+
+    reference: Record
+    candidate: Record
+    anchor: Record
+    exactly: Comparison
+    checked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def noise_start(self) -> Place | None:
+        """From where on noise twins may explain the difference; None where they cannot.
+
+        What the short check found different is so, though noise may hide it in the weights.
+        """
+        if self.checked and self.checked["training"]["verdict"] == DIFFERENT:
+            return None
+        return noise_start(self.reference, self.candidate, self.exactly.training)
+
+    def twins(self, folder: Path) -> Path:
+        """Where the twins' records are, or will be."""
+        name = quote(self.candidate.trainer, safe="")
+        return folder / "twins" / (f"{name} against" if self.exactly.against else name)
+
+    def compared(self, folder: Path) -> Comparison:
+        """The comparison, held against the twins if there are any, and with the check's view of the numbers."""
+        comparison = self.exactly
+        if self.noise_start is not None and self.twins(folder).exists():
+            twins = read_records(self.twins(folder))
+            comparison = with_noise(comparison, self.reference, self.candidate, twins, self.anchor)
+        reporting, by_its_weights = comparison.reporting, None
+        if self.checked:
+            by_its_weights = self.checked["reporting"]["verdict"]
+        if reporting.verdict is None:  # weights differ; the check judged the numbers by the trainer's own
+            reporting = replace(reporting, verdict=by_its_weights)
+        elif reporting.verdict == DIFFERENT != by_its_weights and within_rounding(self.reference, self.candidate):
+            reporting = replace(reporting, verdict=ALIKE)
+        return replace(comparison, reporting=reporting)
+
+
+def pairs(folder: Path) -> list[Pair | Comparison]:
+    """What there is to compare in a run's folder; where a side failed, the comparison already."""
+    content = read_json(folder / "run.json")
+    names: list[str] = content["trainers"]
+    records = {record.trainer: record for record in read_records(folder)}
+    failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
+    racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
+    reference, *candidates = names
+    found: list[Pair | Comparison] = []
+    for name in candidates:
+        failure = failures.get("") or failures.get(reference) or failures.get(name)
+        if failure:
+            found.append(not_comparable(name, failure))
+            continue
+        comparison = compare_records(records[reference], records[name])
+        exactly = asynchronous(comparison) if racing else comparison
+        checked = content.get("check", {}).get(name, {})
+        found.append(Pair(records[reference], records[name], records[reference], exactly, checked))
+    against = content["options"].get("against")
+    others = {record.trainer: record for record in read_records(Path(against))} if against else {}
+    for name in names:
+        if name in records.keys() & others:
+            exactly = compare_records(others[name], records[name], against)
+            found.append(Pair(others[name], records[name], records[name], exactly))
+    return found
+
+
+def judge(folder: Path, console: Console) -> str:
+    """Write ``verdict.json`` and the plot, print the last lines, and give the verdict."""
+    content = read_json(folder / "run.json")
+    names: list[str] = content["trainers"]
+    records = {record.trainer: record for record in read_records(folder)}
+    comparisons = [pair.compared(folder) if isinstance(pair, Pair) else pair for pair in pairs(folder)]
+    extra: dict[str, Any] = {"scope": "run"}
+    if "truth" in records and "truth" not in names:
+        trained = [records[name] for name in names if name in records]
+        extra["truth"] = distances(records["truth"], trained, comparisons)
+    verdict = as_json(names[0], comparisons, **extra)
+    for entry in verdict["comparisons"]:
+        found = content.get("check", {}).get(entry["candidate"])
+        if found and not entry.get("against"):
+            entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
+    write_json(folder / "verdict.json", verdict)
+
+    shown = [records[name] for name in names if name in records]
+    files = ["metrics.csv", "verdict.json"]
+    if any(record.logs for record in shown):
+        plots.draw(folder)
+        files.insert(0, "comparison.png")
+        console.print(epoch_table(shown[0], shown[1:]))
+    for entry in verdict["comparisons"]:
+        console.print()
+        console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")
+        say(console, sentence(entry, names[0]) + ".")
+        for line in causes(entry):
+            say(console, line)
+    if "truth" in verdict:
+        say(console, truth_sentence(verdict["truth"]) + ".")
+    for file in files:
+        if (folder / file).exists():
+            say(console, str(folder / file))
+    return str(verdict["verdict"])

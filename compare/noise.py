@@ -1,0 +1,98 @@
+"""How far rounding alone drives a model: the envelope of its noise twins; plain data, no TensorFlow.
+
+A noise twin is the reference again, bit for bit, until the step at which the candidate parts from it;
+from there on all of its weights are moved by one unit in the last place before every step (see
+``compare.twins``). What twins and reference are apart, step by step, is what rounding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compare.records import INITIAL, Place, Record, in_time
+
+FACTOR = 30.0
+"""How many times the twins' largest gap a candidate's may be and still count as rounding."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A candidate's gap held against the twins'.
+
+    Attributes:
+        twins: how many twins there are.
+        start: the place (epoch, step) of the first step with noise.
+        ratio: the largest gap of any variable at any step, in units of the twins' largest so far;
+            infinite where twins do not move at all.
+        at: the place of that step.
+        variable: the name of that variable.
+        reproduced: whether the twins equalled the reference until ``start``, as they must.
+    """
+
+    twins: int
+    start: Place
+    ratio: float
+    at: Place
+    variable: str
+    reproduced: bool = True
+
+    @property
+    def explains(self) -> bool:
+        """Whether rounding alone explains the candidate's gap."""
+        return self.reproduced and self.ratio <= FACTOR
+
+
+def measure(
+    reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record | None = None
+) -> Noise:
+    """Hold the gap between two records against that of twins.
+
+    Gaps are estimated per variable from the projections. Both sides count with the largest gap so
+    far, since a gap that noise has opened may close again by chance.
+
+    Args:
+        reference: one side.
+        candidate: the other.
+        twins: of ``anchor``, with noise from ``start`` on; at least one.
+        start: place of the first step that differs between the two.
+        anchor: the run that the twins are twins of; the reference by default.
+    """
+    anchor = reference if anchor is None else anchor
+    ours, theirs, base = reference.by_place(), candidate.by_place(), anchor.by_place()
+    places = sorted((ours.keys() & theirs.keys() & base.keys()) - {(1, INITIAL)}, key=in_time)
+    places = [place for place in places if in_time(place) >= in_time(start)]
+    seen = largest = np.zeros(len(reference.variables))
+    worst, at, which = 0.0, start, 0
+    copies = [twin.by_place() for twin in twins]
+    for place in places:
+        gap = _gap(ours[place], theirs[place])
+        if np.isnan(gap).all():
+            break  # neither has numbers any more
+        seen = np.fmax(seen, gap)
+        for copy in copies:
+            if place in copy:
+                largest = np.maximum(largest, np.nan_to_num(_gap(base[place], copy[place]), nan=np.inf))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(seen > 0, seen / largest, 0.0)
+        ratios[np.isnan(ratios)] = 0.0  # both infinite
+        if ratios.max(initial=0.0) > worst:
+            which = int(ratios.argmax())
+            worst, at = float(ratios[which]), place
+    reproduced = all(_equal_until(base, copy, start) for copy in copies)
+    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced)
+
+
+def _gap(a: np.void, b: np.void) -> np.ndarray:
+    """float64 ``[variables]``: an estimate of the Euclidean norm; NaN if both sides are no number, else infinity."""
+    mine, yours = np.isfinite(a["projections"]).all(axis=1), np.isfinite(b["projections"]).all(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = np.sqrt(np.mean((a["projections"] - b["projections"]) ** 2, axis=1))
+    return np.where(mine & yours, gap, np.where(mine | yours, np.inf, np.nan))
+
+
+def _equal_until(base: dict[Place, np.void], copy: dict[Place, np.void], start: Place) -> bool:
+    before = [place for place in base.keys() & copy.keys() if in_time(place) < in_time(start)]
+    return all(np.array_equal(base[place]["hashes"], copy[place]["hashes"]) for place in before if place[1] != INITIAL)

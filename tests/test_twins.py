@@ -1,0 +1,112 @@
+"""Noise twins: the reference itself until the noise begins, and one unit in the last place from there on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:To make it possible to preserve tf.data options:UserWarning",
+    "ignore:.*Using MirroredStrategy eagerly has significant overhead.*",
+)
+
+REPLICAS = 2
+
+
+@pytest.fixture(scope="module")
+def task(tensorflow: Any) -> Any:
+    import tasks
+
+    from compare import pipeline, strategies
+    from compare.runs import Task
+
+    experiment = tasks.experiment(batch_norm=True)
+    return Task(experiment, *pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
+
+
+def steps(task: Any, start: Any = None, twin: int = 1) -> dict[tuple[int, int], np.ndarray]:
+    """The hashes of fit's weights by place; of a twin's with noise from ``start`` on."""
+    from compare.records import StepRecord
+    from compare.runs import Run
+    from compare.trainers.keras_fit import KerasFit
+    from compare.twins import TwinRun
+
+    found: dict[tuple[int, int], np.ndarray] = {}
+
+    def sink(record: Any) -> None:
+        if isinstance(record, StepRecord):
+            found[record.epoch, record.step] = record.hashes
+
+    common: dict[str, Any] = {"seed": 3, "epochs": range(1, 3), "sinks": [sink]}
+    KerasFit().train(Run(task, **common) if start is None else TwinRun(task, start=start, twin=twin, **common))
+    return found
+
+
+@pytest.mark.parametrize("start", [(1, 1), (1, 3), (2, 1), (2, 5)])
+def test_a_twin_equals_the_reference_until_its_noise_begins(task: Any, start: tuple[int, int]) -> None:
+    from compare.records import EPOCH_END, INITIAL, in_time
+
+    reference, twin, another = steps(task), steps(task, start), steps(task, start, twin=2)
+    assert reference.keys() == twin.keys()
+    for place in reference:
+        if place[1] in (INITIAL, EPOCH_END):
+            continue
+        same = np.array_equal(reference[place], twin[place])
+        assert same == (in_time(place) < in_time(start)), place
+    trained = twin[2, EPOCH_END][:4]
+    assert (trained == trained[:, :1]).all(), "replicas are moved the same way"
+    assert not np.array_equal(twin[2, 5], another[2, 5]), "each twin has noise of its own"
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
+def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None:
+    import ml_dtypes  # TensorFlow's own, for bfloat16
+    import tensorflow as tf
+
+    from compare.twins import _mover
+
+    dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+    values = np.array([1.0, -1.0, 3.14, -2e-3, 1e4, 0.0, np.inf, np.nan] * 8).astype(dtype)
+    copies = [[tf.Variable(values), tf.Variable(values)], [tf.Variable([5, 7])]]
+    _mover(copies, twin=1)(tf.constant(1))
+    one, other = (copy.numpy() for copy in copies[0])
+    bits = np.dtype(f"int{8 * dtype.itemsize}")
+    moved = one.view(bits).astype(int) - values.view(bits).astype(int)
+    still = ~(np.isfinite(values.astype(float)) & (values != 0))
+    assert (moved[still] == 0).all() and set(moved[~still]) == {-1, 1}
+    np.testing.assert_array_equal(one.view(bits), other.view(bits))
+    assert copies[1][0].numpy().tolist() == [5, 7], "whole numbers stay"
+    _mover(copies, twin=1)(tf.constant(2))
+    again = copies[0][0].numpy().view(bits).astype(int) - values.view(bits).astype(int)
+    assert set(again[~still]) == {-2, 0, 2}
+
+
+def test_a_loop_that_only_rounds_differently_is_alike_and_a_wrong_one_is_not(task: Any, tmp_path: Any) -> None:
+    import planted
+    import tasks
+
+    import compare
+
+    experiment = tasks.experiment(batch_norm=True)
+
+    def run(trainer: Any) -> Any:
+        options: dict[str, Any] = {"replicas": REPLICAS, "epochs": 2, "batch_size": 8, "quiet": True}
+        return compare.run(experiment, trainers=("fit", trainer), reports=tmp_path, **options)
+
+    right = run(planted.Eager())
+    assert (right.verdict, right.exit_status) == ("alike", 0)
+    (comparison,) = right.details["comparisons"]
+    assert comparison["training"]["verdict"] == comparison["reporting"]["verdict"] == "alike"
+    assert 0 < comparison["training"]["noise"]["largest_ratio"] < 30
+    assert 0 < comparison["training"]["max_weight_gap"] < 1e-4
+    assert comparison["training"]["noise"]["twins"] == 4
+    assert comparison["causes"] == []
+    assert sorted(path.name for path in (right.path / "twins").iterdir()) == ["planted"]
+    assert "twin" not in (right.path / "metrics.csv").read_text()
+
+    wrong = run(planted.Summed())
+    assert (wrong.verdict, wrong.exit_status) == ("different", 1)
+    assert [cause["id"] for cause in wrong.details["comparisons"][0]["causes"]] == ["loss-summed"]
+    assert not (wrong.path / "twins").exists(), "the cause is known"
