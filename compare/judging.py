@@ -128,7 +128,7 @@ def judge(folder: Path, console: Console) -> str:
     if any(record.logs for record in shown):
         plots.draw(folder)
         files.insert(0, "comparison.png")
-        console.print(epoch_table(shown[0], shown[1:]))
+        console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
     for entry in verdict["comparisons"]:
         console.print()
         console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")

@@ -193,7 +193,8 @@ class Checker:
 
         reporting = comparison.reporting
         printed = Judgement()
-        if reporting.verdict != IDENTICAL:
+        silent = not (any(self.reference.logs.values()) and any(candidate.logs.values()))
+        if reporting.verdict != IDENTICAL and not silent:
             printed = judge_reporting(case, ours.recipe)
             other = judge_reporting(base, theirs.recipe)
             findings += _findings(REPORTING, printed, other, self.reference.name, candidate.name)
