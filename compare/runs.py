@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.errors import RequestError
-from compare.experiment import Experiment
+from compare.experiment import Experiment, nothing
 from compare.fingerprints import Fingerprinter
 from compare.pipeline import Examples, regular_bounds, shuffled
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
@@ -69,6 +69,7 @@ class Run:
         self.class_weight = task.experiment.class_weight
         self.loss_weights = task.experiment.loss_weights
         self._task, self._seed, self._sinks = task, seed, sinks
+        self._model: tf.keras.Model | None = None
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
         self._called_while_tracing = False
@@ -76,8 +77,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every epoch has been reported."""
-        return self._epoch > self.epochs[-1]
+        """Whether every epoch has been reported, or training ended early because a callback stopped it."""
+        if self._epoch > self.epochs[-1]:
+            return True
+        has_callbacks = self._task.experiment.build_callbacks is not nothing
+        stopped = has_callbacks or getattr(self._model, "stop_training", False)
+        return self._epoch > self.epochs[0] and stopped
 
     @property
     def epoch(self) -> int:
@@ -90,6 +95,9 @@ class Run:
         Every run with the same seed gets the same initial weights. The optimizer is built too, with
         its slots: made inside a replica they fail under Keras 3, or differ between replicas.
 
+        A model of policy mixed_float16 gets an optimizer that scales the loss, as ``compile`` makes it;
+        the global dtype policy is afterwards what it was before.
+
         The process's random seeds (Python's, NumPy's and TensorFlow's) are set to the run's seed.
 
         Returns:
@@ -99,22 +107,31 @@ class Run:
         experiment = self._task.experiment
         tf.keras.backend.clear_session()
         tf.keras.utils.set_random_seed(self._seed)
-        with self.strategy.scope():
-            model = experiment.build_model()
-            self._give_inputs(model)
-            optimizer = experiment.build_optimizer()
-            loss = experiment.build_loss()
-            metrics = experiment.build_metrics()
-            self.weighted_metrics = experiment.build_weighted_metrics()
-            variables = [*model.trainable_weights, *model.non_trainable_weights]
-            if not variables:
-                raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
-            initial = self._task.initial_weights.setdefault(
-                self._seed, [np.array(variable.numpy()) for variable in variables]
-            )
-            for variable, value in zip(variables, initial, strict=True):
-                variable.assign(value)
-            optimizer.build(model.trainable_variables)
+        policy = tf.keras.mixed_precision.global_policy()
+        try:
+            with self.strategy.scope():
+                model = experiment.build_model()
+                self._give_inputs(model)
+                optimizer = experiment.build_optimizer()
+                loss = experiment.build_loss()
+                metrics = experiment.build_metrics()
+                self.weighted_metrics = experiment.build_weighted_metrics()
+                variables = [*model.trainable_weights, *model.non_trainable_weights]
+                if not variables:
+                    raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
+                initial = self._task.initial_weights.setdefault(
+                    self._seed, [np.array(variable.numpy()) for variable in variables]
+                )
+                for variable, value in zip(variables, initial, strict=True):
+                    variable.assign(value)
+                scaling = tf.keras.mixed_precision.LossScaleOptimizer
+                if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, scaling):
+                    optimizer = scaling(optimizer)  # as compile does, which leaves one that scales alone
+                optimizer.build(model.trainable_variables)
+        finally:
+            # A policy that build_model set for its layers is theirs; the next model begins without it.
+            tf.keras.mixed_precision.set_global_policy(policy)
+        self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._emit_fingerprint(INITIAL)
@@ -198,6 +215,13 @@ class Run:
         )
         self._epoch, self._step = epoch + 1, 0
         self._began = time.perf_counter()
+
+    def close(self) -> None:
+        """Take down what training did to the weights after its last epoch (restored the best ones, say)."""
+        if self._fingerprint is not None and self._epoch > self.epochs[0]:
+            self._epoch -= 1
+            self._emit_fingerprint(EPOCH_END)
+            self._epoch += 1
 
     def _emit_fingerprint(self, step: int) -> None:
         if self._fingerprint is None:

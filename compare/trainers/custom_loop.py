@@ -7,14 +7,16 @@ naive loops go wrong a comment says how. To try a variant, subclass ``CustomLoop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from compare.runs import Run
+from compare.trainers import losses, precision
+from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
-
-KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has none
+from compare.trainers.outputs import Outputs
 
 
 class CustomLoop:
@@ -24,7 +26,9 @@ class CustomLoop:
         strategy: the run's strategy.
         model, optimizer, loss: as the run built them, in the strategy's scope.
         metrics: the experiment's metrics; they serve training and, reset, validation.
+        outputs: which loss and metrics belong to which output; most models have one only.
         loss_metric: the mean loss over the examples seen so far.
+        class_weight: class to weight, for the training loss; None for none.
     """
 
     name = "loop"
@@ -32,22 +36,32 @@ class CustomLoop:
     strategy: tf.distribute.Strategy
     model: tf.keras.Model
     optimizer: tf.keras.optimizers.Optimizer
-    loss: tf.keras.losses.Loss
-    metrics: list[tf.keras.metrics.Metric]
+    loss: Any
+    metrics: Any
+    outputs: Outputs
     loss_metric: tf.keras.metrics.Metric
+    class_weight: Mapping[int, float] | None
 
     def train(self, run: Run) -> None:
         self.strategy = run.strategy
         self.model, self.optimizer, self.loss, self.metrics = run.build()
+        self.class_weight = run.class_weight
+        validation = self.strategy.experimental_distribute_dataset(run.validation_dataset())
+        training = self.strategy.experimental_distribute_dataset(run.train_dataset(run.epochs[0]))
         with self.strategy.scope():
             # Whatever owns variables is made in scope, metrics too: otherwise each replica's
             # variables drift apart, or the numbers come from one replica only.
             self.loss_metric = tf.keras.metrics.Mean(name="loss")
+            self.outputs = Outputs(
+                self.model,
+                run.train_dataset(run.epochs[0]).element_spec[0],
+                loss=self.loss,
+                loss_weights=run.loss_weights,
+                metrics=self.metrics,
+                weighted_metrics=run.weighted_metrics,
+            )
         if isinstance(self.strategy, tf.distribute.ParameterServerStrategy):
             return train_with_coordinator(self, run)
-
-        validation = self.strategy.experimental_distribute_dataset(run.validation_dataset())
-        training = self.strategy.experimental_distribute_dataset(run.train_dataset(run.epochs[0]))
 
         # The signature leaves the batch size open. Without it the functions are traced anew for the
         # short last batch, and with a static shape batch normalization rounds differently from fit.
@@ -59,27 +73,49 @@ class CustomLoop:
         def test_on_batch(batch: Any) -> None:
             self.strategy.run(self.test_step, args=(batch,))
 
+        callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
+        callbacks.on_train_begin({})
         for epoch in run.epochs:
+            callbacks.on_epoch_begin(epoch - 1, {})  # Keras counts epochs from 0
             # Asked for anew in every epoch: a data set that is distributed once and iterated again
             # gives the same order again, unless it reshuffles itself.
             training = self.strategy.experimental_distribute_dataset(run.train_dataset(epoch))
-            for batch in training:
+            for step, batch in enumerate(training):
+                callbacks.on_train_batch_begin(step, {})
                 train_on_batch(batch)
+                callbacks.on_train_batch_end(step, callbacks.logs_so_far())
                 run.end_step()
+                if self.model.stop_training:
+                    break
             logs = self.results()
 
-            for batch in validation:
+            callbacks.on_test_begin({})
+            for step, batch in enumerate(validation):
+                callbacks.on_test_batch_begin(step, {})
                 test_on_batch(batch)
-            logs |= {f"val_{name}": value for name, value in self.results().items()}
+                callbacks.on_test_batch_end(step, callbacks.logs_so_far())
+            validation_logs = self.results()
+            callbacks.on_test_end(validation_logs)
+
+            logs |= {f"val_{name}": value for name, value in validation_logs.items()}
+            callbacks.on_epoch_end(epoch - 1, logs)
             run.end_epoch(epoch, logs)
+            if self.model.stop_training:
+                break
+        # An optimizer that keeps a moving average of the weights puts it in their place at the end.
+        self.optimizer.finalize_variable_values(self.model.trainable_variables)
+        callbacks.on_train_end(logs)
 
     def train_step(self, batch: Any) -> None:
         """One optimizer step on one replica's part of a batch.
 
         Args:
-            batch: (x, y) or (x, y, sample_weight), tensors of this replica's ``[examples, ...]``.
+            batch: (x, y) or (x, y, sample_weight), tensors of this replica's ``[examples, ...]``, or
+                tuples or dicts of them.
         """
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        # A class's weight is that of each of its examples: in training only, as with fit.
+        sample_weight = losses.with_class_weight(self.class_weight, y, sample_weight)
         with tf.GradientTape() as tape:
             # training=True switches dropout on, and batch normalization to the batch's statistics.
             predictions = self.model(x, training=True)
@@ -87,10 +123,12 @@ class CustomLoop:
             # apply_gradients sums the gradients over the replicas, so each contributes its share
             # only. (Times 1/3 rounds differently from divided by 3, and fit multiplies.)
             share = loss * (1.0 / self.strategy.num_replicas_in_sync)
+            # In float16 small gradients would vanish: an optimizer that scales losses makes them larger.
+            share = precision.scaled(self.optimizer, share)
         variables = self.model.trainable_variables
-        gradients = tape.gradient(share, variables)
+        gradients = precision.unscaled(self.optimizer, tape.gradient(share, variables))
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        self._update_metrics(x, y, predictions, loss)
+        self._update_metrics(x, y, predictions, sample_weight, loss)
 
     def test_step(self, batch: Any) -> None:
         """Update loss and metrics with one replica's part of a validation batch."""
@@ -98,48 +136,60 @@ class CustomLoop:
         predictions = self.model(x, training=False)
         # fit's validation loss has the regularization losses in it too, so this one has.
         loss = self.compute_loss(y, predictions, sample_weight)
-        self._update_metrics(x, y, predictions, loss)
+        self._update_metrics(x, y, predictions, sample_weight, loss)
 
-    def compute_loss(self, y: tf.Tensor, predictions: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> tf.Tensor:
         """This replica's loss, a scalar: the mean over its own examples, and the model's own losses.
 
         The mean over replicas of what this returns is the loss that is trained.
 
         Args:
-            y: this replica's labels, ``[examples, ...]``.
-            predictions: what the model made of its inputs, ``[examples, ...]``.
-            sample_weight: ``[examples]``, or None.
+            y: this replica's labels, ``[examples, ...]``; a tuple or dict of them for several outputs.
+            predictions: what the model made of its inputs, ``[examples, ...]``, or several of them.
+            sample_weight: ``[examples]``, for each output or for all, or None.
         """
+        means = [
+            (self._mean_loss(output.loss, *its), output.loss_weight)
+            for output, *its in self.outputs.split(y, predictions, sample_weight)
+            if output.loss is not None
+        ]
+        # Regularization, activity regularization and whatever a layer gave to add_loss.
+        return losses.total(means, self.model.losses, self.strategy.num_replicas_in_sync)
+
+    def _mean_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
         # Loss.call gives one value per example. Loss.__call__ would reduce them itself, differently
         # in Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
-        per_example = self.loss.call(y, predictions)
-        if sample_weight is not None:
-            per_example *= tf.cast(sample_weight, per_example.dtype)
+        per_example = losses.per_example(loss, y, predictions, sample_weight)
+        if losses.reduction(loss) == "sum":  # over all replicas' examples, of which this returns the mean
+            return tf.reduce_sum(per_example) * self.strategy.num_replicas_in_sync
         # Divided by the number of this replica's own examples, as fit does, and not by their weights'
         # sum. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
         count = tf.cast(tf.size(per_example), per_example.dtype)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), count)
-        # Regularization, activity regularization and whatever a layer gave to add_loss.
-        losses = [mean, *self.model.losses]
-        if len(losses) == 1 or not KERAS_3:
-            return tf.add_n(losses)
-        # Keras 3's fit scales several losses one by one, and its report scales their sum back. On
-        # three replicas this may cost the last bit of the number, and here it does too.
-        replicas = self.strategy.num_replicas_in_sync
-        return tf.add_n([loss * (1.0 / replicas) for loss in losses]) * replicas
+        return tf.math.divide_no_nan(tf.reduce_sum(per_example), count)
 
-    def _update_metrics(self, x: Any, y: tf.Tensor, predictions: tf.Tensor, loss: tf.Tensor) -> None:
+    def _update_metrics(self, x: Any, y: Any, predictions: Any, sample_weight: Any, loss: tf.Tensor) -> None:
         # Each batch's loss counts by its examples, so that the short one counts less. The loss is
         # the unscaled one: what the replicas contribute to the gradient is smaller by their number.
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
         self.loss_metric.update_state(loss, sample_weight=examples)
-        for metric in self.metrics:
-            metric.update_state(y, predictions)
+        for output, its_y, its_predictions, its_weight in self.outputs.split(y, predictions, sample_weight):
+            for metric in output.metrics:
+                metric.update_state(its_y, its_predictions)
+            for metric in output.weighted_metrics:
+                metric.update_state(its_y, its_predictions, its_weight)
+            if output.loss_metric is not None:
+                mean = self._mean_loss(output.loss, its_y, its_predictions, its_weight)
+                losses.update_output_loss(output.loss_metric, mean, examples, self.strategy.num_replicas_in_sync)
+
+    def _named_metrics(self) -> dict[str, Any]:
+        # The last are metrics that the model's own layers update while they are called.
+        own = {metric.name: metric for metric in self.model.metrics}
+        return {self.loss_metric.name: self.loss_metric} | self.outputs.metrics | own
 
     def results(self) -> dict[str, float]:
         """The metrics as they stand, which are then reset: they would go on counting otherwise."""
-        metrics = [self.loss_metric, *self.metrics]
-        results = {metric.name: float(metric.result()) for metric in metrics}
-        for metric in metrics:
+        metrics = self._named_metrics()
+        results = {name: float(metric.result()) for name, metric in metrics.items()}
+        for metric in metrics.values():
             metric.reset_state()
         return results

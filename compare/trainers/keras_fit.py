@@ -18,7 +18,14 @@ class KerasFit:
         model, optimizer, loss, metrics = run.build()
         with run.strategy.scope():
             # XLA rounds differently (2e-6), and Keras 3 would use it by default where it can.
-            model.compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
+            model.compile(
+                optimizer=optimizer,
+                loss=loss,
+                loss_weights=run.loss_weights,
+                metrics=metrics,
+                weighted_metrics=run.weighted_metrics,
+                jit_compile=False,
+            )
         # One data set over all epochs, since each epoch has an order of its own and fit takes one.
         first, last = run.epochs[0], run.epochs[-1]
         one_epoch = run.train_dataset(first)
@@ -35,7 +42,9 @@ class KerasFit:
             validation_data=validation,
             validation_steps=validation_steps,
             shuffle=False,  # for arrays only; the data set is shuffled already
-            callbacks=[_listener(run)],
+            class_weight=run.class_weight,
+            # The run listens last, when the other callbacks have done what they do to weights and logs.
+            callbacks=[*run.build_callbacks(), _listener(run)],
             verbose=0,
         )
 
