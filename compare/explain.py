@@ -91,7 +91,9 @@ def _train_twins(
         numbers = range(1, epochs + 1)
         with TrainerProgress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as progress:
             sinks: list[Sink] = [Recorder(where, metrics, f"twin-{count}", options.seed), progress]
-            trainer.train(TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, sinks=sinks))
+            run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, sinks=sinks)
+            trainer.train(run)
+            run.close()
         return noise.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
 
     first_epoch, _ = start

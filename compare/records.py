@@ -245,11 +245,12 @@ class Recorder:
             self._write_sidecar()
         elif isinstance(record, StepRecord):
             self._pending.append(record)
+            if record.step == EPOCH_END:
+                self.flush()
         else:
             self._end_epoch(record)
 
     def _end_epoch(self, record: EpochRecord) -> None:
-        self.flush()
         if record.weights is not None:
             content = io.BytesIO()
             named = {f"{i}": _storable(np.asarray(weight)) for i, weight in enumerate(record.weights)}

@@ -331,6 +331,7 @@ def _train(
     with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size) as progress:
         run = Run(task, seed=options.seed, epochs=epochs, sinks=[*sinks, progress])
         trainer.train(run)
+        run.close()
     if not run.finished:
         raise TrainerError(
             f"trainer {name} returned without ending epoch {run.epoch} of {options.epochs}: call "
