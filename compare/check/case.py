@@ -72,13 +72,14 @@ class Case:
         return [effective(step, self.replay) for step in self.steps]
 
     @cached_property
-    def _least(self) -> float:
-        """What a gradient's distance is relative to at least.
+    def _least(self) -> list[float]:
+        """What each step's distance is relative to at least: a tenth of the largest gradient so far.
 
-        A gradient far smaller than the others is a difference of large numbers, and has their rounding.
+        A gradient far smaller than those before it (all examples are learned, a probability is clipped) is
+        a difference of large numbers, and has their rounding; 2e-7 of the first gradient was seen.
         """
         norms = [float(np.linalg.norm(each)) for each in self.effective]
-        return 0.01 * float(np.median([norm for norm in norms if np.isfinite(norm)] or [0.0]))
+        return list(0.1 * np.fmax.accumulate([norm if np.isfinite(norm) else 0.0 for norm in norms]))
 
     def handed(self, i: int) -> list[np.ndarray]:
         """Per replica, what the optimizer was handed in step ``i``."""
@@ -107,7 +108,7 @@ class Case:
 
     def step_residual(self, i: int, place: Place, recipe: Recipe, nudge: int = 0) -> float:
         """The relative distance of one step's gradient from the recipe's."""
-        return distance(self.effective[i], self.replay.gradients(self.steps[i], place, recipe, nudge), self._least)
+        return distance(self.effective[i], self.replay.gradients(self.steps[i], place, recipe, nudge), self._least[i])
 
     def _at_kink(self, i: int, place: Place, recipe: Recipe) -> float:
         """The residual of a step that few others share: on another side of a kink it may be rounding.
