@@ -102,6 +102,28 @@ def parser() -> argparse.ArgumentParser:
         help="of the initial weights and the order of examples (default: %(default)s)",
     )
     add(
+        "--seeds",
+        metavar="N",
+        type=int,
+        default=defaults.seeds,
+        help="a study: N seeds, from --seed on, for every trainer, judged by paired differences (default: %(default)s)",
+    )
+    add(
+        "--margin",
+        metavar="METRIC=VALUE[%]",
+        nargs="+",
+        help="in a study, how far apart two means may be and still count as alike; with %% as a part of the "
+        "reference's (default: val_accuracy=0.01 val_loss=2%%)",
+    )
+    add("--jobs", metavar="N", type=int, help="in a study, so many runs at the same time (default: one per core)")
+    add(
+        "--backend",
+        metavar="NAME",
+        default=defaults.backend,
+        help="in a study, who makes the runs: local processes or dask workers (default: %(default)s)",
+    )
+    add("--scheduler", metavar="tcp://HOST:PORT", help="with --backend dask: the scheduler's address")
+    add(
         "--train-examples",
         metavar="N",
         type=int,

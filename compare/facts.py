@@ -32,6 +32,7 @@ def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, A
     else:
         title += f"{replicas} replica{'s' * (replicas > 1)}"
     title += ", Keras 2" if options.keras == 2 else ""
+    title += f", {options.seeds} seeds" if options.seeds > 1 else ""
     return {
         "schema": 1,
         "status": "training",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,19 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from compare.check.causes import CATALOGUE
+from compare.check.report import TRAINING
+from compare.options import margin
 from compare.records import Place, Record, read_json, read_records, write_json
 from compare.report import plots
 from compare.report.text import causes, sentence, truth_sentence
-from compare.terminal import epoch_table, say, style_of
+from compare.study import DEFAULT_MARGINS, Margin, Study, study
+from compare.terminal import epoch_table, say, study_table, style_of
 from compare.truth import distances
 from compare.verdict import (
     ALIKE,
     DIFFERENT,
+    FROM_BEST,
     Comparison,
     Failure,
     as_json,
@@ -26,6 +31,7 @@ from compare.verdict import (
     noise_start,
     not_comparable,
     with_noise,
+    with_study,
     within_rounding,
 )
 
@@ -40,6 +46,7 @@ class Pair:
         anchor: the one of the two that was trained in this run, and whose noise twins can be.
         exactly: the comparison bit for bit.
         checked: what the short check found, as an entry of ``verdict.json``'s comparisons; empty without one.
+        study: what all seeds say together; None where there is one seed.
     """
 
     reference: Record
@@ -47,6 +54,7 @@ class Pair:
     anchor: Record
     exactly: Comparison
     checked: Mapping[str, Any] = field(default_factory=dict)
+    study: Study | None = None
 
     @property
     def noise_start(self) -> Place | None:
@@ -54,7 +62,7 @@ class Pair:
 
         What the short check found different is so, though noise may hide it in the weights.
         """
-        if self.checked and self.checked["training"]["verdict"] == DIFFERENT:
+        if self.study is not None or (self.checked and self.checked["training"]["verdict"] == DIFFERENT):
             return None
         return noise_start(self.reference, self.candidate, self.exactly.training)
 
@@ -76,14 +84,20 @@ class Pair:
             reporting = replace(reporting, verdict=by_its_weights)
         elif reporting.verdict == DIFFERENT != by_its_weights and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
-        return replace(comparison, reporting=reporting)
+        comparison = replace(comparison, reporting=reporting)
+        return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
+
+    @property
+    def known_cause(self) -> bool:
+        """Whether the short check named a reason for other weights."""
+        return bool(self.checked) and any(CATALOGUE[c["id"]].kind == TRAINING for c in self.checked["causes"])
 
 
 def pairs(folder: Path) -> list[Pair | Comparison]:
     """What there is to compare in a run's folder; where a side failed, the comparison already."""
     content = read_json(folder / "run.json")
     names: list[str] = content["trainers"]
-    records = {record.trainer: record for record in read_records(folder)}
+    records = _by_trainer(read_records(folder))
     failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
     racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
     reference, *candidates = names
@@ -93,16 +107,33 @@ def pairs(folder: Path) -> list[Pair | Comparison]:
         if failure:
             found.append(not_comparable(name, failure))
             continue
-        comparison = compare_records(records[reference], records[name])
+        seeds = sorted(records[reference].keys() & records[name].keys())
+        each = [(seed, compare_records(records[reference][seed], records[name][seed])) for seed in seeds]
+        # In a study the first seed with the worst verdict stands for all.
+        seed, comparison = max(each, key=lambda of_seed: (FROM_BEST.index(of_seed[1].verdict), -of_seed[0]))
         exactly = asynchronous(comparison) if racing else comparison
+        studied = None
+        if len(seeds) > 1:
+            margins = [Margin(*margin(text)) for text in content["options"]["margin"] or ()] or DEFAULT_MARGINS
+            studied = study(list(records[reference].values()), list(records[name].values()), margins)
+            exactly = replace(exactly, seed=seed)
         checked = content.get("check", {}).get(name, {})
-        found.append(Pair(records[reference], records[name], records[reference], exactly, checked))
+        ours, theirs = records[reference][seed], records[name][seed]
+        found.append(Pair(ours, theirs, ours, exactly, checked, studied))
     against = content["options"].get("against")
-    others = {record.trainer: record for record in read_records(Path(against))} if against else {}
+    others = _by_trainer(read_records(Path(against))) if against else {}
     for name in names:
-        if name in records.keys() & others:
-            exactly = compare_records(others[name], records[name], against)
-            found.append(Pair(others[name], records[name], records[name], exactly))
+        for seed in sorted(records.get(name, {}).keys() & others.get(name, {}).keys())[:1]:
+            ours, theirs = others[name][seed], records[name][seed]
+            found.append(Pair(ours, theirs, theirs, compare_records(ours, theirs, against)))
+    return found
+
+
+def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
+    """Records by trainer and seed."""
+    found: dict[str, dict[int, Record]] = {}
+    for record in records:
+        found.setdefault(record.trainer, {})[record.seed] = record
     return found
 
 
@@ -110,7 +141,8 @@ def judge(folder: Path, console: Console) -> str:
     """Write ``verdict.json`` and the plot, print the last lines, and give the verdict."""
     content = read_json(folder / "run.json")
     names: list[str] = content["trainers"]
-    records = {record.trainer: record for record in read_records(folder)}
+    # Of a study the first seed is shown epoch by epoch.
+    records = {name: of_seeds[min(of_seeds)] for name, of_seeds in _by_trainer(read_records(folder)).items()}
     comparisons = [pair.compared(folder) if isinstance(pair, Pair) else pair for pair in pairs(folder)]
     extra: dict[str, Any] = {"scope": "run"}
     if "truth" in records and "truth" not in names:
@@ -128,7 +160,10 @@ def judge(folder: Path, console: Console) -> str:
     if any(record.logs for record in shown):
         plots.draw(folder)
         files.insert(0, "comparison.png")
-        console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
+        if content["options"].get("seeds", 1) > 1:
+            console.print(study_table(verdict["comparisons"]))
+        else:
+            console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
     for entry in verdict["comparisons"]:
         console.print()
         console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
 ONE_REPLICA = ("default", "one-device")
+BACKENDS = ("local", "dask")
 CLUSTERS = ("multi-worker", "parameter-server")
 """Strategies of several processes; each worker is one replica, or as many as it has GPUs."""
 
@@ -38,6 +39,14 @@ class Options:
         epochs: how many epochs.
         batch_size: examples per replica and step.
         seed: of the initial weights, of the order of examples and of whatever else is random.
+        seeds: a study: so many seeds, from ``seed`` on, for every trainer.
+        margin: for a study, ``METRIC=VALUE`` or ``METRIC=VALUE%`` each: how far apart two means may be and
+            still count as alike, absolutely or as a fraction of the reference; None for the defaults of
+            ``compare.study``.
+        jobs: how many of a study's runs at the same time, the processor's threads divided between them;
+            None for as many as there are cores.
+        backend: where a study's runs are made: ``local`` processes or ``dask`` workers.
+        scheduler: the address of the Dask scheduler, such as ``tcp://127.0.0.1:8786``.
         train_examples: use only the first so many training examples; None for all.
         reports: the folder that holds the runs.
         name: the run's folder in ``reports``; None for one made from the options.
@@ -64,6 +73,11 @@ class Options:
     epochs: int = 10
     batch_size: int = 64
     seed: int = 0
+    seeds: int = 1
+    margin: tuple[str, ...] | None = None
+    jobs: int | None = None
+    backend: str = "local"
+    scheduler: str | None = None
     train_examples: int | None = None
     reports: Path = Path("reports")
     name: str | None = None
@@ -80,12 +94,15 @@ class Options:
             self._set("data_dir", _folder("data_dir", self.data_dir))
         if self.against is not None:
             self._set("against", _folder("against", self.against))
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "seeds"):
             self._set(name, _count(name, getattr(self, name), least=1))
-        for name in ("replicas", "workers", "parameter_servers", "train_examples"):
+        for name in ("replicas", "workers", "parameter_servers", "train_examples", "jobs"):
             if getattr(self, name) is not None:
                 self._set(name, _count(name, getattr(self, name), least=1))
         self._set("seed", _count("seed", self.seed, least=0, most=2**32 - 1))
+        if self.seed + self.seeds > 2**32:
+            raise RequestError(f"--seed {self.seed} with --seeds {self.seeds}: seeds end at {2**32 - 1}")
+        self._check_study()
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
@@ -117,8 +134,34 @@ class Options:
         if self.name is not None and not _is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
 
+    def _check_study(self) -> None:
+        if self.margin is not None:
+            self._set("margin", (self.margin,) if isinstance(self.margin, str) else tuple(self.margin))
+            for text in self.margin or ("",):
+                margin(text)
+        asked = {"--margin": self.margin, "--jobs": self.jobs, "--scheduler": self.scheduler}
+        given = [name for name, value in asked.items() if value is not None]
+        given += ["--backend"] if self.backend != "local" else []
+        if given and self.seeds == 1:
+            raise RequestError(f"{given[0]} is for a study of several seeds: add --seeds N")
+        if self.seeds > 1 and self.check:
+            raise RequestError(f"--check trains too little for a study: leave out --seeds {self.seeds}, or --check")
+        if self.backend not in BACKENDS:
+            raise RequestError(f"--backend {self.backend}: unknown; there are {', '.join(BACKENDS)}")
+        if (self.backend == "dask") != (self.scheduler is not None):
+            raise RequestError("--backend dask and --scheduler tcp://HOST:PORT go together: give both, or neither")
+        if self.strategy in CLUSTERS and (self.backend != "local" or self.jobs is not None):
+            raise RequestError(
+                f"--strategy {self.strategy} starts processes of its own for every run: leave out --jobs and --backend"
+            )
+
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of all runs: one, or those of a study."""
+        return range(self.seed, self.seed + self.seeds)
 
     def as_json(self) -> dict[str, Any]:
         """All options as plain values; objects by their name."""
@@ -138,9 +181,27 @@ class Options:
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
         parts += ["check"] if self.check else []
-        name = "-".join([*parts, f"{self.epochs}-epochs", f"seed-{self.seed}"])
+        seeds = f"seed-{self.seed}" if self.seeds == 1 else f"seeds-{self.seed}-to-{self.seed + self.seeds - 1}"
+        name = "-".join([*parts, f"{self.epochs}-epochs", seeds])
         plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
         return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
+
+
+def margin(text: str) -> tuple[str, float, bool]:
+    """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction.
+
+    Raises:
+        RequestError: when it is neither.
+    """
+    metric, equals, value = str(text).rpartition("=")
+    relative = value.endswith("%")
+    try:
+        number = float(value.removesuffix("%")) / (100 if relative else 1)
+    except ValueError:
+        number = 0.0
+    if not (metric and equals and 0 < number < float("inf")):
+        raise RequestError(f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, such as val_accuracy=0.01")
+    return metric, number, relative
 
 
 def _text(thing: Any) -> str:

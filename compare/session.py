@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from rich.console import Console
 from compare import cluster
 from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, Options
-from compare.records import MetricsFile, Recorder, read_json, read_metrics, write_json
+from compare.records import EpochRecord, MetricsFile, Recorder, read_json, read_metrics, write_json
 from compare.terminal import TrainerProgress, say, style_of
 from compare.verdict import EXIT_STATUS, as_json
 
@@ -148,11 +149,12 @@ def take_part(options: Options) -> None:
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(finding.severity in stops for finding in findings):
         return  # as the chief does, which says why
-    for _, trainer in trainers:
-        try:
-            _train(trainer, options, shared, [])
-        except Exception:
-            traceback.print_exc()  # the chief goes on with the next trainer, and reports
+    for seed in options.all_seeds:
+        for _, trainer in trainers:
+            try:
+                _train(trainer, dataclasses.replace(options, seed=seed), shared, [])
+            except Exception:
+                traceback.print_exc()  # the chief goes on with the next trainer, and reports
 
 
 def select_keras(options: Options) -> None:
@@ -205,10 +207,13 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     if content["failures"]:
         return Result(folder, judge(folder, console))
 
-    raised = _train_all(trainers, options, task, folder, console, content["failures"])
-    content["initial_weights_sha256"] = {
-        str(seed): facts.digest(weights) for seed, weights in task.initial_weights.items()
-    }
+    content["initial_weights_sha256"] = {}
+    if options.seeds > 1 and options.strategy not in CLUSTERS:
+        raised = _train_study(names, options, folder, console, content)
+    else:
+        raised = _train_all(trainers, options, task, folder, console, content["failures"])
+        for seed, weights in task.initial_weights.items():
+            content["initial_weights_sha256"][str(seed)] = facts.digest(weights)
     content |= {"status": "finished", "finished": facts.now()}
     write_json(folder / "run.json", content)
     if options.strategy not in CLUSTERS:
@@ -239,22 +244,85 @@ def _train_all(
 
     raised: Exception | None = None
     metrics = MetricsFile(folder / "metrics.csv")
-    for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
-        recorder = Recorder(folder, metrics, name, options.seed)
-        try:
-            _train(trainer, options, task, [recorder], console, name)
-        except Exception as error:
-            traceback.print_exc()
-            recorder.flush()
-            failures.append({"side": name, "error": _one_line(error), "remedy": f"mend {name}, or compare without it"})
-            say(console, f"{name} failed: {failures[-1]['error']}", style="red")
-            if wanted not in TRAINERS:
-                raised = raised or error
+    for seed in options.all_seeds:
+        for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
+            recorder = Recorder(folder, metrics, name, seed)
+            try:
+                _train(trainer, dataclasses.replace(options, seed=seed), task, [recorder], console, name)
+            except Exception as error:
+                traceback.print_exc()
+                recorder.flush()
+                _fail(failures, name, _one_line(error), console)
+                if wanted not in TRAINERS:
+                    raised = raised or error
     if options.truth:
         from compare.trainers.truth import Truth, exact_task
 
         _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
     return raised
+
+
+def _train_study(
+    names: Sequence[str], options: Options, folder: Path, console: Console, content: dict[str, Any]
+) -> Exception | None:
+    """Train with every trainer and seed, as many at a time as there are processors.
+
+    Args:
+        names: the trainers' names.
+        options: the request.
+        folder: the run's folder.
+        console: where progress is told.
+        content: of ``run.json``; failures, digests of initial weights and the division of threads go there.
+
+    Returns:
+        What the first trainer that failed raised.
+    """
+    from compare import parallel
+
+    jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
+    processes, threads = parallel.division(options, len(jobs))
+    content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
+    say(
+        console,
+        f"{len(jobs)} runs, "
+        + (
+            f"on {options.scheduler}"
+            if options.backend == "dask"
+            else f"{processes} at a time with {threads} thread(s)"
+        ),
+    )
+    metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
+    raised: list[Exception] = []
+    ended: list[parallel.Job] = []
+
+    def done(job: parallel.Job, finished: parallel.Finished) -> None:
+        number, seed = job
+        recorder = Recorder(folder, metrics, names[number], seed)
+        for record in finished.records:
+            recorder(record)
+        recorder.flush()
+        ended.append(job)
+        if finished.digest:
+            content["initial_weights_sha256"][str(seed)] = finished.digest
+        if finished.error:
+            raised.append(RuntimeError(finished.error))
+            _fail(content["failures"], names[number], finished.error, console)
+            return
+        last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
+        numbers = "  ".join(f"{name} {value:.4f}" for name, value in last.logs.items())
+        took = time.perf_counter() - began
+        say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
+
+    parallel.run_all(options, jobs, done)
+    return raised[0] if raised else None
+
+
+def _fail(failures: list[dict[str, str]], name: str, error: str, console: Console) -> None:
+    """Put a trainer's failure down, once, and say it."""
+    if name in [failure["side"] for failure in failures]:
+        return
+    failures.append({"side": name, "error": error, "remedy": f"mend {name}, or compare without it"})
+    say(console, f"{name} failed: {error}", style="red")
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from compare.records import AnyRecord, EpochRecord, Record, StepRecord, shortest
+from compare.report.text import difference
 from compare.verdict import EXIT_STATUS
 
 
@@ -104,6 +106,23 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
             table.add_row("", record.trainer, *(_cell(theirs.get(name)) for name in metrics))
             gaps = (_gap(ours.get(name), theirs.get(name)) for name in metrics)
             table.add_row("", "  gap", *gaps, style="dim")
+    return table
+
+
+def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
+    """What the seeds of a study say of each metric at the end of each epoch, from ``verdict.json``."""
+    studied = [comparison for comparison in comparisons if comparison.get("study")]
+    who = ["candidate"] * (len(studied) > 1)
+    columns = [*who, "metric", "epoch", "difference", "90% interval", "margin", ""]
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "right" if column.header in columns[-5:-1] else "left"
+    for comparison in studied:
+        for test in comparison["study"]["tests"]:
+            interval = "" if test["low"] is None else f"{difference(test, 'low')} to {difference(test, 'high')}"
+            figures = str(test["epoch"]), difference(test, "mean"), interval, f"±{difference(test, 'margin', '')}"
+            table.add_row(*[comparison["candidate"]] * len(who), test["metric"], *figures, test["verdict"])
     return table
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compare.noise import FACTOR, Noise, measure
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_time
+
+if TYPE_CHECKING:
+    from compare.study import Study
 
 IDENTICAL = "identical"
 ALIKE = "alike"
@@ -95,13 +98,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One candidate held against the reference; with ``against``, the reference's recorded run."""
+    """One candidate held against the reference; with ``against``, against its own recorded run.
+
+    In a study of several seeds, ``seed`` is the one that training and reporting are told of.
+    """
 
     candidate: str
     training: Training
     reporting: Reporting
     failure: Failure | None = None
     against: str = ""
+    seed: int | None = None
+    study: Study | None = None
 
     @property
     def verdict(self) -> str:
@@ -199,6 +207,17 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
             if gap is None or gap > bound * max(abs(ours[name]), abs(theirs[name])):
                 return False
     return True
+
+
+def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Comparison:
+    """The same comparison where several seeds were trained, and their weights are not all equal.
+
+    The seeds then decide whether both train alike, unless the cause of other weights is known.
+    """
+    training = comparison.training
+    if training.verdict != IDENTICAL and not known_cause:
+        training = replace(training, verdict=study.verdict)
+    return replace(comparison, training=training, study=study)
 
 
 def compare_training(reference: Record, candidate: Record) -> Training:
@@ -355,6 +374,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             "verdict": reporting.verdict,
             "metrics": {name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in reporting.metrics.items()},
         },
+        **({"seed": comparison.seed, "study": comparison.study.as_json()} if comparison.study else {}),
         **({"failure": asdict(comparison.failure)} if comparison.failure else {}),
         "causes": [],
     }

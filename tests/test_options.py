@@ -15,7 +15,7 @@ import compare
 from compare.cli import parser
 from compare.errors import RequestError
 from compare.loading import TRAINERS
-from compare.options import STRATEGIES, Options, label
+from compare.options import STRATEGIES, Options, label, margin
 
 DOCUMENTED = {
     "experiment": "fashion-mnist",
@@ -218,3 +218,31 @@ def refused(message: str, **options: Any) -> None:
     with pytest.raises(RequestError, match=message) as caught:
         Options(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["margin", "jobs", "scheduler", "backend"])
+def test_options_of_a_study_need_several_seeds(name: str) -> None:
+    value: Any = {"margin": ("val_loss=1%",), "jobs": 2, "scheduler": "tcp://a:1", "backend": "dask"}[name]
+    refused(f"--{name} is for a study of several seeds: add --seeds N", **{name: value})
+
+
+@pytest.mark.parametrize(
+    "margin", ["val_loss", "=1", "val_loss=", "val_loss=-1", "val_loss=0", "val_loss=nan", "a=x%", ""]
+)
+def test_a_margin_is_a_metric_and_a_positive_number(margin: str) -> None:
+    refused("--margin .*: give METRIC=VALUE or METRIC=VALUE%", margin=(margin,), seeds=3)
+
+
+def test_margins_are_absolute_or_relative() -> None:
+    assert Options(margin=["val_loss=3%", "mae=0.5"], seeds=2).margin == ("val_loss=3%", "mae=0.5")  # type: ignore[arg-type]
+    assert [margin(text) for text in ("val_loss=3%", "a=b=0.5")] == [("val_loss", 0.03, True), ("a=b", 0.5, False)]
+
+
+def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
+    refused("--check trains too little for a study: leave out --seeds 3", seeds=3, check=True)
+    refused("--backend dask and --scheduler .* go together", seeds=3, backend="dask")
+    refused("--backend dask and --scheduler .* go together", seeds=3, scheduler="tcp://a:1")
+    refused("--backend spark: unknown; there are local, dask", seeds=3, backend="spark")
+    refused("--strategy multi-worker starts processes of its own", seeds=3, jobs=2, strategy="multi-worker")
+    refused("seeds end at", seed=2**32 - 2, seeds=3)
+    assert list(Options(seed=5, seeds=3).all_seeds) == [5, 6, 7]

@@ -18,6 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 from matplotlib.ticker import FixedLocator, MaxNLocator
+from scipy import stats
 
 from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, replace_file
 from compare.report.text import sentences
@@ -104,15 +105,21 @@ def figure(rows: Sequence[Mapping[str, str]], run: Mapping[str, Any], verdict: M
         ax.set_xlim(0.5, last + 0.5)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
         ax.set_xlabel("epoch")
+    studies = {each["candidate"]: each["study"] for each in verdict.get("comparisons", ()) if each.get("study")}
     for top, bottom, name in zip(*axes[:, :-1], shown, strict=False):
         _draw_curves(top, curves, trainers, name)
-        _draw_gaps(bottom, curves, trainers, name)
+        if studies:
+            _draw_differences(bottom, curves, trainers, name, studies)
+        else:
+            _draw_gaps(bottom, curves, trainers, name)
     if not shown:
         axes[0, 0].set_title("no metrics were reported", loc="left")
     _draw_seconds(axes[1, -1], curves, trainers)
     validation = any(name.startswith("val_") for name in columns)
     crosses = any(line.get_marker() == "x" for ax in axes.flat for line in ax.lines)
-    _legend(axes[0, -1], trainers, validation, crosses)
+    _legend(
+        axes[0, -1], trainers, validation, crosses, "thin: each seed\npale: 95% interval of the mean" if studies else ""
+    )
     return fig
 
 
@@ -169,16 +176,93 @@ def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str)
     ax.set_title(_plain(_wrap(metric, 40)), loc="left", fontweight="bold")
     ax.set_ylabel(_plain(_wrap(metric, 40) + unit))
     finite = []
+    for trainer in trainers:
+        for name in (f"val_{metric}", metric):
+            _draw_seeds(
+                ax, [mine.get(name, {}) for (who, _), mine in curves.items() if who == trainer], trainers, trainer, name
+            )
     for (trainer, _), mine in curves.items():
         for name in (f"val_{metric}", metric):
             values = mine.get(name, {})
-            if values:
-                _line(ax, values, trainers, trainer, name)
             finite += [value for value in values.values() if math.isfinite(value)]
             crosses = [epoch for epoch, value in values.items() if not math.isfinite(value)]
             _draw_crosses(ax, crosses, 1 - 0.05 * trainers.index(trainer), trainers, trainer)
     if finite and min(finite) > 0 and max(finite) > 1000 * min(finite):
         ax.set_yscale("log")  # or a run that blew up would press all others flat
+
+
+def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trainer: str, name: str) -> None:
+    """One trainer's column: its line; of several seeds the mean, with its interval, and each seed thin."""
+    seeds = [values for values in seeds if values]
+    if not seeds:
+        return
+    if len(seeds) == 1:
+        _line(ax, seeds[0], trainers, trainer, name)
+        return
+    colour = _layers(trainers, trainer, hollow=False)[0]["color"]
+    for values in seeds:
+        epochs = [epoch for epoch, value in values.items() if math.isfinite(value)]
+        y = [values[epoch] for epoch in epochs]
+        ax.plot(epochs, y, color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False)
+    mean, low, high = _mean_and_interval(seeds, 0.95)
+    _line(ax, mean, trainers, trainer, name)
+    ax.fill_between(
+        list(mean), list(low.values()), list(high.values()), color=colour, alpha=0.22, linewidth=0, zorder=1.7
+    )
+
+
+def _mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
+    """The mean over seeds, epoch by epoch, and the ends of its confidence interval (Student's t)."""
+    mean, low, high = {}, {}, {}
+    for epoch in sorted(set().union(*seeds)):
+        values = [each[epoch] for each in seeds if math.isfinite(each.get(epoch, math.nan))]
+        if values:
+            mean[epoch] = float(np.mean(values))
+            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            half = 0.0 if error == 0 else error * float(stats.t.ppf((1 + level) / 2, max(len(values) - 1, 1)))
+            low[epoch], high[epoch] = mean[epoch] - half, mean[epoch] + half
+    return mean, low, high
+
+
+def _draw_differences(
+    ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, studies: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """A study's paired differences: each seed thin, their mean with its 90% interval, and the margin."""
+    names = [name for name in (f"val_{metric}", metric) if any(mine.get(name) for mine in curves.values())][:1]
+    for trainer, name in ((trainer, name) for trainer in trainers[1:] for name in names):
+        seeds = []
+        for (who, seed), mine in curves.items():
+            reference = curves.get((trainers[0], seed), {}).get(name, {})
+            if who == trainer:
+                both = mine.get(name, {}).keys() & reference.keys()
+                seeds.append({epoch: mine[name][epoch] - reference[epoch] for epoch in sorted(both)})
+        seeds = [values for values in seeds if values]
+        if not seeds:
+            continue
+        colour = _layers(trainers, trainer, hollow=False)[0]["color"]
+        for values in seeds:
+            ax.plot(
+                list(values), list(values.values()), color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False
+            )
+        mean, low, high = _mean_and_interval(seeds, 0.9)
+        _line(ax, mean, trainers, trainer, name)
+        ax.vlines(list(mean), list(low.values()), list(high.values()), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
+    tests = {t["epoch"]: t for study in studies.values() for t in study["tests"] if t["metric"] in names}
+    sizes, _, _ = _mean_and_interval(
+        [mine.get(n, {}) for (who, _), mine in curves.items() if who == trainers[0] for n in names], 0.9
+    )
+    if tests:
+        epochs = sorted(tests)
+        limits = [tests[e]["margin"] * (abs(sizes.get(e, math.nan)) if tests[e]["relative"] else 1) for e in epochs]
+        edges = [epochs[0] - 0.5, *epochs, epochs[-1] + 0.5]
+        limits = [limits[0], *limits, limits[-1]]
+        ax.fill_between(edges, [-limit for limit in limits], limits, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
+        ax.annotate(
+            "margin", (1, limits[-1]), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center"
+        )
+    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    ax.set_ylabel("candidate \N{MINUS SIGN} reference")
+    ax.set_title(_plain(f"{' '.join(names)}: difference, mean and 90% interval"), loc="left", fontsize=10)
 
 
 def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Sequence[str], trainer: str) -> None:
@@ -237,15 +321,16 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
 
 
 def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
-    for (trainer, _), mine in curves.items():
-        if mine["seconds"]:
-            _line(ax, mine["seconds"], trainers, trainer, "seconds")
+    for trainer in trainers:
+        _draw_seeds(
+            ax, [mine["seconds"] for (who, _), mine in curves.items() if who == trainer], trainers, trainer, "seconds"
+        )
     ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
     ax.set_ylabel("seconds per epoch")
     ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)
 
 
-def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool) -> None:
+def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool, more: str) -> None:
     rows: list[Artist] = []
     for trainer in trainers:
         role = "reference" if trainer == trainers[0] else "candidate"
@@ -256,6 +341,8 @@ def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool) 
     if crosses:
         cross = {"color": GREY, "linestyle": "", "marker": "x", "markeredgewidth": 2}
         rows.append(_key([cross], "missing, NaN or infinite"))
+    if more:
+        rows.append(TextArea(more, textprops={"fontsize": 9}))
     ax.set_axis_off()
     packed = VPacker(pad=0, sep=5, children=rows)
     place: dict[str, Any] = {"bbox_to_anchor": (-0.1, 1), "bbox_transform": ax.transAxes}

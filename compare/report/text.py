@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compare.verdict import FROM_BEST
@@ -29,10 +29,13 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
         why = f"{who}: {failure['error']}; {failure['remedy']}"
         return f"{candidate} and {reference} cannot be compared, since {why}"
+    if comparison.get("study") and training["verdict"] != "identical":
+        return _study(comparison, reference)
     if comparison["verdict"] == "identical":
         numbers = "so is every reported number" if comparison["reporting"]["verdict"] else "one side reports no numbers"
+        seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
-            f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
+            f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
             f"{_when(training['steps_compared'])}, and {numbers}"
         )
     if training["verdict"] == "alike" and comparison["reporting"]["verdict"] != "different":
@@ -56,6 +59,51 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{_parting(training)}{_noise(training)}"
         )
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
+
+
+def _study(comparison: Mapping[str, Any], reference: str) -> str:
+    """What several seeds say, where their weights are not equal."""
+    candidate, study, training = comparison["candidate"], comparison["study"], comparison["training"]
+    judged = list(dict.fromkeys(test["metric"] for test in study["tests"]))
+    margins = {test["metric"]: difference(test, "margin", "") for test in study["tests"]}
+    said = " and ".join(f"{name} ±{margins[name]}" for name in judged)
+    how = f"{study['seeds']} seeds; margins {said}"
+    parting = f"with seed {comparison['seed']} {_parting(training)}"
+    failing = [test for test in study["tests"] if test["verdict"] == study["verdict"]]
+    where = ", ".join(
+        f"{name} in epoch {_ranges([test['epoch'] for test in failing if test['metric'] == name])}"
+        for name in judged
+        if any(test["metric"] == name for test in failing)
+    )
+    if study["reason"]:
+        reached = f"whether it reaches the same cannot be told: {study['reason']}"
+    elif study["verdict"] == "alike":
+        reached = f"it reaches the same in every epoch, within the margins ({how})"
+    elif study["verdict"] == "different":
+        reached = f"it does not reach the same: it is beyond the margin of {where} ({how})"
+    else:
+        needed = study["seeds_needed"]
+        enough = f"about {needed} seeds would tell" if needed else "and no number of seeds is known to do so"
+        reached = f"whether it reaches the same cannot be told yet, {enough} ({how}): {where}"
+    if training["verdict"] == "different":
+        return f"{candidate} does not train like {reference}: {parting}; {reached}"
+    return f"{candidate} against {reference}: {reached}; {parting}"
+
+
+def difference(test: Mapping[str, Any], key: str, sign: str = "+") -> str:
+    """A figure of one of a study's tests: in the metric's unit, or in percent of the reference's value."""
+    return f"{100 * test[key]:{sign}.2g}%" if test["relative"] else f"{test[key]:{sign}.2g}"
+
+
+def _ranges(epochs: Sequence[int]) -> str:
+    """1, 2, 3, 5 as ``1-3, 5``."""
+    parts: list[list[int]] = []
+    for epoch in epochs:
+        if parts and epoch == parts[-1][-1] + 1:
+            parts[-1].append(epoch)
+        else:
+            parts.append([epoch])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def causes(comparison: Mapping[str, Any]) -> list[str]:

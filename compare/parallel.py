@@ -1,0 +1,206 @@
+"""Many runs at the same time, each in a process of its own: this machine's, or those of a Dask cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.errors import NoVerdictError, RequestError
+from compare.options import Options, is_file, source_and_attribute
+from compare.records import AnyRecord, EpochRecord
+
+ATTEMPTS = 3
+"""How often worker processes may die, with no run finished in between, before that is an error."""
+
+Job = tuple[int, int]
+"""A trainer, by its place in the options, and a seed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that was made elsewhere.
+
+    Attributes:
+        records: all that it reported, without the weights.
+        digest: of the initial weights.
+        error: what the trainer raised, in a line; empty where all went well.
+    """
+
+    records: list[AnyRecord]
+    digest: str
+    error: str = ""
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def division(options: Options, jobs: int) -> tuple[int, int]:
+    """How many processes, and how many threads in each; the same for all, since sums depend on it.
+
+    Dask's workers are not ours to divide: a run there has one thread.
+    """
+    if options.backend == "dask":
+        return jobs, 1
+    processes = min(options.jobs or cores(), jobs)
+    return processes, max(1, cores() // processes)
+
+
+def run_all(options: Options, jobs: list[Job], done: Callable[[Job, Finished], None]) -> None:
+    """Make every run once; those of a worker that is lost are made again.
+
+    Args:
+        options: the request; a file named in it must be there for the workers too.
+        jobs: the runs.
+        done: called here, as each run ends.
+
+    Raises:
+        RequestError: when no Dask scheduler answers.
+        NoVerdictError: when workers keep dying.
+    """
+    options = _absolute(options)
+    processes, threads = division(options, len(jobs))
+    left, attempts = list(jobs), 0
+    while left:
+        finished = 0
+        try:
+            with _executor(options, processes) as executor:
+                futures = {executor.submit(run_one, options, *job, threads, os.getpid()): job for job in left}
+                for future in as_completed(futures):
+                    result = future.result()
+                    left.remove(futures[future])
+                    finished += 1
+                    done(futures[future], result)
+        except RequestError:
+            raise
+        except _lost() as error:
+            attempts = 0 if finished else attempts + 1
+            if attempts == ATTEMPTS:
+                raise NoVerdictError(
+                    f"worker processes died {ATTEMPTS} times before any run was over ({type(error).__name__}): out of "
+                    "memory? try --jobs 1; what TensorFlow had to say is in tensorflow.log"
+                ) from error
+
+
+def _lost() -> tuple[type[BaseException], ...]:
+    """What is raised when a worker is gone."""
+    from concurrent.futures import BrokenExecutor, CancelledError
+
+    return BrokenExecutor, CancelledError, ConnectionError
+
+
+@contextmanager
+def _executor(options: Options, processes: int) -> Iterator[Executor]:
+    if options.backend == "dask":
+        try:
+            from distributed import Client
+        except ImportError:
+            raise RequestError('--backend dask needs Dask: pip install "fit-vs-loop[dask]"') from None
+        try:
+            client = Client(options.scheduler, timeout=5)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise RequestError(
+                f"--scheduler {options.scheduler}: no Dask scheduler answers there ({type(error).__name__}); start one "
+                "with: dask scheduler"
+            ) from None
+        with client:
+            yield client.get_executor(pure=False)
+        return
+    from loky import ProcessPoolExecutor
+
+    executor = ProcessPoolExecutor(max_workers=processes)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=True, kill_workers=True)
+
+
+_one_at_a_time = threading.Lock()
+
+
+def run_one(options: Options, number: int, seed: int, threads: int, parent: int) -> Finished:
+    """Make one run in this process, which is a worker's; its processes are the parent's own, or Dask's.
+
+    Args:
+        options: the request.
+        number: which of its trainers.
+        seed: the run's seed.
+        threads: how many threads TensorFlow may use.
+        parent: the process that asked; a worker of this machine ends with it.
+    """
+    with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
+        if options.backend == "local":
+            _end_with(parent)
+        from compare.session import select_keras
+
+        select_keras(options)
+        import tensorflow as tf
+
+        if tf.config.threading.get_intra_op_parallelism_threads() != threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        from compare import facts
+        from compare.loading import load_experiment, load_trainers
+        from compare.session import _one_line, _prepare, _train
+
+        records: list[AnyRecord] = []
+
+        def sink(record: AnyRecord) -> None:
+            # Weights would be most of what is sent, and are of no use to a study.
+            records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
+
+        name, trainer = load_trainers(options)[number]
+        task = _prepare(options, load_experiment(options))
+        error = ""
+        try:
+            _train(trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name)
+        except Exception as raised:
+            traceback.print_exc()
+            error = _one_line(raised)
+        weights = task.initial_weights.get(seed)
+        return Finished(records, facts.digest(weights) if weights else "", error)
+
+
+_NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local", "scheduler": None}
+
+
+def _absolute(options: Options) -> Options:
+    """The same options with files named in full: a worker may stand in another folder."""
+
+    def full(wanted: Any) -> Any:
+        if not (isinstance(wanted, str) and is_file(wanted)):
+            return wanted
+        source, attribute = source_and_attribute(wanted)
+        return f"{Path(source).resolve()}{f':{attribute}' if attribute else ''}"
+
+    folder = None if options.data_dir is None else options.data_dir.resolve()
+    trainers = tuple(full(trainer) for trainer in options.trainers)
+    return dataclasses.replace(options, experiment=full(options.experiment), trainers=trainers, data_dir=folder)
+
+
+_watched: set[int] = set()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, however that ended."""
+    if parent in _watched or sys.platform == "win32":
+        return
+    _watched.add(parent)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,197 @@
+"""Studies as they run: each run in a process of its own, here or on a Dask cluster, none lost and none twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.options import Options
+from compare.parallel import division
+from compare.records import read_json, read_metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TASK = """
+import os, signal
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import compare
+
+HERE = Path(__file__).parent
+
+
+def load_data():
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(120, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int32")
+    return (x[:80], y[:80]), (x[80:], y[80:])
+
+
+experiment = compare.Experiment(
+    name="sign",
+    load_data=load_data,
+    build_model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(2)]),
+    build_loss=lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    build_optimizer=lambda: tf.keras.optimizers.SGD(0.1),
+    build_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+)
+
+
+class Counted(compare.CustomLoop):
+    name = "counted"
+
+    def train(self, run):
+        super().train(run)
+        with open(HERE / "made", "a") as file:
+            file.write(f"{run._seed} {os.getpid()}\\n")
+
+
+class DiesOnce(Counted):
+    def train(self, run):
+        try:
+            (HERE / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return super().train(run)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesAlways(Counted):
+    def train(self, run):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(Counted):
+    def train(self, run):
+        if run._seed == 1:
+            raise ValueError("a bug of mine")
+        super().train(run)
+
+
+class Sleeps(Counted):
+    def train(self, run):
+        import time
+
+        (HERE / f"asleep-{os.getpid()}").touch()
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    path = tmp_path / "task.py"
+    path.write_text(TASK)
+    return path
+
+
+def command(task: Path, trainer: str, *options: str) -> list[str]:
+    file = f"{task}:{trainer}"
+    arguments = ["--experiment", str(task), "--trainers", "fit", file, "--epochs", "2", "--batch-size", "16"]
+    arguments += ["--reports", str(task.parent / "reports"), "--name", "study", *options]
+    return [sys.executable, str(ROOT / "scripts" / "compare.py"), *arguments]
+
+
+def run(task: Path, trainer: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(task, trainer, *options), capture_output=True, text=True, timeout=300)
+
+
+def made(task: Path) -> Counter[str]:
+    """How often each seed was trained to the end by the candidate."""
+    return Counter(line.split()[0] for line in (task.parent / "made").read_text().splitlines())
+
+
+def test_the_processors_are_divided_fairly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.parallel.cores", lambda: 8)
+    assert division(Options(seeds=20), 40) == (8, 1)
+    assert division(Options(seeds=3), 6) == (6, 1)
+    assert division(Options(seeds=2, jobs=2), 4) == (2, 4)
+    assert division(Options(seeds=2, jobs=1), 4) == (1, 8)
+    assert division(Options(seeds=2, jobs=16), 4) == (4, 2)
+    assert division(Options(seeds=9, backend="dask", scheduler="tcp://a:1"), 18)[1] == 1
+
+
+def test_a_worker_that_dies_costs_nothing_but_its_own_run(task: Path) -> None:
+    done = run(task, "DiesOnce", "--seeds", "3", "--jobs", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "identical: counted trains exactly like fit, for each of 3 seeds" in done.stdout
+    assert (task.parent / "died").exists(), "else nothing was tested"
+    rows = read_metrics(task.parent / "reports" / "study" / "metrics.csv")
+    assert Counter((row["trainer"], row["seed"]) for row in rows) == {
+        (trainer, f"{seed}"): 2 for trainer in ("fit", "counted") for seed in range(3)
+    }
+    assert made(task).keys() == {"0", "1", "2"}
+    content = read_json(task.parent / "reports" / "study" / "run.json")
+    assert content["initial_weights_sha256"].keys() == {"0", "1", "2"}
+    assert len(set(content["initial_weights_sha256"].values())) == 3, "each seed begins with weights of its own"
+    assert content["study"]["processes"] == 2
+
+
+def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
+    done = run(task, "DiesAlways", "--seeds", "2", "--jobs", "1")
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert "worker processes died" in line and "--jobs 1" in line
+
+
+def test_a_trainer_that_raises_with_one_seed_is_said_with_its_line(task: Path) -> None:
+    done = run(task, "Raises", "--seeds", "2")
+    assert done.returncode == 3
+    assert "a bug of mine" in done.stderr and "task.py" in done.stderr and "Traceback" not in done.stderr
+    rows = read_metrics(task.parent / "reports" / "study" / "metrics.csv")
+    assert {(row["trainer"], row["seed"]) for row in rows} == {("fit", "0"), ("fit", "1"), ("counted", "0")}
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
+    with open(task.parent / "log", "w") as log:
+        process = subprocess.Popen(command(task, "Sleeps", "--seeds", "2", "--jobs", "2"), stdout=log, stderr=log)
+        deadline = time.monotonic() + 120
+        while not (asleep := list(task.parent.glob("asleep-*"))) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert asleep
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    pids = [int(path.name.removeprefix("asleep-")) for path in asleep]
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline + 20:
+        time.sleep(0.2)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except OSError:
+        return False
+
+
+def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(host="127.0.0.1", env=environment, silence_logs=50, **options) as cluster:
+        address = cluster.scheduler_address
+        done = run(task, "DiesOnce", "--seeds", "3", "--backend", "dask", "--scheduler", address)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "identical: counted trains exactly like fit, for each of 3 seeds" in done.stdout
+    assert (task.parent / "died").exists()
+    assert made(task).keys() == {"0", "1", "2"}
+    pids = {line.split()[1] for line in (task.parent / "made").read_text().splitlines()}
+    assert str(os.getpid()) not in pids
+
+
+def test_a_scheduler_that_does_not_answer_is_said_in_a_line(task: Path) -> None:
+    done = run(task, "Counted", "--seeds", "2", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:9")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--scheduler tcp://127.0.0.1:9: no Dask scheduler answers there" in line
+    assert not (task.parent / "reports" / "study").exists(), "nothing is left of it"
