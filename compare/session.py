@@ -22,7 +22,7 @@ from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, Options
 from compare.records import EpochRecord, MetricsFile, Recorder, read_json, read_metrics, write_json
 from compare.terminal import TrainerProgress, say, style_of
-from compare.verdict import EXIT_STATUS, as_json
+from compare.verdict import DIFFERENT, EXIT_STATUS, as_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         if options.check:
             return check_only(options, folder, console)
         if options.strategy in CLUSTERS and cluster.this_task() is None:
-            return _carry_out_in_processes(options, folder)
+            return _carry_out_in_processes(options, folder, console)
         return _carry_out(options, folder, console)
     except RequestError:
         if not (folder / "metrics.csv").exists():
@@ -121,13 +121,55 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         raise
 
 
-def _carry_out_in_processes(options: Options, folder: Path) -> Result:
+def _carry_out_in_processes(options: Options, folder: Path, console: Console) -> Result:
     status, message = cluster.start_here(options, folder)
     if status == 2:
         raise RequestError(message)
     if not (folder / "verdict.json").exists():
         raise NoVerdictError(message or f"the chief process ended with status {status}")
-    return Result(folder, read_json(folder / "verdict.json")["verdict"])
+    verdict = read_json(folder / "verdict.json")["verdict"]
+    if verdict == DIFFERENT:
+        verdict = _explain_here(options, folder, console) or verdict
+    return Result(folder, verdict)
+
+
+def _explain_here(options: Options, folder: Path, console: Console) -> str | None:
+    """Look for the reason of a difference between processes in this one, where replicas take their places.
+
+    Returns:
+        The verdict with what was found; None if this process is not up to it.
+    """
+    from compare import explain
+    from compare.judging import judge
+
+    same = one_process(options)
+    try:
+        select_keras(same)
+        trainers, experiment = _load(same, Console(quiet=True))
+        task = _prepare(same, experiment)
+    except RequestError as error:
+        say(console, f"The cause was not looked for: {error}")
+        return None
+    say(
+        console,
+        f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
+        f"same as {options.strategy}:",
+    )
+    content = read_json(folder / "run.json")
+    content["check"] = explain.check_again(folder, trainers, task, same, console)
+    write_json(folder / "run.json", content)
+    explain.measure_noise(folder, trainers, task, same, console)
+    return judge(folder, console)
+
+
+def one_process(options: Options) -> Options:
+    """The same request with a strategy of one process that computes the same, bit for bit.
+
+    A worker of ``multi-worker`` is a replica of ``mirrored``; one worker with a parameter server is the
+    default strategy.
+    """
+    strategy, replicas = ("mirrored", options.workers or 1) if options.strategy == "multi-worker" else ("default", None)
+    return dataclasses.replace(options, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None)
 
 
 def take_part(options: Options) -> None:
@@ -248,7 +290,8 @@ def _train_all(
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
             recorder = Recorder(folder, metrics, name, seed)
             try:
-                _train(trainer, dataclasses.replace(options, seed=seed), task, [recorder], console, name)
+                shown = name if options.seeds == 1 else f"{name}, seed {seed}"
+                _train(trainer, dataclasses.replace(options, seed=seed), task, [recorder], console, shown)
             except Exception as error:
                 traceback.print_exc()
                 recorder.flush()

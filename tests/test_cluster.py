@@ -121,6 +121,38 @@ def test_a_parameter_server_with_two_workers_is_inconclusive(tmp_path):
     assert_none_left(tmp_path)
 
 
+def test_seeds_tell_what_two_racing_workers_cannot(tmp_path):
+    arguments = ["--strategy", "parameter-server", "--workers", "2", "--trainers", "loop", "loop", "--name", "run"]
+    status, out, err = run(tmp_path, *arguments, "--seeds", "3", "--margin", "val_loss=1e6%", "val_accuracy=0.001")
+    assert err == ""
+    assert verdict(tmp_path, "run")["verdict"] == "inconclusive" and status == 3, "one margin is far too narrow"
+    study = verdict(tmp_path, "run")["comparisons"][0]["study"]
+    assert {(test["metric"], test["verdict"]) for test in study["tests"]} == {
+        ("val_loss", "alike"),
+        ("val_accuracy", "inconclusive"),
+    }
+    assert "loop-2, seed 2  epoch 1/1" in out
+    assert_none_left(tmp_path)
+
+
+def test_a_mistake_on_several_workers_is_named_with_replicas_in_their_place(tmp_path):
+    loops = tmp_path / "loops.py"
+    loops.write_text(
+        "import tensorflow as tf\nimport compare\n\n\n"
+        "class Summed(compare.CustomLoop):\n"
+        "    name = 'summed'\n\n"
+        "    def compute_loss(self, y, predictions, sample_weight):\n"
+        "        return tf.reduce_sum(self.loss.call(y, predictions))\n"
+    )
+    arguments = ["--strategy", "multi-worker", "--workers", "2", "--trainers", "loop", f"{loops}:Summed"]
+    status, out, err = run(tmp_path, *arguments, "--name", "run", limit=240)
+    assert (status, err) == (1, "")
+    assert "with mirrored on 2 replica(s), which computes the same as multi-worker" in out
+    (comparison,) = verdict(tmp_path, "run")["comparisons"]
+    assert [cause["id"] for cause in comparison["causes"]] == ["loss-summed"]
+    assert_none_left(tmp_path)
+
+
 def test_a_cluster_of_its_own_is_joined_and_its_chief_writes(tmp_path):
     with socket.socket() as one, socket.socket() as two:
         for each in (one, two):
