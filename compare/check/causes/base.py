@@ -45,8 +45,10 @@ class Cause:
         kind: ``TRAINING`` or ``REPORTING``.
         symptom: what the user sees.
         explanation: why it happens.
+        wrong: the mistake, in code.
         remedy: what to write instead, in code.
-        met: where users met it.
+        recognised: how the recogniser tells it, in a sentence or two.
+        met: where users met it, "title, URL", a line each; empty where nothing public was found.
         gradient: variants of how a step's gradient comes about, on top of the given recipe.
         update: variants of what the optimizer makes of it.
         reading: variants of how reported numbers come from weights.
@@ -57,7 +59,9 @@ class Cause:
     kind: str = TRAINING
     symptom: str
     explanation: str
+    wrong: str = ""
     remedy: str
+    recognised: str = ""
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None

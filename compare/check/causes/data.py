@@ -104,8 +104,17 @@ CAUSES = (
         id="not-reshuffled",
         symptom="The first epoch is equal, the later ones are not.",
         explanation="The loop iterates the same data set again, and sees the examples in the same order again.",
+        wrong="dataset = strategy.experimental_distribute_dataset(run.train_dataset(1))\n"
+        "for epoch in run.epochs:\n"
+        "    for batch in dataset: ...",
         remedy="for epoch in run.epochs:\n"
         "    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
+        recognised="Every step's gradient is matched with those of all batches the loop could have been given: "
+        "those of the second epoch turn out to be the first epoch's, in its order.",
+        met='"Datasets not reshuffling between epochs in eager mode", '
+        "https://github.com/tensorflow/tensorflow/issues/26179\n"
+        'Review of "Add benchmarks for custom training loops + tf.distribute": the same order in every epoch, '
+        "https://github.com/tensorflow/models/pull/6980",
         gradient=lambda case, base: _feed(case, base, "not-reshuffled"),
     ),
     Cause(
@@ -113,7 +122,12 @@ CAUSES = (
         symptom="Fewer steps per epoch than fit makes, or the same number from fewer batches.",
         explanation="Batches are left out: a short tail cut off (drop_remainder, or steps counted with //), "
         "or steps that are skipped.",
+        wrong="for step in range(examples // batch_size): ...",
         remedy="for batch in dataset: ...  # all of them; steps = math.ceil(examples / batch_size)",
+        recognised="Every step's gradient is matched with those of all batches: some batch, which is named, is "
+        "behind no step, and the others are in order.",
+        met='"Model performs differently for model.fit and custom training loop": n_batches = '
+        "int(len(train_set) / opt.b_size), https://github.com/tensorflow/tensorflow/issues/41957",
         gradient=lambda case, base: _feed(case, base, "examples-dropped"),
     ),
     Cause(
@@ -121,14 +135,25 @@ CAUSES = (
         symptom="More steps per epoch than fit makes.",
         explanation="Some batches are trained on more than once: repeat() without a count of steps, "
         "or an iterator that is begun anew.",
+        wrong="for batch in dataset.repeat(2): ...",
         remedy="for batch in dataset: ...  # once, without repeat()",
+        recognised="Every step's gradient is matched with those of all batches: some, which are named, are behind "
+        "more than one step of an epoch, and the order is right.",
+        met='"Question about the number of steps per epoch": with several GPUs, epochs larger than expected '
+        "(tensorpack), https://github.com/tensorpack/tensorpack/issues/598",
         gradient=lambda case, base: _feed(case, base, "examples-repeated"),
     ),
     Cause(
         id="batch-size-differs",
         symptom="More steps, or fewer, than fit makes; with several replicas, by a factor of their number.",
         explanation="The loop batches by another size: that per replica in place of the global one, mostly.",
+        wrong="dataset = dataset.unbatch().batch(GLOBAL_BATCH_SIZE * strategy.num_replicas_in_sync)  # it was "
+        "global already",
         remedy="batch_size = per_replica_batch_size * strategy.num_replicas_in_sync  # run.train_dataset is batched so",
+        recognised="The gradients match none of the batches as they are, and match the same examples in the same "
+        "order, cut to another size.",
+        met='"Fix batch size in multiple GPU training": the data set has to have global batches, '
+        "https://github.com/OpenNMT/OpenNMT-tf/pull/540",
         gradient=lambda case, base: _feed(case, base, "batch-size-differs"),
     ),
     Cause(
@@ -136,7 +161,14 @@ CAUSES = (
         symptom="The two sides differ before the first step.",
         explanation="The loop trains a model of its own, or initializes the model again, so that the two sides do not "
         "start from the same weights.",
+        wrong="model = tf.keras.models.clone_model(model)  # with new random weights",
         remedy="model, optimizer, loss, metrics = run.build()  # and train this model, as it is",
+        recognised="The weights before the first step are not those that run.build() made, or the optimizer is "
+        "applied to variables of another model. That is seen directly.",
+        met='"[Chapter 17] Unsupervised pretraining: Exercise Solutions: Model cloning error", '
+        "https://github.com/ageron/handson-ml2/issues/246\n"
+        '"Feature Request": a user finds that clone_model leaves the weights behind, '
+        "https://github.com/keras-team/keras/issues/16668",
         fact=_not_shared,
     ),
     Cause(
@@ -144,7 +176,14 @@ CAUSES = (
         symptom="Validating more or less often changes training.",
         explanation="The model is called with training=True in validation, so that batch normalization's moving "
         "statistics (or the dropout's random state) take in validation data; or validation updates weights.",
+        wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)  # in validation",
+        recognised="All weights, moving statistics and random states are read before and after validation: some, "
+        "which are named, have changed, and fit's have not. That is seen directly.",
+        met='"Val loss behaves strange while using custom training loop": moving averages change in '
+        "validation, https://github.com/tensorflow/tensorflow/issues/33771\n"
+        '"WS07: Evaluation loop trains on the test set" (PyTorch), '
+        "https://github.com/Graylab/DL4Proteins-notebooks/issues/11",
         fact=_validation_changes,
     ),
     Cause(
@@ -152,7 +191,12 @@ CAUSES = (
         symptom="With several replicas the loss is NaN, or weights jump, after a last batch of very few examples.",
         explanation="A batch with fewer examples than replicas leaves some replica without any. The mean over nothing "
         "is 0/0; convolutions and batch normalization fail on it outright.",
+        wrong="loss = tf.reduce_mean(per_example)  # 0/0 on a replica without examples",
         remedy="mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), count)  # or drop such a batch on both sides",
+        recognised="Where all else is right, both sides train once more with a last batch that leaves one replica "
+        "empty: the gradient of that step, or a reported number, is off or is NaN, and fit's is not.",
+        met='"NaN loss and accuracy when using MirroredStrategy on multiple GPUs (ROCm)", '
+        "https://github.com/tensorflow/tensorflow/issues/41657",
         # Recognised by a run of its own, in compare/check/probe.py: it may be too much for a model.
     ),
 )

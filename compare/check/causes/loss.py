@@ -141,8 +141,15 @@ CAUSES = (
         symptom="With several replicas training is jumpy or diverges; with one it is right. Adam hides it almost.",
         explanation="Each replica takes the mean over its own examples, and apply_gradients sums the replicas' "
         "gradients: the sum of R means is R times the mean.",
+        wrong="loss = tf.reduce_mean(per_example)  # of this replica's examples",
         remedy="loss = mean_over_my_examples / strategy.num_replicas_in_sync",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy" warns of it under "Define the loss".',
+        recognised="Each step's gradient, as the optimizer is handed it, is the right one times the number of "
+        "replicas, in every step of the check; or that holds for the data's loss alone, the regularization being "
+        "right.",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", "Define the loss '
+        'function", https://www.tensorflow.org/tutorials/distribute/custom_training\n'
+        'A user asks why the loss is divided by num_replicas_in_sync ("Scaled loss in Mimo"), '
+        "https://github.com/google/edward2/issues/428",
         gradient=_not_divided,
     ),
     Cause(
@@ -150,14 +157,25 @@ CAUSES = (
         symptom="Training is slower the more replicas there are.",
         explanation="The loss is divided by the number of replicas by hand, and again by a helper that does so too "
         "(Keras 3's Loss.__call__ inside strategy.run, or tf.nn.compute_average_loss).",
+        wrong="loss = loss_object(y, predictions)  # Keras 3 divides by the replicas inside strategy.run\n"
+        "loss = loss / strategy.num_replicas_in_sync",
         remedy="loss = tf.nn.compute_average_loss(loss_object.call(y, predictions))  # and no further division",
+        recognised="Each step's gradient is the right one divided by the number of replicas, with or without the "
+        "regularization's part.",
+        met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\", "
+        "https://github.com/keras-team/keras/issues/16285",
         gradient=_divided_twice,
     ),
     Cause(
         id="loss-summed",
         symptom="The reported loss looks sensible, yet training diverges with SGD, and depends on the batch size.",
         explanation="The examples' losses are summed, not averaged, so that each gradient is larger by the batch size.",
+        wrong="loss = tf.reduce_sum(per_example)",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
+        recognised="The gradients fit if every example weighs 1, or one over the number of replicas, in full "
+        "batches and in short ones alike; a mere factor would not fit both.",
+        met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (a question of Stack '
+        "Overflow's, in Chinese), https://qa.1r1g.com/sf/ask/3361946101",
         gradient=_summed,
     ),
     Cause(
@@ -165,8 +183,15 @@ CAUSES = (
         symptom="All is equal until the last batch of the first epoch, and then it is not.",
         explanation="The loss is divided by a constant GLOBAL_BATCH_SIZE, as the tutorials do. The last batch of an "
         "epoch is usually shorter; its examples then count too little.",
+        wrong="loss = tf.nn.compute_average_loss(per_example, global_batch_size=GLOBAL_BATCH_SIZE)",
         remedy="loss = tf.nn.compute_average_loss(per_example)  # without global_batch_size; fit does the same",
-        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": 60,000 = 937 x 64 + 32.',
+        recognised="The gradients of full batches are right. Those of the short ones fit if each example weighs "
+        "one over the size of a full batch, or over another constant that is read off the first step and has to "
+        "fit all.",
+        met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": 60,000 = 937 x 64 + 32, '
+        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
+        '"Incorrect loss calculation for the last batch in TFTrainer if dataloader_drop_last is False", '
+        "https://github.com/huggingface/transformers/issues/6969",
         gradient=_constant,
     ),
     Cause(
@@ -174,7 +199,12 @@ CAUSES = (
         symptom="Training is faster or slower than fit's by a constant factor; under Adam hardly at all.",
         explanation="The loss, and with it every gradient, has a constant factor in front: a loss weight, gradient "
         "accumulation or loss scaling that is not undone.",
+        wrong="loss = 3.0 * loss  # and gradients are applied as they are",
         remedy="remove the factor, or undo it before apply_gradients: [g / factor for g in gradients]",
+        recognised="A factor is read off the first step's gradient; it has to explain every other step too, and no "
+        "simpler cause may. A factor that is the number of replicas has a name of its own.",
+        met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
+        "https://github.com/NVIDIA/DeepLearningExamples/issues/713",
         gradient=_scaled,
     ),
     Cause(
@@ -182,15 +212,28 @@ CAUSES = (
         symptom="With several replicas, all is equal until a batch that does not split evenly over them.",
         explanation="fit averages the replicas' own means, so that an example on a replica with fewer counts more. "
         "The other side divides by the true number of examples in the global batch, which is exact.",
+        wrong="count = replica_context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(tf.size(per_example), "
+        "tf.float32))\n"
+        "loss = tf.reduce_sum(per_example) / count  # exact, and not what fit does",
         remedy="to train like fit: loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync; "
         "to be exact on both sides, drop the uneven batch or override fit's compute_loss",
+        recognised="The gradients fit if every example of a global batch weighs the same; they differ from fit's "
+        "only where a batch does not split evenly, and one of the check's batches is made so.",
+        met="TensorFlow's tutorial advises against tf.reduce_mean, since replicas' batch sizes may vary, "
+        "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
+        '"Correctly calculate distributed loss average" (PyTorch), '
+        "https://github.com/facebookresearch/fairchem/pull/269",
         gradient=_uneven,
     ),
     Cause(
         id="regularization-missing",
         symptom="Weights grow larger than under fit, and it overfits sooner.",
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
+        wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never read",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        recognised="The gradients fit if the layers' own losses are left out, and all of the data's loss is in.",
+        met='"Unused kernel regularizers during training", '
+        "https://github.com/hunglc007/tensorflow-yolov4-tflite/issues/369",
         gradient=_regularization_missing,
     ),
     Cause(
@@ -198,14 +241,25 @@ CAUSES = (
         symptom="With several replicas weights shrink more than under fit.",
         explanation="model.losses does not depend on the examples: every replica has all of it, and the gradients of "
         "all replicas are summed.",
+        wrong="loss += tf.add_n(model.losses)  # on every replica",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        recognised="The gradients fit if the layers' own losses weigh as many times too much as there are "
+        "replicas, the data's loss being right.",
+        met='"Fix loss scaling with tf.distribute.MirroredStrategy and keras.regularizers" (Keras had it '
+        "itself), https://github.com/keras-team/keras/pull/20609\n"
+        '"Manually scale the loss in Resnet DS model", https://github.com/tensorflow/models/pull/6195',
         gradient=_regularization_not_divided,
     ),
     Cause(
         id="logits-mismatch",
         symptom="Training is slow, or stops at a loss that looks like chance.",
         explanation="The loss takes logits for probabilities, or probabilities for logits (softmax twice).",
+        wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="the loss that run.build() returned has the right from_logits: use that one",
+        recognised="The gradients fit the experiment's loss with from_logits the other way round.",
+        met='"Is there a problem in the loss function": logits, and no from_logits=True, '
+        "https://github.com/xiph/LPCNet/issues/97\n"
+        '"Double softmax in cross entropy with logits", https://github.com/nfmcclure/tensorflow_cookbook/issues/86',
         gradient=_logits,
     ),
     Cause(
@@ -213,14 +267,26 @@ CAUSES = (
         symptom="A regression learns the mean of the labels and nothing else; the loss stops at their variance.",
         explanation="Labels of shape [n] minus predictions of shape [n, 1] broadcast to [n, n] without an error. "
         "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
+        wrong="per_example = tf.square(y - predictions)  # [n] minus [n, 1] is [n, n]",
         remedy="per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
+        recognised="Tried where labels have one dimension less than predictions: the gradients fit the mean over "
+        "all pairs of a label and a prediction.",
+        met='"MSE loss computes different values depending on shape", '
+        "https://github.com/tensorflow/tensorflow/issues/37770\n"
+        '"Why the loss function (mse) calculated by keras not the same as mine", '
+        "https://github.com/keras-team/keras/issues/14627",
         gradient=_broadcast,
     ),
     Cause(
         id="sample-weights-dropped",
         symptom="The training loss is another than fit's from the first step on.",
         explanation="The data set gives (x, y, sample_weight), and the loop makes no use of the third.",
+        wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
         remedy="per_example = loss_object.call(y, predictions) * sample_weight",
+        recognised="Tried where the data has sample or class weights: the gradients fit if every example counts "
+        "the same.",
+        met='"Too many values to unpack when including sample_weights", '
+        "https://github.com/Jannoshh/simple-sam/issues/6",
         gradient=_unweighted,
     ),
 )

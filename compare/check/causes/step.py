@@ -228,7 +228,13 @@ CAUSES = (
         id="training-flag-missing",
         symptom="Batch normalization's moving statistics stay at 0 and 1, dropout does nothing, and it overfits.",
         explanation="A model that is called without training=True takes the moving statistics and drops nothing out.",
+        wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
+        recognised="The gradients fit those of the model called with training=False on the same batch.",
+        met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
+        "https://github.com/tensorflow/tensorflow/issues/31184\n"
+        '"Batch normalization moving mean and variance are not being updated", '
+        "https://github.com/michalfaber/tensorflow_Realtime_Multi-Person_Pose_Estimation/issues/13",
         gradient=_no_flag,
     ),
     Cause(
@@ -236,7 +242,15 @@ CAUSES = (
         symptom="Training differs while gradients are large: in the first steps, mostly.",
         explanation="One side clips gradients that the other does not, at another limit, or at another place: "
         "Keras 3's optimizers clip each replica's gradient, before they are summed.",
+        wrong="gradients, _ = tf.clip_by_global_norm(gradients, 0.1)  # fit's optimizer does not clip, or elsewhere",
         remedy="optimizer.apply_gradients(zip(gradients, variables))  # the experiment's optimizer, which clips",
+        recognised="The limit is read off as the largest norm, or value, among the gradients that are smaller than "
+        "they should be; clipping all steps at it has to give all of them. An optimizer's own clipping is compared "
+        "by its configuration, and by what it makes of the gradients.",
+        met='"Optimizer clipvalue and clipnorm not working in Tensorflow 2.0": before or after aggregation, '
+        "https://github.com/tensorflow/tensorflow/issues/33929\n"
+        '"Correctly calculate gradient clipping on aggregate gradients in multi-gpu", '
+        "https://github.com/LeelaChessZero/lczero-training/pull/162",
         gradient=_clipped_gradient,
         update=_clipped_update,
     ),
@@ -245,7 +259,13 @@ CAUSES = (
         symptom="Replicas drift apart; a saved model has learned from one replica's examples only.",
         explanation="apply_gradients sums the gradients over the replicas if it is called inside strategy.run. Updates "
         "made past it, or with one replica's gradients, are not summed.",
+        wrong="for variable, gradient in zip(variables, gradients):\n"
+        "    variable.assign_sub(learning_rate * gradient)  # on each replica, with its own gradient",
         remedy="call optimizer.apply_gradients(zip(gradients, variables)) inside the function given to strategy.run",
+        recognised="The updates, or the gradients, fit if each replica is given its own gradient alone, or all are "
+        "given the first replica's; each replica's copy of the weights is looked at.",
+        met='"Fix gradient not averaged when parallel training" (Horovod), '
+        "https://github.com/deepmodeling/deepmd-kit/pull/1104",
         gradient=_own_gradient,
         update=_own_update,
     ),
@@ -253,7 +273,14 @@ CAUSES = (
         id="variables-not-trained",
         symptom="The loss stops too high; some weights stay what they were.",
         explanation="The gradient is taken for, or applied to, some of the trainable variables only.",
+        wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables; gradients = tape.gradient(loss, variables)",
+        recognised="Some variables, which are named, get a zero gradient or none in all steps, or never move, "
+        "where they should; all the others are right.",
+        met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
+        "https://github.com/keras-team/keras/issues/16797\n"
+        '"Empty trainable variables in keras model (tf 2.0)", '
+        "https://github.com/tensorflow/tensorflow/issues/29073",
         gradient=_without_gradient,
         update=_without_update,
     ),
@@ -261,15 +288,27 @@ CAUSES = (
         id="optimizer-differs",
         symptom="Training is faster, slower or less stable than fit's, on the same gradients.",
         explanation="The loop makes an optimizer of its own, or changes a hyper-parameter of the experiment's.",
+        wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
         remedy="model, optimizer, loss, metrics = run.build()  # and no other optimizer, nor any change to this one",
+        recognised="The gradients are right; the updates are not, and fit if they are simulated with the class, "
+        "hyper-parameters, learning rates or step counts that the loop's optimizer was seen to have.",
+        met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
+        "made anew in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
     ),
     Cause(
         id="learning-rate-schedule-missing",
         symptom="All is equal in the first step; later on the loop takes larger steps than fit.",
         explanation="The loop's learning rate stays what it was in the first step, where the experiment's changes.",
+        wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its value now, for ever",
         remedy="use the optimizer from run.build(), whose learning rate is the schedule, "
         "or set optimizer.learning_rate in every epoch as the callback does",
+        recognised="fit's learning rate changes from step to step, the loop's does not, and with its constant one "
+        "the simulated updates fit.",
+        met='"Learning Rate scheduler with custom training using tf.GradientTape", '
+        "https://github.com/tensorflow/tensorflow/issues/37862\n"
+        '"How learning rate scheduler works with Custom training loop using tf.GradientTape()", '
+        "https://github.com/tensorflow/models/issues/7687",
         update=_no_schedule,
     ),
 )
