@@ -100,7 +100,7 @@ def _train_twins(
     for epochs in sorted({first_epoch, options.epochs}):
         least = count + (TWINS if epochs == first_epoch else 1)
         found = measured(epochs)
-        while count < least or (not found.explains and found.ratio < HOPELESS * noise.FACTOR and count < MORE_TWINS):
+        while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < MORE_TWINS):
             found = measured(epochs)
-        if not found.explains:
+        if not found.so_far:
             return

@@ -30,6 +30,7 @@ class Noise:
         at: the place of that step.
         variable: the name of that variable.
         reproduced: whether the twins equalled the reference until ``start``, as they must.
+        whole: whether some twin was trained as long as both; the ratio is of the steps that were.
     """
 
     twins: int
@@ -38,11 +39,17 @@ class Noise:
     at: Place
     variable: str
     reproduced: bool = True
+    whole: bool = True
+
+    @property
+    def so_far(self) -> bool:
+        """Whether rounding explains the candidate's gap as far as the twins go."""
+        return self.reproduced and self.ratio <= FACTOR
 
     @property
     def explains(self) -> bool:
-        """Whether rounding alone explains the candidate's gap."""
-        return self.reproduced and self.ratio <= FACTOR
+        """Whether rounding alone explains the candidate's gap, to the end."""
+        return self.so_far and self.whole
 
 
 def measure(
@@ -67,7 +74,10 @@ def measure(
     seen = largest = np.zeros(len(reference.variables))
     worst, at, which = 0.0, start, 0
     copies = [twin.by_place() for twin in twins]
+    whole = all(any(place in copy for copy in copies) for place in places)
     for place in places:
+        if not any(place in copy for copy in copies):
+            break
         gap = _gap(ours[place], theirs[place])
         if np.isnan(gap).all():
             break  # neither has numbers any more
@@ -82,7 +92,7 @@ def measure(
             which = int(ratios.argmax())
             worst, at = float(ratios[which]), place
     reproduced = all(_equal_until(base, copy, start) for copy in copies)
-    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced)
+    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced, whole)
 
 
 def _gap(a: np.void, b: np.void) -> np.ndarray:

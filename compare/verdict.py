@@ -186,6 +186,9 @@ def with_noise(
         name = (anchor or reference).trainer
         reason = f"{name} does not give the same weights when it is run again, so that nothing can be held against it"
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
+    elif noise.so_far:
+        reason = "rounding explains the gap as far as noise twins were trained, which is not to the end"
+        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
     return replace(comparison, training=training)
 
 

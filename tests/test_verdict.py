@@ -483,6 +483,22 @@ def test_weights_that_are_no_number_on_one_side_are_no_rounding(train: Train) ->
     assert held(train, {(2, 1): add(math.inf)}).verdict == "different"
 
 
+def test_twins_that_were_not_trained_to_the_end_tell_as_far_as_they_go(train: Train) -> None:
+    def verdict(edits: Mapping[Place, Edit], *lengths: Sequence[int]) -> str:
+        reference, candidate = train("fit"), train(edits=edits)
+        twins = [train("twin", steps=steps, edits=noisy(steps, (1, 1), 1e-3)) for steps in lengths]
+        comparison = with_noise(compare_records(reference, candidate), reference, candidate, twins)
+        return comparison.training.verdict
+
+    small, large = {(1, 1): add(0.5e-3)}, {(1, 1): add(0.5e-3), (1, 3): add(5.0)}
+    assert verdict(small, (3,)) == "inconclusive"
+    assert verdict(small, (3,), (3, 3)) == verdict(small, (3, 3)) == "alike"
+    assert verdict(large, (3,)) == verdict(large, (3,), (3, 3)) == "different"
+    late = {(1, 1): add(0.5e-3), (2, 1): add(5.0)}
+    assert verdict(late, (3,)) == "inconclusive", "nobody looked there"
+    assert verdict(late, (3,), (3, 3)) == "different"
+
+
 @pytest.mark.parametrize(
     "how",
     [{"edits": {(1, INITIAL): add(1e-9 + 1)}}, {"steps": (3, 2)}, {"steps": (3, 4)}, {"steps": (3,)}],

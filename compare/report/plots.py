@@ -58,20 +58,28 @@ def draw(folder: Path) -> Path:
         raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
     paths = folder / "run.json", folder / "verdict.json"
     run, verdict = (read_json(path) if path.exists() else {} for path in paths)
+    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     content = io.BytesIO()
-    figure(rows, {"title": folder.name, **run}, verdict).savefig(content, format="png")
+    figure(rows, {"title": folder.name, **run}, verdict, twins).savefig(content, format="png")
     replace_file(folder / "comparison.png", content.getvalue())
     return folder / "comparison.png"
 
 
-def figure(rows: Sequence[Mapping[str, str]], run: Mapping[str, Any], verdict: Mapping[str, Any]) -> Figure:
+def figure(
+    rows: Sequence[Mapping[str, str]],
+    run: Mapping[str, Any],
+    verdict: Mapping[str, Any],
+    twins: Sequence[Sequence[Mapping[str, str]]] = (),
+) -> Figure:
     """The picture of a run.
 
     Args:
         rows: the rows of ``metrics.csv``, at least one.
         run: the content of ``run.json``; its "title" and "notes" are used.
         verdict: the content of ``verdict.json``, or nothing.
+        twins: the rows of the noise twins' own ``metrics.csv``, of each candidate that has some.
     """
+    noise = [_curves(its) for its in twins if its]
     curves = _curves(rows)
     trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
     if verdict.get("reference") in trainers:  # first, whatever order they ran in
@@ -111,7 +119,7 @@ def figure(rows: Sequence[Mapping[str, str]], run: Mapping[str, Any], verdict: M
         if studies:
             _draw_differences(bottom, curves, trainers, name, studies)
         else:
-            _draw_gaps(bottom, curves, trainers, name)
+            _draw_gaps(bottom, curves, trainers, name, noise)
     if not shown:
         axes[0, 0].set_title("no metrics were reported", loc="left")
     _draw_seconds(axes[1, -1], curves, trainers)
@@ -274,7 +282,7 @@ def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Se
         ax.plot(epochs, y, "x", color=colour, markeredgewidth=2, transform=edge, clip_on=False, zorder=5)
 
 
-def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
+def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, noise: Sequence[Curves]) -> None:
     series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
     gaps, sizes = [], []
     for (trainer, seed), mine in curves.items():
@@ -294,6 +302,8 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
             _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
             gaps += list(values.values())
     numbers = [value for value in gaps if value]
+    envelope = _envelope(curves, trainers[0], metric, noise)
+    numbers += [value for value in envelope.values() if value]
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
     floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
@@ -316,8 +326,32 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -
         math.sqrt(low * high): "float32\nrounding",
         0: "exactly\nequal" + (" in\nall epochs" if equal else ""),
     }
+    if envelope:
+        edges = [min(envelope) - 0.5, *envelope, max(envelope) + 0.5]
+        heights = list(envelope.values())
+        heights = [heights[0], *heights, heights[-1]]
+        ax.fill_between(edges, heights, color=GREY, alpha=0.2, linewidth=0, zorder=0.9)
+        if not low / 8 < heights[-1] < high * 8:
+            labels[heights[-1]] = "noise\ntwins"
     for y, text in labels.items():  # beside the panel, where no curve can run through them
         ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+
+
+def _envelope(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
+    """By epoch, how far noise twins' numbers are from the reference's at most, in training or validation."""
+    found: Values = {}
+    for (trainer, seed), mine in curves.items():
+        if trainer != reference:
+            continue
+        for name in (metric, f"val_{metric}"):
+            ours = mine.get(name, {})
+            for twins in noise:
+                for (_, its_seed), theirs in twins.items():
+                    for epoch in ours.keys() & theirs.get(name, {}).keys() if its_seed == seed else ():
+                        gap = absolute_gap(ours[epoch], theirs[name][epoch])
+                        if gap is not None:
+                            found[epoch] = max(found.get(epoch, 0.0), gap)
+    return {epoch: found[epoch] for epoch in sorted(found)}
 
 
 def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
