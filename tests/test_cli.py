@@ -13,6 +13,7 @@ import pytest
 
 from compare import cli
 from compare.errors import RequestError
+from compare.experiments import BUILT_IN
 from compare.loading import load_experiment, load_trainers
 from compare.options import STRATEGIES, Options
 from compare.session import Result, claim_folder
@@ -136,7 +137,7 @@ def test_an_unknown_trainer_lists_what_there_is(refuse: Refuse, tmp_path: Path) 
 
 def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--experiment", "mnist", "--trainers", "mine.py:Loop", "mine.py:instance") == (
-        "--experiment mnist: unknown; there are fashion-mnist, fashion-mnist-sample, or FILE.py[:ATTR] for your own"
+        f"--experiment mnist: unknown; there are {', '.join(BUILT_IN)}, or FILE.py[:ATTR] for your own"
     )
     assert list((tmp_path / "reports").iterdir()) == []
 

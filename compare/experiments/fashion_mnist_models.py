@@ -1,0 +1,85 @@
+"""The CNN of ``fashion_mnist`` in other styles: with probabilities, as functional and as subclassed model.
+
+The data are those of ``fashion-mnist``: the full set, or where it cannot be had the embedded sample.
+
+What breaks a naive loop: ``fashion-mnist-softmax``, of TensorFlow's older tutorials, ends in a softmax, and
+``tf.nn.sparse_softmax_cross_entropy_with_logits`` takes it again (``logits-mismatch``); Keras's own losses look where
+probabilities come from, and compute from the logits. ``fashion-mnist-functional`` can be cloned, and the clone begins
+with other weights (``weights-not-shared``). ``fashion-mnist-subclassed`` has a weight that belongs to the model and
+to none of its layers: a loop that collects variables layer by layer does not train it (``variables-not-trained``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import build_model, fashion_mnist
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def softmax(data_dir: Path | None) -> Experiment:
+    """``fashion-mnist-softmax``: the model gives probabilities, and the loss takes them."""
+    return replace(
+        fashion_mnist(data_dir),
+        name="fashion-mnist-softmax",
+        build_model=build_softmax_model,
+        build_loss=build_loss_of_probabilities,
+    )
+
+
+def functional(data_dir: Path | None) -> Experiment:
+    """``fashion-mnist-functional``: the same layers, as a graph of calls."""
+    return replace(fashion_mnist(data_dir), name="fashion-mnist-functional", build_model=build_functional_model)
+
+
+def subclassed(data_dir: Path | None) -> Experiment:
+    """``fashion-mnist-subclassed``: the same layers in a class, and a factor that the logits are scaled by."""
+    return replace(fashion_mnist(data_dir), name="fashion-mnist-subclassed", build_model=build_subclassed_model)
+
+
+def build_softmax_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to probabilities ``[batch, 10]``."""
+    import tensorflow as tf
+
+    return tf.keras.Sequential([*build_model().layers, tf.keras.layers.Softmax()])
+
+
+def build_loss_of_probabilities() -> tf.keras.losses.Loss:
+    import tensorflow as tf
+
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)
+
+
+def build_functional_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    import tensorflow as tf
+
+    images = tf.keras.Input((28, 28, 1))
+    x = tf.keras.layers.Conv2D(32, 3, activation="relu")(images)
+    x = tf.keras.layers.MaxPooling2D()(x)
+    x = tf.keras.layers.Conv2D(64, 3, activation="relu")(x)
+    x = tf.keras.layers.MaxPooling2D()(x)
+    x = tf.keras.layers.Flatten()(x)
+    x = tf.keras.layers.Dense(64, activation="relu")(x)
+    return tf.keras.Model(images, tf.keras.layers.Dense(10)(x))
+
+
+def build_subclassed_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    import tensorflow as tf
+
+    class ScaledCNN(tf.keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cnn = build_model()
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+        def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+            return self.scale * self.cnn(images, training=training)
+
+    return ScaledCNN()

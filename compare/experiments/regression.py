@@ -1,0 +1,75 @@
+"""Linear regression: how much of a picture is garment, from the mean brightness of its 28 rows.
+
+One Dense unit, mean squared error, and SGD with a learning rate looked up by the global batch size, as in
+TensorFlow's guide to distributed training. The data are made from the embedded sample of Fashion-MNIST.
+
+What breaks a naive loop: labels are ``[batch]`` and predictions ``[batch, 1]``, so that
+``tf.square(labels - predictions)`` is ``[batch, batch]`` and trains towards the mean of the labels without an
+error (``label-shape-broadcast``); and a learning rate for another batch size (``optimizer-differs``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare.data import Array, read_fashion_mnist, sample_source
+from compare.experiment import Experiment
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+BATCH_SIZE_PER_REPLICA = 64
+"""The command's default. The table is looked up by the number of replicas times this."""
+LEARNING_RATES_BY_BATCH_SIZE = {64: 0.1, 128: 0.15, 256: 0.2}
+
+
+def load_data() -> tuple[Any, Any]:
+    """x: mean brightness per row, float32 ``[N, 28]`` in [0, 1]; y: share of pixels above half, ``[N]``."""
+
+    def part(images: Array, labels: Array) -> tuple[Any, Any]:
+        rows = images.mean(axis=2) / 255
+        return rows.astype(np.float32), (images > 127).mean(axis=(1, 2)).astype(np.float32)
+
+    train, validation = read_fashion_mnist(sample_source())
+    return part(*train), part(*validation)
+
+
+def build_model() -> tf.keras.Model:
+    import tensorflow as tf
+
+    return tf.keras.Sequential([tf.keras.layers.Dense(1)])
+
+
+def build_loss() -> tf.keras.losses.Loss:
+    import tensorflow as tf
+
+    return tf.keras.losses.MeanSquaredError()
+
+
+def build_optimizer() -> tf.keras.optimizers.Optimizer:
+    """SGD with the learning rate of the largest batch size in the table that is not above this run's."""
+    import tensorflow as tf
+
+    # Optimizers are built in the scope of the strategy, which knows how many replicas it has.
+    global_batch_size = BATCH_SIZE_PER_REPLICA * tf.distribute.get_strategy().num_replicas_in_sync
+    listed = max(size for size in LEARNING_RATES_BY_BATCH_SIZE if size <= global_batch_size)
+    return tf.keras.optimizers.SGD(LEARNING_RATES_BY_BATCH_SIZE[listed])
+
+
+def build_metrics() -> list[tf.keras.metrics.Metric]:
+    import tensorflow as tf
+
+    return [tf.keras.metrics.MeanAbsoluteError(name="mae")]
+
+
+experiment = Experiment(
+    name="regression",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+    data_source=f"brightness of rows, and share of bright pixels, from the {sample_source().description}",
+)

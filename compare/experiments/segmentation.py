@@ -1,0 +1,66 @@
+"""Segmentation: for every pixel whether it is background or part of a top, trousers, a dress, a shoe or a bag.
+
+A small U-Net. The labels are made from the embedded sample of Fashion-MNIST: a pixel that is not black belongs to
+the garment.
+
+What breaks a naive loop: labels are ``[batch, 28, 28]``, and the loss is the mean over the pixels too. The
+tutorials' ``compute_average_loss(per_example, global_batch_size=…)`` divides the sum by the number of images alone,
+which makes the loss 784 times larger (``loss-scaled``); Adam hides it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare.data import Array, read_fashion_mnist, sample_source
+from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, prepare
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+BACKGROUND, TOP, TROUSERS, DRESS, SHOE, BAG = range(6)
+KIND_OF_CLASS = np.array([TOP, TROUSERS, TOP, DRESS, TOP, SHOE, TOP, SHOE, BAG, SHOE], np.uint8)
+"""The kind of garment of each of Fashion-MNIST's ten classes."""
+
+
+def load_data() -> tuple[Any, Any]:
+    """Images uint8 ``[N, 28, 28]`` and the kind of each pixel, uint8 ``[N, 28, 28]``."""
+
+    def part(images: Array, labels: Array) -> tuple[Any, Any]:
+        return images, np.where(images > 0, KIND_OF_CLASS[labels][:, None, None], np.uint8(BACKGROUND))
+
+    train, validation = read_fashion_mnist(sample_source())
+    return part(*train), part(*validation)
+
+
+def build_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 28, 28, 6]``."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+
+    def convolution(filters: int, x: Any) -> Any:
+        return layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+
+    images = tf.keras.Input((28, 28, 1))
+    fine = convolution(8, images)
+    middle = convolution(16, layers.MaxPooling2D()(fine))
+    coarse = convolution(32, layers.MaxPooling2D()(middle))
+    x = convolution(16, layers.Concatenate()([layers.UpSampling2D()(coarse), middle]))
+    x = convolution(8, layers.Concatenate()([layers.UpSampling2D()(x), fine]))
+    return tf.keras.Model(images, layers.Conv2D(6, 1)(x))
+
+
+experiment = Experiment(
+    name="segmentation",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+    prepare=prepare,
+    data_source=f"pixels labelled by kind of garment, from the {sample_source().description}",
+)

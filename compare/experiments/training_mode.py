@@ -1,0 +1,79 @@
+"""Layers that do something else in training: batch normalization (``batchnorm``) and dropout (``dropout``).
+
+Small classifiers on the embedded sample of Fashion-MNIST. The dropout layer has a seed, so that every trainer draws
+the same masks.
+
+What breaks a naive loop: the model called without ``training=True`` drops nothing, and normalizes by moving averages
+that never move (``training-flag-missing``); validation with ``training=True`` changes those averages
+(``validation-changes-state``). Under several replicas every replica normalizes by its own part of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compare.data import read_fashion_mnist, sample_source
+from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, prepare
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+MOMENTUM = 0.9
+"""Of the moving averages; Keras's 0.99 is for more steps than the 47 or 94 that an epoch has here."""
+
+
+def build_batchnorm_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    import tensorflow as tf
+
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Conv2D(16, 3, strides=2, use_bias=False),
+            tf.keras.layers.BatchNormalization(momentum=MOMENTUM),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Conv2D(32, 3, strides=2, use_bias=False),
+            tf.keras.layers.BatchNormalization(momentum=MOMENTUM),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+
+
+def build_dropout_model() -> tf.keras.Model:
+    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    import tensorflow as tf
+
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(256, activation="relu"),
+            tf.keras.layers.Dropout(0.5, seed=1),
+            tf.keras.layers.Dense(10),
+        ]
+    )
+
+
+batchnorm = Experiment(
+    name="batchnorm",
+    load_data=lambda: read_fashion_mnist(sample_source()),
+    build_model=build_batchnorm_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+    prepare=prepare,
+    data_source=sample_source().description,
+)
+
+dropout = Experiment(
+    name="dropout",
+    load_data=lambda: read_fashion_mnist(sample_source()),
+    build_model=build_dropout_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+    prepare=prepare,
+    data_source=sample_source().description,
+)

@@ -1,0 +1,134 @@
+"""Every built-in experiment: fit and loop are identical on it, and the mistake it is there for shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import planted
+import pytest
+import tensorflow as tf
+
+import compare
+from compare.data import sample_source
+from compare.experiments import BUILT_IN
+from compare.records import MetricsFile, Recorder, read_records
+from compare.verdict import Comparison, compare_records, moved
+
+REPLICAS = 2
+PER_REPLICA = 16
+TRAINING = 300
+VALIDATION = 150
+"""The last batch of an epoch is short, and splits evenly over the replicas."""
+MORE_THAN_ROUNDING = 1e-4
+"""A weight gap that two epochs of rounding do not make."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trap:
+    """A loop with the mistake that an experiment is there for, and what the short check calls it."""
+
+    loop: type[Any]
+    cause: str
+
+
+class LogitsAgain(planted.Loop):
+    """Takes the softmax of probabilities; Keras's own loss would see where they come from, and take the logits."""
+
+    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(y, tf.int32), predictions)
+
+
+class LayersOnly(planted.Loop):
+    """Collects variables layer by layer."""
+
+    def variables(self) -> Any:
+        return [variable for layer in self.model.layers for variable in layer.trainable_variables]
+
+
+class PixelsSummed(planted.Loop):
+    """Divides the sum over images and pixels by the number of images."""
+
+    def data_loss(self, per_example: Any) -> Any:
+        return tf.reduce_sum(per_example) / tf.cast(tf.shape(per_example)[0], tf.float32) / self.replicas
+
+
+GALLERY = {
+    "fashion-mnist-sample": Trap(planted.ConstantDenominator, "loss-constant-denominator"),
+    "fashion-mnist-softmax": Trap(LogitsAgain, "logits-mismatch"),
+    "fashion-mnist-functional": Trap(planted.OwnModel, "weights-not-shared"),
+    "fashion-mnist-subclassed": Trap(LayersOnly, "variables-not-trained"),
+    "regression": Trap(planted.Broadcast, "label-shape-broadcast"),
+    "segmentation": Trap(PixelsSummed, "loss-scaled"),
+    "weighted": Trap(planted.WeightsForgotten, "sample-weights-dropped"),
+    "class-weighted": Trap(planted.Loop, "sample-weights-dropped"),
+    "regularized": Trap(planted.PenaltyNotDivided, "regularization-not-divided-by-replicas"),
+    "batchnorm": Trap(planted.ValidationTrains, "validation-changes-state"),
+    "dropout": Trap(planted.NoFlag, "training-flag-missing"),
+    "densenet": Trap(planted.NoFlag, "training-flag-missing"),
+}
+ELSEWHERE = {"fashion-mnist"}
+"""Tested with all of its data by ``test_command``."""
+
+
+@pytest.fixture
+def experiment(request: pytest.FixtureRequest, tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> compare.Experiment:
+    """The experiment of the test's parameter; of Fashion-MNIST always the embedded sample."""
+    # By way of sys.modules: in the package, the name of this module is that of a function.
+    module = sys.modules["compare.experiments.fashion_mnist"]
+    monkeypatch.setattr(module, "locate_fashion_mnist", lambda data_dir: sample_source())
+    return BUILT_IN[request.param](None)
+
+
+def test_the_table_has_every_experiment() -> None:
+    assert set(GALLERY) | ELSEWHERE == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(("experiment", "trap"), GALLERY.items(), ids=list(GALLERY), indirect=["experiment"])
+def test_fit_and_loop_are_identical_and_a_loop_with_the_mistake_is_not(experiment, trap, tmp_path) -> None:
+    loop, wrong = held_against_fit(experiment, [compare.CustomLoop(), trap.loop()], tmp_path)
+    assert loop.verdict == "identical", loop
+    assert wrong.verdict == "different", wrong
+    if trap.cause in planted_reporting():
+        assert wrong.training.verdict == "identical" and wrong.reporting.verdict == "different", wrong
+    elif wrong.training.max_weight_gap is not None:
+        assert wrong.training.max_weight_gap > MORE_THAN_ROUNDING, wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("experiment", "trap"), GALLERY.items(), ids=list(GALLERY), indirect=["experiment"])
+def test_the_short_check_names_the_mistake(experiment, trap) -> None:
+    with pytest.raises(AssertionError, match=trap.cause):
+        compare.assert_alike(experiment, trap.loop())
+
+
+def planted_reporting() -> set[str]:
+    """The causes that concern reported numbers alone."""
+    return {cause for bug in planted.BUGS if not bug.training for cause in bug.reporting}
+
+
+def held_against_fit(experiment: compare.Experiment, trainers: list[Any], folder: Any) -> list[Comparison]:
+    """Train with fit and with each trainer, two epochs of a few examples on two replicas; what the records say."""
+    from compare import pipeline, strategies
+    from compare.runs import Run, Task
+    from compare.trainers.keras_fit import KerasFit
+
+    train, validation = pipeline.load(experiment)
+    strategy = strategies.make("mirrored", REPLICAS)
+    task = Task(
+        experiment,
+        train.first(min(TRAINING, train.count)),
+        validation.first(min(VALIDATION, validation.count)),
+        strategy,
+        PER_REPLICA * REPLICAS,
+    )
+    metrics = MetricsFile(folder / "metrics.csv")
+    for trainer in [KerasFit(), *trainers]:
+        recorder = Recorder(folder, metrics, trainer.name, 0)
+        run = Run(task, seed=0, epochs=range(1, 3), sinks=[recorder])
+        trainer.train(run)
+        run.close()
+    fit, *others = read_records(folder)
+    assert moved(fit), "training must have moved the weights"
+    return [compare_records(fit, other) for other in others]
