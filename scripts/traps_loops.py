@@ -1,0 +1,54 @@
+"""What scripts/traps.py needs beyond the package's experiments and the wrong loops of tests/planted.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+import compare
+from compare.experiments import training_mode
+from compare.experiments.fashion_mnist import fashion_mnist_sample
+
+STEPS = 128
+"""Optimizer steps of a run: 8 epochs of 16."""
+
+scheduled = replace(
+    fashion_mnist_sample(None),
+    name="scheduled",
+    build_optimizer=lambda: tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(0.003, STEPS)),
+)
+
+mlp = replace(
+    training_mode.dropout,
+    name="mlp",
+    build_model=lambda: tf.keras.Sequential(
+        [tf.keras.layers.Flatten(), tf.keras.layers.Dense(64, activation="relu"), tf.keras.layers.Dense(10)]
+    ),
+    build_optimizer=lambda: tf.keras.optimizers.SGD(0.05, momentum=0.9),
+)
+
+mlp_batchnorm = replace(
+    mlp,
+    name="mlp-batchnorm",
+    # Moving statistics that follow quickly: with Keras's momentum of 0.99 they would be off for all of so short a run.
+    build_model=lambda: tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(64),
+            tf.keras.layers.BatchNormalization(momentum=0.9),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Dense(10),
+        ]
+    ),
+)
+
+
+class TrainingFlagInValidation(compare.CustomLoop):
+    """Validates with training=True; in all else it is the correct loop, bit for bit."""
+
+    def test_step(self, batch):
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        predictions = self.model(x, training=True)
+        loss = self.compute_loss(y, predictions, sample_weight)
+        self._update_metrics(x, y, predictions, sample_weight, loss)
