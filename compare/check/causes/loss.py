@@ -162,7 +162,7 @@ CAUSES = (
         remedy="loss = tf.nn.compute_average_loss(loss_object.call(y, predictions))  # and no further division",
         recognised="Each step's gradient is the right one divided by the number of replicas, with or without the "
         "regularization's part.",
-        met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\", "
+        met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\": a loss for fit that divides by hand, "
         "https://github.com/keras-team/keras/issues/16285",
         gradient=_divided_twice,
     ),
@@ -174,8 +174,8 @@ CAUSES = (
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
         recognised="The gradients fit if every example weighs 1, or one over the number of replicas, in full "
         "batches and in short ones alike; a mere factor would not fit both.",
-        met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (a question of Stack '
-        "Overflow's, in Chinese), https://qa.1r1g.com/sf/ask/3361946101",
+        met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (question and answer, in Chinese), '
+        "https://qa.1r1g.com/sf/ask/3361946101",
         gradient=_summed,
     ),
     Cause(
