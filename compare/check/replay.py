@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -151,7 +152,8 @@ class Replay:
         self.trainable = len(trainable)
         self.shapes = [tuple(v.shape) for v in trainable]
         self._functions: dict[tuple[bool, str], Any] = {}
-        self._kept: dict[Any, Pieces] = {}
+        # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
+        self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
 
     # Facts about the experiment.
 
@@ -195,16 +197,17 @@ class Replay:
             nudge: other than 0, every trainable weight is moved by one unit in the last place, up or
                 down, another way for every number.
         """
-        key = (id(step), replica, part, recipe.training, recipe.loss, recipe.sample_weights, nudge)
-        if key not in self._kept:
+        key = (replica, part, recipe.training, recipe.loss, recipe.sample_weights, nudge)
+        kept = self._kept.setdefault(step, {})
+        if key not in kept:
             state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
             if nudge:
                 generator = np.random.default_rng([nudge, replica])
                 for i, value in enumerate(state[: self.trainable]):
                     away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
                     state[i] = np.nextafter(value, away)
-            self._kept[key] = self._compute(state, self.batch(part), recipe)
-        return self._kept[key]
+            kept[key] = self._compute(state, self.batch(part), recipe)
+        return kept[key]
 
     def handed(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
         """float64 ``[weights]`` per replica: what its optimizer is handed."""
