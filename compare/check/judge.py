@@ -12,11 +12,12 @@ from compare.check.case import ROUNDING, Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data import kind_of_feed
+from compare.check.causes.step import CLIPPING
 from compare.check.observe import Applied
 from compare.check.reading import Reading, ReadingCase, ReadingTable
 from compare.check.replay import Recipe
-from compare.check.report import NotApplicable
-from compare.check.search import Explanation, explain
+from compare.check.report import Fit, NotApplicable
+from compare.check.search import Explanation, Search, explain
 from compare.check.update import EPSILON, Handed, Update, residuals, simulate, twin
 
 
@@ -30,6 +31,7 @@ class Judgement:
         evidence: what was measured where no cause explains it.
         recipe: how its gradients come about; the right recipe where that is unknown.
         not_applicable: what could not be probed.
+        fits: how well gradients, updates, both together and reported numbers are explained.
     """
 
     right: bool = True
@@ -37,6 +39,16 @@ class Judgement:
     evidence: list[str] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
     not_applicable: list[NotApplicable] = field(default_factory=list)
+    fits: list[Fit] = field(default_factory=list)
+
+    def fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
+        """Keep how well something was explained: as it should be, or by what a search found."""
+        floor = threshold / ROUNDING
+        if search is None:
+            self.fits.append(Fit(what, right / floor, np.inf))
+        else:
+            best = max((each.residual / floor for each in search.found), default=None)
+            self.fits.append(Fit(what, best, min(right, search.next_best) / floor))
 
     def name(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
         """Take over the one explanation there is; say so where there are several."""
@@ -101,9 +113,12 @@ def _by_hand(case: Case, judgement: Judgement) -> bool:
 def _judge_gradients(case: Case, judgement: Judgement) -> None:
     right = case.residual(Recipe())
     if right <= case.threshold:
+        judgement.fit("gradients", right, case.threshold)
         return
     recognisers = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
-    found = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
+    search = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
+    found = search.found
+    judgement.fit("gradients", right, case.threshold, search)
     count = f"{len(case.steps)} steps' gradients"
     if judgement.name(found, right, count):
         judgement.recipe = found[0].recipe
@@ -149,6 +164,7 @@ def _judge_updates(case: Case, judgement: Judgement) -> None:
         return
     threshold = ROUNDING * floor
     if first <= threshold:
+        judgement.fit("updates", first, threshold)
         _judge_whole(case, judgement, right)
         return
 
@@ -159,7 +175,9 @@ def _judge_updates(case: Case, judgement: Judgement) -> None:
             return float("inf")
 
     recognisers = [(cause, partial(cause.update, case)) for cause in CATALOGUE.values() if cause.update]
-    found = explain(right, recognisers, residual, threshold)
+    search = explain(right, recognisers, residual, threshold)
+    found = search.found
+    judgement.fit("updates", first, threshold, search)
     if not judgement.name(found, first, f"{len(steps)} updates") and not found:
         off = residuals(replay, steps, simulate(replay, steps, right))
         i = next(i for i, each in enumerate(off) if each > threshold)
@@ -181,13 +199,21 @@ def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
         handed.append([[part.astype(v.dtype) for part, v in zip(parts, step.state[0], strict=False)] for parts in each])
     noise = max(twin(replay, steps, update, case.floor))
     off = residuals(replay, steps, simulate(replay, steps, update, handed))
-    if max(off, default=0.0) > ROUNDING * max(noise, EPSILON):
-        judgement.right = False
-        i = int(np.argmax(off))
-        judgement.evidence.append(
-            f"the gradients add up to the right ones, yet each replica's part does not, and the update of step {i + 1} "
-            f"(epoch {steps[i].epoch}) is {off[i]:.2g} off, relative: the optimizer clips each part"
-        )
+    threshold = ROUNDING * max(noise, EPSILON)
+    if max(off, default=0.0) <= threshold:
+        judgement.fit("whole steps", max(off, default=0.0), threshold)
+        return
+    judgement.right = False
+    config = replay.experiment.build_optimizer().get_config()
+    i = int(np.argmax(off))
+    text = (
+        f"the gradients add up to the right ones, yet each replica's part is another, and the update of step {i + 1} "
+        f"(epoch {steps[i].epoch}) is {off[i]:.2g} off, relative"
+    )
+    if any(config.get(name) for name in CLIPPING):  # the only thing between the parts and the update that is not linear
+        judgement.causes["clipping-differs"] = f"{text}: the optimizer clips each part"
+    else:
+        judgement.evidence.append(text)
 
 
 def _right_update(case: Case) -> Update:
@@ -243,6 +269,7 @@ def judge_reporting(case: Case, recipe: Recipe) -> Judgement:
             continue
         right = metric.residual(Reading())
         if right <= threshold:
+            judgement.fit(key, right, threshold)
             continue
         judgement.right = False
         wrong[key] = right
@@ -253,9 +280,11 @@ def judge_reporting(case: Case, recipe: Recipe) -> Judgement:
             continue
         recognisers = [(cause, partial(cause.reading, metric)) for cause in CATALOGUE.values() if cause.reading]
         for base in bases:
-            open_keys[key] = explain(base, recognisers, metric.residual, threshold)
-            if open_keys[key]:
+            search = explain(base, recognisers, metric.residual, threshold)
+            open_keys[key] = search.found
+            if search.found:
                 break
+        judgement.fit(key, right, threshold, search)
     _settle(judgement, open_keys, wrong)
     return judgement
 

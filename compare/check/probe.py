@@ -209,6 +209,7 @@ class Checker:
             findings=tuple(findings),
             evidence=tuple(evidence),
             not_applicable=tuple(dict.fromkeys([*ours.not_applicable, *printed.not_applicable])),
+            fits=(*(ours.fits if ours is not theirs else ()), *printed.fits),
         )
 
     def _reference_case(self) -> tuple[Case, Judgement]:

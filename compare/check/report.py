@@ -44,6 +44,21 @@ class NotApplicable:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """How well something was explained, in units of the noise floor that was measured for it.
+
+    Attributes:
+        what: what was to be explained: gradients, updates, whole steps, or the key of a reported number.
+        right: the residual of the explanation that was taken, be it that all is right; None without one.
+        next_best: the smallest residual of any other that was tried; infinite if none was.
+    """
+
+    what: str
+    right: float | None
+    next_best: float
+
+
+@dataclass(frozen=True)
 class Report:
     """What the short check says about one candidate.
 
@@ -54,6 +69,7 @@ class Report:
         findings: the causes, those of training first.
         evidence: what was measured where no cause explains it; never a guess.
         not_applicable: the probes that could not be made.
+        fits: how well what was seen is explained, for those who measure the check itself.
         seconds: wall time of the check.
     """
 
@@ -63,6 +79,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     evidence: tuple[str, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
+    fits: tuple[Fit, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -130,6 +147,7 @@ def merged(reports: Sequence[Report]) -> Report:
         findings=tuple(ordered),
         evidence=tuple(dict.fromkeys(each for report in reports for each in report.evidence)),
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
+        fits=tuple(each for report in reports for each in report.fits),
         seconds=sum(report.seconds for report in reports),
     )
 

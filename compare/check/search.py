@@ -22,6 +22,19 @@ class Explanation:
         return frozenset(cause.id for cause, _ in self.causes)
 
 
+@dataclass(frozen=True)
+class Search:
+    """What a search came to.
+
+    Attributes:
+        found: all simplest explanations: none, one, or several that cannot be told apart.
+        next_best: the smallest residual that any other cause left, of those tried; infinite if none was.
+    """
+
+    found: list[Explanation]
+    next_best: float
+
+
 Recogniser = Callable[[Any], Iterable[Variant]]
 
 
@@ -30,20 +43,23 @@ def explain(
     recognisers: Sequence[tuple[Cause, Recogniser]],
     residual: Callable[[Any], float],
     threshold: float,
-) -> list[Explanation]:
-    """All simplest explanations: none, one, or several that cannot be told apart.
+) -> Search:
+    """Look for the simplest explanations.
 
     Tried in turn, until something fits: one cause without a free number; one with a number read from
     the observation; two without; two of which one has.
     """
 
+    rejected: list[Explanation] = []
+
     def fitting(candidates: Iterable[tuple[Any, tuple[tuple[Cause, Variant], ...]]]) -> list[Explanation]:
         found: dict[frozenset[str], Explanation] = {}
         for recipe, causes in candidates:
-            off = residual(recipe)
-            if off <= threshold:
-                explanation = Explanation(recipe, causes, off)
+            explanation = Explanation(recipe, causes, residual(recipe))
+            if explanation.residual <= threshold:
                 found.setdefault(explanation.ids, explanation)
+            else:
+                rejected.append(explanation)
         return list(found.values())
 
     singles = [(cause, variant) for cause, recognise in recognisers for variant in recognise(right)]
@@ -73,5 +89,6 @@ def explain(
         measured_pairs,
     ):
         if found := fitting(level()):
-            return found
-    return []
+            break
+    named = frozenset[str]().union(*(each.ids for each in found))
+    return Search(found, min((each.residual for each in rejected if not each.ids & named), default=float("inf")))
