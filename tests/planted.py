@@ -23,6 +23,7 @@ class Loop:
 
     def train(self, run):
         self.run, self.strategy, self.replicas = run, run.strategy, run.strategy.num_replicas_in_sync
+        self._step = self._validation = None  # a loop may be trained again, on another model
         self.begin(run)
         with self.strategy.scope():
             self.train_metrics = self.metrics()
@@ -60,8 +61,9 @@ class Loop:
         self.reset(self.train_metrics)
         losses, counts = [], []
         data = self.strategy.experimental_distribute_dataset(self.train_data(epoch))
+        self.compile(data)
         for batch in data:
-            loss, count = self.distributed_step(batch)
+            loss, count = self._step(batch)
             losses.append(loss)
             counts.append(count)
             self.run.end_step()
@@ -78,11 +80,13 @@ class Loop:
         """Every replica's mean, weighed by its examples."""
         return float(sum(losses) / sum(counts))
 
-    def distributed_step(self, batch):
-        if not hasattr(self, "_step") or self._step_model is not self.model:
-            self._step_model = self.model
-            self._step = tf.function(lambda b: self.reduced(self.strategy.run(self.replica_step, (b,))))
-        return self._step(batch)
+    def compile(self, data):
+        """The step as a graph: traced once, for batches of any size."""
+        if self._step is None:
+            self._step = tf.function(self.whole_step, input_signature=[data.element_spec])
+
+    def whole_step(self, batch):
+        return self.reduced(self.strategy.run(self.replica_step, (batch,)))
 
     def reduced(self, pair):
         loss, count = pair
@@ -129,15 +133,20 @@ class Loop:
 
     def validate(self, epoch):
         self.reset(self.validation_metrics)
-        step = tf.function(lambda b: self.reduced(self.strategy.run(self.replica_validation, (b,))))
         losses, counts = [], []
-        for batch in self.strategy.experimental_distribute_dataset(self.validation_data()):
-            loss, count = step(batch)
+        data = self.strategy.experimental_distribute_dataset(self.validation_data())
+        if self._validation is None:
+            self._validation = tf.function(self.whole_validation, input_signature=[data.element_spec])
+        for batch in data:
+            loss, count = self._validation(batch)
             losses.append(loss)
             counts.append(count)
         return {"loss": self.epoch_loss(losses, counts)} | self.results(self.validation_metrics)
 
     validation_flag = False
+
+    def whole_validation(self, batch):
+        return self.reduced(self.strategy.run(self.replica_validation, (batch,)))
 
     def replica_validation(self, batch):
         x, y, w = tf.keras.utils.unpack_x_y_sample_weight(batch)
@@ -197,8 +206,27 @@ class WholeEpoch(Loop):
 class Eager(Loop):
     """No tf.function at all in training."""
 
-    def distributed_step(self, batch):
-        return self.reduced(self.strategy.run(self.replica_step, (batch,)))
+    def compile(self, data):
+        self._step = self.whole_step
+
+
+class RunEagerly(Loop):
+    """tf.function everywhere, and all of it switched off."""
+
+    def train(self, run):
+        tf.config.run_functions_eagerly(True)
+        try:
+            super().train(run)
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+
+class StaticShapes(Loop):
+    """Traced again for every size of batch: its kernels may round differently from fit's."""
+
+    def compile(self, data):
+        if self._step is None:
+            self._step = tf.function(self.whole_step)
 
 
 class ApplyGradients(Loop):
@@ -250,6 +278,8 @@ STYLES = [
     IteratorInside,
     WholeEpoch,
     Eager,
+    RunEagerly,
+    StaticShapes,
     ApplyGradients,
     SumOverCount,
     TimesShare,
@@ -273,7 +303,8 @@ class Bug:
         training, reporting: the causes that ought to be named.
         least: the fewest replicas with which it shows.
         needs: what the experiment has to have: "regularize", "batch_norm", "dropout", "weights",
-            "regression", "schedule", "clipped"; "not-regularize" and so on for what it must not have.
+            "regression", "schedule", "clipped", "plain" (descent), "adam"; "not-regularize" and so on for
+            what it must not have.
         also: causes that may be named too.
     """
 
@@ -446,6 +477,11 @@ class NotClipped(Loop):
         self.optimizer.global_clipnorm = None
 
 
+@plant("clipping-differs", needs=("clipped",), least=2)
+class ClippedAfterwards(ReducedByHand):
+    """Keras 3 clips what each replica hands in: shares of the sum are clipped to something else."""
+
+
 @plant("clipping-differs", needs=("not-clipped",))
 class OptimizerClips(Loop):
     def begin(self, run):
@@ -525,7 +561,7 @@ class OtherHyperParameters(Loop):
             self.optimizer.build(self.model.trainable_variables)
 
 
-@plant("optimizer-differs", needs=("iterations",))
+@plant("optimizer-differs", needs=("adam",))
 class IterationsReset(Loop):
     def train_epoch(self, epoch):
         self.optimizer.iterations.assign(0)
@@ -712,6 +748,56 @@ class ValidationWeightsForgotten(Loop):
         return super().validation_loss(y, predictions, None)
 
 
+# Two mistakes that hide each other: the optimizer makes the same weights of wrong gradients.
+
+
+@plant("loss-scaled", "optimizer-differs", needs=("adam",))
+class ScaledAndEpsilon(Loop):
+    """Adam takes a loss a thousand times too large, and its epsilon as much, for nothing."""
+
+    def begin(self, run):
+        super().begin(run)
+        self.optimizer.epsilon *= 1024
+
+    def total(self, data, penalty):
+        return 1024 * (data + penalty)
+
+
+@plant("loss-divided-twice", "optimizer-differs", needs=("adam",), least=2)
+class DividedTwiceAndEpsilon(DividedTwice):
+    """So does it take one too small, and the penalty with it."""
+
+    def begin(self, run):
+        super().begin(run)
+        self.optimizer.epsilon /= self.replicas
+
+    def total(self, data, penalty):
+        return data + penalty / self.replicas
+
+
+@plant("loss-not-divided-by-replicas", needs=("regularize", "adam"), least=2)
+class NeitherDivided(NotDivided):
+    """Of the loss and its penalty only one not divided would show; Adam hides it if neither is."""
+
+    def total(self, data, penalty):
+        return data + tf.add_n(self.model.losses)
+
+
+@plant("loss-scaled", "optimizer-differs", needs=("not-adam", "not-schedule", "not-clipped"))
+class ScaledAndSlower(Loop):
+    """Plain descent and momentum are linear: a loss four times too large, and a quarter of the rate."""
+
+    def begin(self, run):
+        super().begin(run)
+        self.optimizer.learning_rate = self.optimizer.learning_rate / 4
+
+    def total(self, data, penalty):
+        return 4 * (data + penalty)
+
+
+HIDING = [ScaledAndEpsilon, DividedTwiceAndEpsilon, NeitherDivided, ScaledAndSlower]
+
+
 # Mistakes that no entry of the catalogue describes.
 
 UNKNOWN: list[type[Any]] = []
@@ -855,7 +941,7 @@ def has(model: str, optimizer: str) -> set[str]:
     found |= {"schedule"} if "schedule" in optimizer else set()
     found |= {"clipped"} if optimizer == "clipped" else set()
     found |= {"plain"} if optimizer == "sgd" else set()
-    found |= {"iterations"} if "adam" in optimizer else set()
+    found |= {"adam"} if "adam" in optimizer else set()
     return found
 
 
