@@ -1,0 +1,123 @@
+"""The page of traps is what the catalogue and the measured figures say, and complete; no TensorFlow here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import REPORTING
+from compare.report import traps
+
+FOLDER = Path(__file__).resolve().parents[1] / "reports" / "traps"
+PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+PROMISED = [
+    "loss-not-divided-by-replicas",
+    "loss-divided-twice",
+    "loss-summed",
+    "loss-constant-denominator",
+    "loss-scaled",
+    "regularization-missing",
+    "regularization-not-divided-by-replicas",
+    "training-flag-missing",
+    "logits-mismatch",
+    "label-shape-broadcast",
+    "clipping-differs",
+    "gradients-not-reduced",
+    "variables-not-trained",
+    "optimizer-differs",
+    "learning-rate-schedule-missing",
+    "not-reshuffled",
+    "examples-dropped",
+    "examples-repeated",
+    "batch-size-differs",
+    "sample-weights-dropped",
+    "weights-not-shared",
+    "validation-changes-state",
+    "uneven-replica-batches",
+    "empty-replica-batch",
+    "metrics-not-reset",
+    "loss-averaged-over-batches",
+    "loss-not-reduced",
+    "validation-loss-without-regularization",
+    "validation-in-training-mode",
+    "validation-examples-dropped",
+    "metrics-from-one-replica",
+    "validation-sample-weights-dropped",
+]
+"""The ids that verdict.json may name, and that reports link to."""
+
+
+def test_every_cause_was_measured():
+    measured = {row["cause"] for row in traps.read_table(FOLDER, traps.RESULTS)}
+    missing = sorted(CATALOGUE.keys() - measured)
+    assert not missing, f"run: python scripts/traps.py --only {' '.join(missing)}"
+    assert measured <= CATALOGUE.keys()
+
+
+def test_the_page_is_what_the_generator_makes():
+    made = traps.page(CATALOGUE, traps.read(FOLDER))
+    assert made == PAGE, "the page is not up to date; run: python scripts/traps.py --redraw"
+
+
+def test_every_promised_cause_has_a_section_that_can_be_linked_to():
+    headings = re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
+    assert set(PROMISED) <= set(headings)
+    assert len(headings) == len(set(headings)) == len(CATALOGUE)
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) == set(headings)
+
+
+def test_every_picture_is_there_and_all_are_small():
+    pictures = [FOLDER / name for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", PAGE)]
+    assert len(pictures) == len(CATALOGUE)
+    assert all(picture.is_file() for picture in pictures), "run: python scripts/traps.py --redraw"
+    assert sum(picture.stat().st_size for picture in pictures) < 2_500_000
+
+
+@pytest.mark.parametrize("cause", CATALOGUE.values(), ids=list(CATALOGUE))
+def test_every_entry_has_its_texts(cause):
+    assert all([cause.symptom, cause.explanation, cause.wrong, cause.remedy, cause.recognised])
+    ast.parse(cause.wrong)
+    for line in filter(None, cause.met.split("\n")):
+        assert re.fullmatch(r".+, https://\S+", line), f"not “title, URL”: {line}"
+
+
+def test_the_check_names_each_cause_where_the_page_shows_it():
+    for row in traps.read_table(FOLDER, traps.RESULTS):
+        assert row["cause"] in row["named"].split(), row
+
+
+def test_a_cause_that_only_misreports_trains_the_same():
+    # Dropout's masks come from a state that validation moves on.
+    both = {"validation-in-training-mode", "empty-replica-batch"}
+    for row in traps.read_table(FOLDER, traps.RESULTS):
+        if row["cause"] not in both:
+            reporting = CATALOGUE[row["cause"]].kind == REPORTING
+            assert (row["training"] == "identical") == reporting, row
+
+
+def test_the_tutorials_example_is_worked_out():
+    (row,) = traps.read_table(FOLDER, traps.EXAMPLE)
+    assert {name: float(value) for name, value in row.items()} == {
+        "first": 1.25,
+        "second": 2.25,
+        "metric": 1.75,
+        "sum": 3.5,
+        "mean": 3.5,
+    }
+    assert "**1.75**" in PAGE
+
+
+def test_a_curve_without_numbers_can_be_drawn(tmp_path):
+    data = traps.read(FOLDER)
+    assert "not a number" in traps.caption(traps.Shown(data, "empty-replica-batch"))
+    assert traps.draw(tmp_path, "empty-replica-batch", data).stat().st_size > 5_000
+
+
+def test_a_cause_that_was_not_measured_is_told_with_the_command():
+    with pytest.raises(LookupError, match="--only loss-summed"):
+        traps.Shown({traps.RESULTS: []}, "loss-summed")
