@@ -14,7 +14,7 @@ import tensorflow as tf
 from compare.errors import RequestError
 from compare.experiment import Experiment, nothing
 from compare.fingerprints import Fingerprinter
-from compare.pipeline import Examples, regular_bounds, shuffled
+from compare.pipeline import Examples, Stream
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
 
 
@@ -36,8 +36,8 @@ class Task:
     """
 
     experiment: Experiment
-    train: Examples
-    validation: Examples
+    train: Examples | Stream
+    validation: Examples | Stream
     strategy: tf.distribute.Strategy
     global_batch_size: int
     initial_weights: dict[int, list[np.ndarray]] = field(default_factory=dict)
@@ -145,28 +145,29 @@ class Run:
         """Call a model that does not know its input yet on a symbolic one, which makes its weights."""
         if model.built and model.weights:
             return
-        x, *_ = self._task.train.batches(None, [(0, 1)]).element_spec
+        x, *_ = self._task.train.spec
         model(tf.nest.map_structure(lambda spec: tf.keras.Input(spec.shape[1:], dtype=spec.dtype), x))
 
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
         """The training examples of one epoch: a ``tf.data.Dataset`` of global batches, undistributed.
 
         Args:
-            epoch: any epoch, at any time; a scalar tensor will do, so that
-                ``tf.data.Dataset.range(first, last + 1).flat_map(run.train_dataset)`` is all epochs.
+            epoch: any epoch, at any time; where the experiment's data are arrays, a scalar tensor will do.
         """
         not_begun = self._step == 0 and self._epoch == self.epochs[0]
         if not_begun and self._fingerprint is not None and tf.executing_eagerly():
             # Again: weights that a trainer changes between build() and its first data count as initial.
             self._emit_fingerprint(INITIAL)
             self._began = time.perf_counter()
-        order = shuffled(self._task.train.count, self._seed, epoch)
-        return self._task.train.batches(order, regular_bounds(self._task.train.count, self.global_batch_size))
+        return self._task.train.of_epoch(self._seed, epoch, self.global_batch_size)
+
+    def train_datasets(self) -> tf.data.Dataset:
+        """One data set of all epochs to train, one after the other, for a single call of ``fit``."""
+        return self._task.train.of_epochs(self.epochs, self.train_dataset)
 
     def validation_dataset(self) -> tf.data.Dataset:
         """The validation examples in fixed order: a ``tf.data.Dataset`` of global batches, undistributed."""
-        count = self._task.validation.count
-        return self._task.validation.batches(None, regular_bounds(count, self.global_batch_size))
+        return self._task.validation.in_order(self.global_batch_size)
 
     def end_step(self) -> None:
         """Say that an optimizer step has been made; from Python, not inside a ``tf.function``."""

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.fingerprints import distributed
-from compare.pipeline import Examples, regular_bounds, shuffled
+from compare.pipeline import Examples
 from compare.records import AnyRecord, EpochRecord
 from compare.runs import Run, Task
 from compare.trainers.base import Trainer
@@ -131,11 +131,8 @@ class ProbeRun(Run):
         return model, optimizer, loss, metrics
 
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
-        super().train_dataset(epoch)  # takes the initial fingerprint
-        count, replicas = self._task.train.count, self.seen.replicas
-        order = shuffled(count, self._seed, epoch)
-        batches = self._task.train.batches(order, regular_bounds(count, self.global_batch_size))
-        table = tf.constant([sizes(replicas, parity, empty=self._empty) for parity in (0, 1)], tf.int64)
+        batches = super().train_dataset(epoch)
+        table = tf.constant([sizes(self.seen.replicas, parity, empty=self._empty) for parity in (0, 1)], tf.int64)
         wanted = tf.data.Dataset.from_tensor_slices(table[tf.cast(epoch, tf.int64) % 2])
 
         def shorten(batch: Any, size: tf.Tensor) -> Any:
@@ -298,10 +295,4 @@ def crafted(task: Task, *, replicas: int) -> tuple[Examples, Examples]:
     full = sizes(replicas, 1)[0]
     # Many validation examples cost little, and make it unlikely that two accuracies are equal by chance.
     validation = VALIDATION_BATCHES * full + 4 * replicas - 1
-    return _some(task.train, per_epoch, "training"), _some(task.validation, validation, "validation")
-
-
-def _some(examples: Examples, count: int, what: str) -> Examples:
-    where = np.linspace(0, examples.count - 1, count).round().astype(int)
-    arrays = tf.nest.map_structure(lambda array: array[where], examples.arrays)
-    return Examples(arrays, examples._prepare, what)
+    return task.train.sample(per_epoch), task.validation.sample(validation)

@@ -26,17 +26,14 @@ class KerasFit:
                 weighted_metrics=run.weighted_metrics,
                 jit_compile=False,
             )
-        # One data set over all epochs, since each epoch has an order of its own and fit takes one.
         first, last = run.epochs[0], run.epochs[-1]
-        one_epoch = run.train_dataset(first)
-        all_epochs = tf.data.Dataset.range(first, last + 1).flat_map(run.train_dataset)
         validation, validation_steps = run.validation_dataset(), None
         if isinstance(run.strategy, tf.distribute.ParameterServerStrategy):
             # A worker cannot tell the coordinator that its data set is over: it must not end.
             validation, validation_steps = validation.repeat(), int(validation.cardinality())
         model.fit(
-            all_epochs.with_options(one_epoch.options()),
-            steps_per_epoch=int(one_epoch.cardinality()),
+            run.train_datasets(),  # of all epochs, since each has an order of its own and fit takes one data set
+            steps_per_epoch=int(run.train_dataset(first).cardinality()),
             initial_epoch=first - 1,
             epochs=last,
             validation_data=validation,

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from compare.experiment import Part
-from compare.pipeline import Examples
 from compare.runs import Run, Task
 from compare.trainers.custom_loop import CustomLoop
 
@@ -29,17 +28,15 @@ class Truth:
 
 def exact_task(task: Task) -> Task:
     """The same task on one replica, with its data in float64; initial weights and batches are the same."""
-    prepare = task.experiment.prepare
 
     def exactly(*batch: Any) -> Part:
-        prepared = batch if prepare is None else prepare(*batch)
-        return tuple(tf.nest.map_structure(_widen, part) for part in prepared)
+        return tuple(tf.nest.map_structure(_widen, part) for part in batch)
 
     return dataclasses.replace(
         task,
         strategy=tf.distribute.get_strategy(),
-        train=Examples(task.train.arrays, exactly, "training"),
-        validation=Examples(task.validation.arrays, exactly, "validation"),
+        train=task.train.preparing(exactly),
+        validation=task.validation.preparing(exactly),
     )
 
 
