@@ -168,7 +168,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-summed",
-        symptom="The reported loss looks sensible, yet training diverges with SGD, and depends on the batch size.",
+        symptom="Training diverges with SGD, and depends on the batch size; under Adam it may pass unnoticed.",
         explanation="The examples' losses are summed, not averaged, so that each gradient is larger by the batch size.",
         wrong="loss = tf.reduce_sum(per_example)",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
