@@ -3,9 +3,9 @@
 
 Trains fit and one wrong loop per cause on a small task, holds all weights against each other after
 every step, asks the short check for its opinion, and writes reports/traps/: three CSV files with
-what was measured, a picture per cause, and README.md. Takes about fifteen minutes on two cores;
---only ID… measures these causes again, --redraw makes pictures and page from the files, without
-TensorFlow.
+what was measured, a picture per cause, and README.md. Takes some twenty minutes on two busy cores;
+each cause is on disk as soon as it is measured, and --only ID… measures these alone. --redraw makes
+pictures and page from the files, without TensorFlow.
 """
 
 from __future__ import annotations
