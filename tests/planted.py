@@ -795,9 +795,6 @@ class ScaledAndSlower(Loop):
         return 4 * (data + penalty)
 
 
-HIDING = [ScaledAndEpsilon, DividedTwiceAndEpsilon, NeitherDivided, ScaledAndSlower]
-
-
 # Mistakes that no entry of the catalogue describes.
 
 UNKNOWN: list[type[Any]] = []

@@ -112,19 +112,31 @@ def test_correct_loops_of_every_style_are_never_different(planted, model, replic
         assert report.evidence == (), (style, report)
 
 
-def test_two_mistakes_that_hide_each_other_under_adam_are_caught(planted):
-    class Both(planted.Loop):
-        """Adam takes a loss a million times too large, and its epsilon as much, for nothing."""
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        ("ScaledAndEpsilon", "adam"),
+        ("NeitherDivided", "adam"),
+        pytest.param("DividedTwiceAndEpsilon", "adam", marks=pytest.mark.slow),
+        pytest.param("ScaledAndSlower", "momentum", marks=pytest.mark.slow),
+    ],
+)
+def test_two_mistakes_that_hide_each_other_are_caught(planted, name, optimizer, tmp_path):
+    import compare
 
-        def begin(self, run):
-            super().begin(run)
-            self.optimizer.epsilon = 1e-7 * 1024
-
-        def total(self, data, penalty):
-            return 1024 * (data + penalty)
-
-    report = checker("mlp-l2-bn", "adam", 2).check(Both())
-    assert {finding.id for finding in report.findings} == {"loss-scaled", "optimizer-differs"}, report
+    bug = next(each for each in planted.BUGS if each.name == name)
+    report = checker("mlp-l2-bn", optimizer, 2).check(bug.trainer())
+    assert report.verdict == "different", report
+    assert {finding.id for finding in report.training} == set(bug.training), report
+    # Whoever compares results is blind to it: epochs on, weights and accuracies nearly agree.
+    trainers = "fit", bug.trainer()
+    experiment = planted.experiment("mlp-l2-bn", optimizer)
+    result = compare.run(experiment, trainers=trainers, replicas=2, epochs=4, batch_size=8, reports=tmp_path)
+    training = result.details["comparisons"][0]["training"]
+    last = result.metrics[result.metrics.epoch == 4].groupby("trainer").first()
+    assert training["max_weight_gap"] < 0.01
+    assert (last.accuracy.max() - last.accuracy.min()) <= 0.01
+    assert (last.val_accuracy.max() - last.val_accuracy.min()) <= 0.01
 
 
 def test_two_mistakes_at_once_are_both_named(planted):
