@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from compare import noise
+from compare.blame import describe
 from compare.check import Checker
 from compare.judging import Pair, pairs
-from compare.loading import describe
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.runs import Task

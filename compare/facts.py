@@ -18,7 +18,7 @@ import tensorflow as tf
 from compare import preflight, strategies
 from compare.cluster import this_task
 from compare.options import Options
-from compare.runs import Task
+from compare.runs import Task, built
 
 
 def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, A
 def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> preflight.Facts:
     """What can be known of a run before training; a model is built for it, and thrown away."""
     member = this_task()
-    layers = [type(layer).__name__ for layer in task.experiment.build_model()._flatten_layers()]
+    layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
     return preflight.Facts(
         strategy=options.strategy,
         keras=options.keras,

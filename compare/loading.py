@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from compare.blame import describe
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
@@ -113,16 +114,5 @@ def _file_module(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise RequestError(f"{path} cannot be imported: {describe(error, path)}") from error
+        raise RequestError(f"{path} cannot be imported: {describe(error)}") from error
     return module
-
-
-def describe(error: BaseException, path: Path | None = None) -> str:
-    """An exception in one line, with the deepest line of the user's own file where it passed through."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    place, traceback = "", error.__traceback__
-    while traceback is not None:
-        if path is not None and traceback.tb_frame.f_code.co_filename == str(path.resolve()):
-            place = f" (line {traceback.tb_lineno})"
-        traceback = traceback.tb_next
-    return text + place

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compare.blame import describe
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options, is_file, source_and_attribute
 from compare.records import AnyRecord, EpochRecord
@@ -152,7 +153,7 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         from compare import facts
         from compare.loading import load_experiment, load_trainers
-        from compare.session import _one_line, _prepare, _train
+        from compare.session import _prepare, _train
 
         records: list[AnyRecord] = []
 
@@ -167,7 +168,7 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
             _train(trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name)
         except Exception as raised:
             traceback.print_exc()
-            error = _one_line(raised)
+            error = describe(raised)
         weights = task.initial_weights.get(seed)
         return Finished(records, facts.digest(weights) if weights else "", error)
 

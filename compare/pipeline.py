@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from compare.blame import blaming
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
 
@@ -152,7 +153,8 @@ class Stream:
         """The examples of one epoch, as they come."""
         found = self._of_epoch
         if callable(found):
-            found = found(*(epoch,) * _parameters(found))
+            with blaming(f"the {self._what} data's function", found):
+                found = found(*(epoch,) * _parameters(found))
         if not isinstance(found, tf.data.Dataset):
             raise RequestError(
                 f"the {self._what} data of epoch {epoch} are a {type(found).__name__}: the function that load_data "
@@ -280,13 +282,15 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
     Raises:
         RequestError: when ``load_data`` gives something else than it promises.
     """
-    data = experiment.load_data()
+    with blaming("load_data", experiment.load_data):
+        data = experiment.load_data()
     if not isinstance(data, tuple) or len(data) != 2:
         raise RequestError(
             "load_data must give ((x_train, y_train), (x_val, y_val)), or functions from epoch to tf.data.Dataset"
         )
     train, validation = data
-    return _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
+    with blaming("load_data", experiment.load_data):
+        return _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
 
 
 def _part(data: Any, prepare: Callable[..., Part] | None, what: str) -> Examples | Stream:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from compare.blame import blaming, place_of
 from compare.errors import RequestError
 from compare.experiment import Experiment, nothing
 from compare.fingerprints import Fingerprinter
@@ -110,12 +111,12 @@ class Run:
         policy = tf.keras.mixed_precision.global_policy()
         try:
             with self.strategy.scope():
-                model = experiment.build_model()
+                model = built(experiment, "build_model")
                 self._give_inputs(model)
-                optimizer = experiment.build_optimizer()
-                loss = experiment.build_loss()
-                metrics = experiment.build_metrics()
-                self.weighted_metrics = experiment.build_weighted_metrics()
+                optimizer = built(experiment, "build_optimizer")
+                loss = built(experiment, "build_loss")
+                metrics = built(experiment, "build_metrics")
+                self.weighted_metrics = built(experiment, "build_weighted_metrics")
                 variables = [*model.trainable_weights, *model.non_trainable_weights]
                 if not variables:
                     raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
@@ -139,7 +140,7 @@ class Run:
 
     def build_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """New callbacks, those of the experiment; ``fit`` is given them."""
-        return list(self._task.experiment.build_callbacks())
+        return list(built(self._task.experiment, "build_callbacks"))
 
     def _give_inputs(self, model: tf.keras.Model) -> None:
         """Call a model that does not know its input yet on a symbolic one, which makes its weights."""
@@ -232,3 +233,29 @@ class Run:
     def _emit(self, record: AnyRecord) -> None:
         for sink in self._sinks:
             sink(record)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "build_model": ("a tf.keras.Model", lambda found: isinstance(found, tf.keras.Model)),
+    "build_optimizer": ("a tf.keras.optimizers.Optimizer", lambda found: hasattr(found, "apply_gradients")),
+    "build_loss": (
+        "a tf.keras.losses.Loss, or one for each output",
+        lambda found: all(each is None or hasattr(each, "call") for each in tf.nest.flatten(found)),
+    ),
+}
+"""What some of an experiment's functions must give: in words, and how to tell."""
+
+
+def built(experiment: Experiment, part: str) -> Any:
+    """What one of an experiment's functions makes.
+
+    Raises:
+        RequestError: when it raises, or makes something else than it must; file and line are named.
+    """
+    function = getattr(experiment, part)
+    with blaming(part, function):
+        found = function()
+    wanted, fits = KINDS.get(part, ("", lambda found: True))
+    if not fits(found):
+        raise RequestError(f"{part} ({place_of(function)}) gave {type(found).__name__}: it must return {wanted}")
+    return found

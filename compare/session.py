@@ -18,6 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from compare import cluster
+from compare.blame import describe, place_in, place_of
 from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, Options
 from compare.records import EpochRecord, MetricsFile, Recorder, read_json, read_metrics, write_json
@@ -222,9 +223,12 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     select_keras(options)
     from compare import explain, facts, preflight
     from compare.judging import judge
+    from compare.trial import try_out
 
     trainers, experiment = _load(options, console)
     task = _prepare(options, experiment)
+    if options.strategy not in CLUSTERS:
+        try_out(task)
     names = [name for name, _ in trainers]
     content = facts.of_run(options, task, names)
     findings = preflight.findings(facts.for_preflight(options, task, names))
@@ -295,7 +299,7 @@ def _train_all(
             except Exception as error:
                 traceback.print_exc()
                 recorder.flush()
-                _fail(failures, name, _one_line(error), console)
+                _fail(failures, name, describe(error), console)
                 if wanted not in TRAINERS:
                     raised = raised or error
     if options.truth:
@@ -441,18 +445,13 @@ def _train(
     console = console or Console(quiet=True)
     with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size) as progress:
         run = Run(task, seed=options.seed, epochs=epochs, sinks=[*sinks, progress])
-        trainer.train(run)
+        try:
+            trainer.train(run)
+        except TrainerError as error:
+            raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
         run.close()
     if not run.finished:
         raise TrainerError(
-            f"trainer {name} returned without ending epoch {run.epoch} of {options.epochs}: call "
-            "run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
+            f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
+            f"{options.epochs}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
-
-
-def _one_line(error: BaseException) -> str:
-    """An exception in a line, with the place in the deepest file outside installed packages."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return (text if len(text) < 400 else text[:400] + " …") + place

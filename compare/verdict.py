@@ -72,11 +72,13 @@ class Training:
 class MetricGap:
     """The largest absolute difference of one reported metric, and the epoch it was reported for.
 
-    ``max_gap`` is None where one side did not report the metric, or only one reported a number.
+    ``max_gap`` is None where one side did not report the metric, or only one reported a number;
+    ``lacking`` names the trainer that did not report it.
     """
 
     max_gap: float | None
     epoch: int
+    lacking: str = ""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,8 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             gap = absolute_gap(ours.get(name), theirs.get(name))
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
-                gaps[name] = MetricGap(gap, epoch)
+                lacking = reference.trainer if name not in ours else candidate.trainer if name not in theirs else ""
+                gaps[name] = MetricGap(gap, epoch, lacking)
     return gaps
 
 
@@ -375,7 +378,14 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         "reporting": {
             "verdict": reporting.verdict,
-            "metrics": {name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in reporting.metrics.items()},
+            "metrics": {
+                name: {
+                    "max_gap": gap.max_gap,
+                    "epoch": gap.epoch,
+                    **({"not_reported_by": gap.lacking} if gap.lacking else {}),
+                }
+                for name, gap in reporting.metrics.items()
+            },
         },
         **({"seed": comparison.seed, "study": comparison.study.as_json()} if comparison.study else {}),
         **({"failure": asdict(comparison.failure)} if comparison.failure else {}),

@@ -190,8 +190,10 @@ def _noise(training: Mapping[str, Any]) -> str:
 def _metrics(metrics: dict[str, Any]) -> str:
     texts = []
     for name, gap in metrics.items():
-        if gap["max_gap"] is None:
-            texts.append(f"{name} (reported by one side only, or not a number, in epoch {gap['epoch']})")
+        if gap.get("not_reported_by"):
+            texts.append(f"{name} (which {gap['not_reported_by']} does not give to end_epoch, in epoch {gap['epoch']})")
+        elif gap["max_gap"] is None:
+            texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:
             texts.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
     return ", ".join(texts) or "other epochs"

@@ -1,0 +1,52 @@
+"""Whether model, loss, metrics and data fit each other, before any training: traced once, and not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from compare.blame import describe, place_of
+from compare.errors import RequestError
+from compare.runs import Task, built
+
+
+def try_out(task: Task) -> None:
+    """Trace what ``fit`` does with a batch, on symbols.
+
+    Raises:
+        RequestError: when ``fit`` could not train this; it names the functions that do not fit.
+    """
+    experiment = task.experiment
+    policy = tf.keras.mixed_precision.global_policy()
+    try:
+        model = built(experiment, "build_model")
+        built(experiment, "build_optimizer")
+        loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
+        weighted = built(experiment, "build_weighted_metrics")
+        model.compile(loss=loss, loss_weights=experiment.loss_weights, metrics=metrics, weighted_metrics=weighted)
+        for what, examples in {"training": task.train, "validation": task.validation}.items():
+            _trace(task, model, what, examples.spec)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def _trace(task: Task, model: tf.keras.Model, what: str, spec: Any) -> None:
+    def step(batch: Any) -> Any:
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        predictions = model(x, training=False)
+        loss = model.compute_loss(x, y, predictions, sample_weight)
+        return loss, model.compute_metrics(x, y, predictions, sample_weight)
+
+    try:
+        tf.function(step).get_concrete_function(spec)
+    except Exception as error:
+        shapes = [tf.nest.map_structure(lambda part: f"{part.dtype.name} {part.shape}", each) for each in spec]
+        named = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
+        given = ", ".join(f"{name} {shape}" for name, shape in named.items())
+        experiment = task.experiment
+        raise RequestError(
+            f"the model does not fit the {what} data or its loss, so that fit cannot train it: {describe(error)}; the "
+            f"data are {given} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
+            f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
+        ) from error

@@ -1,0 +1,204 @@
+"""What is wrong in a user's file is said in one line, with the file, the line in it and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compare
+from compare.records import read_json, read_metrics
+
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+TASK = """import numpy as np
+import tensorflow as tf
+
+import compare
+
+
+def load_data():
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int32")
+    return (x[:40], y[:40]), (x[40:], y[40:])
+
+
+def build_model():
+    return tf.keras.Sequential([tf.keras.layers.Dense(2)])
+
+
+def build_loss():
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def build_optimizer():
+    return tf.keras.optimizers.SGD(0.1)
+
+
+def build_metrics():
+    return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+experiment = compare.Experiment(
+    name="task",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+)
+"""
+
+LOOP = """import tensorflow as tf
+
+
+class MyLoop:
+    name = "my-loop"
+
+    def train(self, run):
+        model, optimizer, loss, metrics = run.build()
+
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = tf.reduce_mean(loss.call(y, model(x, training=True)))
+            gradients = tape.gradient(value, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        for epoch in run.epochs:
+            for x, y in run.train_dataset(epoch):
+                step(x, y)
+                run.end_step()
+            run.end_epoch(epoch, {})
+"""
+
+
+def line_of(text: str, part: str) -> int:
+    return 1 + text[: text.index(part)].count("\n")
+
+
+def run(folder: Path, task: str = TASK, loop: str | None = None, **options: Any) -> compare.Result:
+    """Compare fit with a loop, both in files."""
+    (folder / "my_task.py").write_text(task)
+    trainer = "loop"
+    if loop is not None:
+        (folder / "my_loop.py").write_text(loop)
+        trainer = f"{folder / 'my_loop.py'}:MyLoop"
+    common: dict[str, Any] = {"strategy": "default", "epochs": 2, "batch_size": 20, "quiet": True, "name": "run"}
+    reports = folder / "reports"
+    return compare.run(str(folder / "my_task.py"), trainers=("fit", trainer), reports=reports, **(common | options))
+
+
+@pytest.fixture(autouse=True)
+def tf(tensorflow: Any) -> Any:
+    return tensorflow
+
+
+def test_as_they_stand_the_files_are_right(tmp_path: Path) -> None:
+    assert run(tmp_path, loop=LOOP).verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "culprit", "told"),
+    [
+        ("import numpy as np", "import nunpy as np", "import nunpy", "No module named 'nunpy'"),
+        ("experiment = compare", "task = compare", None, "has no 'experiment': name one of its attributes"),
+        ("return (x[:40]", "raise OSError('no disk')  # (x[:40]", "raise OSError", "load_data raised OSError: no disk"),
+        ("return (x[:40], y[:40]),", "return (x[:40], y[:30]),", None, "30, 40 examples: x, y and sample weights must"),
+        ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", None, "load_data must give"),
+        ("return tf.keras.Sequential", "return str  # ", "def build_model", "it must return a tf.keras.Model"),
+        ("layers.Dense(2)", "layers.Densse(2)", "layers.Densse", "build_model raised AttributeError"),
+        (
+            "return tf.keras.optimizers.SGD(0.1)",
+            "return 'sgd'",
+            "def build_optimizer",
+            "it must return a tf.keras.optimizers",
+        ),
+        (
+            "return tf.keras.losses.Sparse",
+            "return 'mse'  # ",
+            "def build_loss",
+            "it must return a tf.keras.losses.Loss",
+        ),
+        ("y = (x[:, 0] > 0)", "y = (x > 0)", "def load_data", "does not fit the training data or its loss"),
+        ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not fit the validation data or its loss"),
+        ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
+    ],
+)
+def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | None, told: str) -> None:
+    assert TASK.count(old) == 1
+    task = TASK.replace(old, new)
+    with pytest.raises(compare.RequestError) as caught:
+        run(tmp_path, task)
+    text = str(caught.value)
+    assert told in text and "\n" not in text
+    if culprit is not None:
+        assert f"{tmp_path / 'my_task.py'}, line {line_of(task, culprit)}" in text
+    assert not (tmp_path / "reports" / "run").exists(), "nothing was trained, and nothing is left"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "culprit", "told"),
+    [
+        (
+            "            run.end_epoch(epoch, {})\n",
+            "",
+            "def train",
+            "returned without ending epoch 1 of 2",
+        ),
+        ("                run.end_step()", "", None, None),
+        ("step(x, y)\n", "tf.function(run.end_step)()\n", "run.end_epoch", "inside a tf.function, where it runs once"),
+        ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2 where epoch 1 of 1..2 was due"),
+        ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
+        ("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float"),
+        ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
+        ("tf.reduce_mean(", "tf.reduce_meen(", "tf.reduce_meen", "reduce_meen"),
+        ("model(x, training=True)", "model(x[:, :3], training=True)", "model(x[:, :3]", "input"),
+    ],
+)
+def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, told: str | None) -> None:
+    assert LOOP.count(old) == 1
+    loop = LOOP.replace(old, new)
+    if told is None:
+        assert run(tmp_path, loop=loop).verdict == "identical", "steps need not be told: epochs are compared then"
+        return
+    with pytest.raises(Exception) as caught:
+        run(tmp_path, loop=loop)
+    (failure,) = read_json(tmp_path / "reports" / "run" / "run.json")["failures"]
+    assert failure["side"] == "my-loop" and told in failure["error"] and "\n" not in failure["error"]
+    if culprit is not None:
+        assert f"{tmp_path / 'my_loop.py'}, line {line_of(loop, culprit)}" in failure["error"]
+    assert len(failure["error"]) < 700
+    rows = read_metrics(tmp_path / "reports" / "run" / "metrics.csv")
+    assert [row["epoch"] for row in rows if row["trainer"] == "fit"] == ["1", "2"], "fit's results are kept"
+    contract = isinstance(caught.value, compare.RequestError)
+    assert contract == (told.startswith(("returned", "inside", "for epoch", "takes")))
+    verdict = read_json(tmp_path / "reports" / "run" / "verdict.json")
+    assert verdict["verdict"] == "not-comparable"
+
+
+def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path: Path) -> None:
+    from compare.report.text import sentence
+
+    class Forgetful(compare.CustomLoop):
+        name = "forgetful"
+
+        def results(self) -> dict[str, float]:
+            return {name: value for name, value in super().results().items() if name == "loss"}
+
+    (tmp_path / "my_task.py").write_text(TASK)
+    result = compare.run(
+        str(tmp_path / "my_task.py"),
+        trainers=("fit", Forgetful()),
+        strategy="default",
+        epochs=1,
+        batch_size=20,
+        reports=tmp_path,
+        quiet=True,
+    )
+    assert result.verdict == "different"
+    (comparison,) = result.details["comparisons"]
+    assert comparison["training"]["verdict"] == "identical"
+    assert comparison["reporting"]["metrics"]["accuracy"]["not_reported_by"] == "forgetful"
+    assert "accuracy (which forgetful does not give to end_epoch" in sentence(comparison, "fit")
