@@ -53,15 +53,20 @@ class Case:
         """The relative residual up to which a replay explains an observation."""
         return ROUNDING * self.floor
 
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs to be judged: those that the reference trained, which a callback may have stopped early."""
+        return tuple(self.reference.ended) or tuple(EPOCHS)
+
     @cached_property
     def expected(self) -> tuple[Place, ...]:
         """The batches in the order in which the run hands them out."""
-        return tuple(place for epoch in EPOCHS for place in self.replay.places[epoch])
+        return tuple(place for epoch in self.epochs for place in self.replay.places[epoch])
 
     @cached_property
     def aligned(self) -> tuple[Place, ...] | None:
         """The batch of each step if every step had its own; None where the numbers do not fit."""
-        for epoch in EPOCHS:
+        for epoch in self.epochs:
             if len(self.seen.of_epoch(epoch)) != len(self.replay.places[epoch]):
                 return None
         return self.expected
@@ -146,7 +151,7 @@ class Case:
 
     def _rebatched(self, base: Recipe) -> tuple[Place, ...] | None:
         """The feed if the trainer cuts the examples, in their order, into batches of another size."""
-        totals = {epoch: self.replay.places[epoch][-1].stop for epoch in EPOCHS}
+        totals = {epoch: self.replay.places[epoch][-1].stop for epoch in self.epochs}
         for size in range(1, max(totals.values()) + 1):
             feed = [
                 Place(epoch, start, min(start + size, total))

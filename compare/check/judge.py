@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from compare.check.causes.base import Variant
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.step import CLIPPING
 from compare.check.observe import Applied
-from compare.check.reading import Reading, ReadingCase, ReadingTable
+from compare.check.reading import ReadingCase, ReadingTable
 from compare.check.replay import Recipe
 from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search, explain
@@ -267,16 +267,17 @@ def judge_reporting(case: Case, recipe: Recipe) -> Judgement:
         if not metric.known():
             judgement.not_applicable.append(NotApplicable("reporting probe", f"{key} cannot be recomputed"))
             continue
-        right = metric.residual(Reading())
+        right = metric.residual(metric.right)
         if right <= threshold:
             judgement.fit(key, right, threshold)
             continue
         judgement.right = False
         wrong[key] = right
         # A wrong loss that is printed as it is trained on needs no cause of its own.
-        bases = [Reading(own_loss=True), Reading()] if metric.is_loss and recipe != Recipe() else [Reading()]
+        bases = [replace(metric.right, own_loss=True), metric.right] if recipe != Recipe() else [metric.right]
         if bases[0].own_loss and metric.residual(bases[0]) <= threshold:
-            judgement.evidence.append(f"{key} is the loss that is trained on, which is not the experiment's")
+            what = "is the loss" if metric.is_loss else "counts examples as in the loss"
+            judgement.evidence.append(f"{key} {what} that is trained on, which is not the experiment's")
             continue
         recognisers = [(cause, partial(cause.reading, metric)) for cause in CATALOGUE.values() if cause.reading]
         for base in bases:

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.case import Case
-from compare.check.observe import EPOCHS
 from compare.check.replay import GIVEN, Batch, Parts, Pieces, Recipe, mean_of_means
+from compare.strategies import keras_version
 
 ALL, TRAIN, VALIDATION = "all", "train", "validation"
 
@@ -23,7 +23,8 @@ class Reading:
 
     Attributes:
         per: a loss is the mean over "examples", or over "batches", each of which is the mean over
-            its replicas, or over "batches-of-examples", each of which is the mean over its examples.
+            its replicas, or over "batches-of-examples", each of which is the mean over its examples; or
+            over "parts", what a replica has of a batch, be they large or small.
         carry: what is still in the metric when an epoch begins: "nothing", its "own" past, its own
             "sum" (but not its count); or, in a metric that serves both, training "shared" with
             validation, and "everything" since the start.
@@ -33,7 +34,8 @@ class Reading:
         regularization: whether the layers' losses are in the loss.
         training: whether validation calls the model with ``training=True``.
         sample_weights: whether validation uses them.
-        own_loss: whether the loss is the one the trainer differentiates, right or wrong.
+        own_loss: whether the loss is the one the trainer differentiates, right or wrong; and what a
+            metric counts examples by are the weights of that.
     """
 
     per: str = "examples"
@@ -49,14 +51,18 @@ class Reading:
 
 @dataclass(frozen=True)
 class Cell:
-    """One replica's part of one batch: mean loss, penalty, the trained loss, examples and predictions."""
+    """One replica's part of one batch: mean loss, penalty, the trained loss, examples, and what they gave.
+
+    ``right`` is from the experiment's loss and weights, ``trained`` from those that the trainer differentiates.
+    """
 
     loss: float
     penalty: float
     own: float
     examples: int
     y: Any
-    predictions: Any
+    right: Pieces
+    trained: Pieces
 
 
 Table = list[list[Cell]]
@@ -74,6 +80,7 @@ class ReadingTable:
     def __init__(self, case: Case, recipe: Recipe) -> None:
         self.case, self.recipe, self.replay = case, recipe, case.replay
         self._validation: dict[tuple[int, bool, bool], Table] = {}
+        self.measured: dict[Any, dict[str, float]] = {}
 
     @cached_property
     def train(self) -> dict[int, Table] | None:
@@ -81,7 +88,7 @@ class ReadingTable:
         feed = self.case.feed(self.recipe)
         if feed is None or len(feed) != len(self.case.steps):
             return None
-        tables: dict[int, Table] = {epoch: [] for epoch in EPOCHS}
+        tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
         for step, place in zip(self.case.steps, feed, strict=True):
             parts = self.replay.parts(place)
             split = Parts(tuple(part.stop - part.start for part in parts), self.replay.global_batch_size)
@@ -121,13 +128,13 @@ class ReadingTable:
     @staticmethod
     def _right(recipe: Recipe) -> Recipe:
         """The same forward pass, with the experiment's loss."""
-        return replace(recipe, loss=GIVEN, sample_weights=True)
+        return replace(recipe, loss=GIVEN, sample_weights=True, class_weights=True)
 
     def _cell(self, right: Pieces, own: Pieces, part: Batch, split: Parts, replica: int) -> Cell:
         share = self.recipe.share(split)[replica] * split.replicas
         trained = share * own.loss + self.recipe.regularization * own.penalty
         loss = mean_of_means(split)[replica] * split.replicas * right.loss
-        return Cell(loss, right.penalty, trained, split.sizes[replica], part[1], right.predictions)
+        return Cell(loss, right.penalty, trained, split.sizes[replica], part[1], right, own)
 
 
 class ReadingCase:
@@ -141,7 +148,21 @@ class ReadingCase:
 
     @property
     def is_loss(self) -> bool:
-        return self.name == "loss"
+        return self.name == "loss" or self.of_output
+
+    @property
+    def of_output(self) -> bool:
+        """Whether it is the loss of one of several outputs, which Keras reports beside their sum."""
+        return self.name in self.table.replay.output_losses
+
+    @property
+    def right(self) -> Reading:
+        """How ``fit`` comes to its number.
+
+        Keras 3 counts an output's loss by the static size of a batch, which is open in a data set: so it
+        is the plain mean over what each replica has of each batch, short or not, unlike the total.
+        """
+        return Reading(per="parts" if self.of_output and keras_version().startswith("3") else "examples")
 
     @property
     def validation_batches(self) -> int:
@@ -154,8 +175,8 @@ class ReadingCase:
 
     def known(self) -> bool:
         """Whether this metric can be recomputed."""
-        names = [metric.name for metric in self.table.replay.experiment.build_metrics()]
-        return (self.is_loss or self.name in names) and (self.part == VALIDATION or self.table.train is not None)
+        there = self.is_loss or self.name in self.table.replay.metrics
+        return there and (self.part == VALIDATION or self.table.train is not None)
 
     def residual(self, reading: Reading) -> float:
         """The largest relative distance of any epoch's reported number from the reading."""
@@ -172,7 +193,7 @@ class ReadingCase:
 
     def value(self, reading: Reading, epoch: int) -> float:
         """What a trainer that reads this way would report."""
-        earlier = [each for each in EPOCHS if each < epoch]
+        earlier = [each for each in self.table.case.epochs if each < epoch]
         rows = self._rows(reading, self.part, epoch)
         batches = len(rows)
         if reading.carry in ("own", "sum"):
@@ -186,7 +207,13 @@ class ReadingCase:
         if not cells:
             return np.nan
         if not self.is_loss:
-            return self._metric(cells)
+            # Many metrics come of the same cells.
+            key = replace(reading, per="", scale=1.0, regularization=True), self.part, epoch
+            if key not in self.table.measured:
+                self.table.measured[key] = self._measure(cells, reading)
+            return self.table.measured[key][self.name]
+        if reading.per == "parts":
+            return float(reading.scale * np.mean([self._loss(cell, reading) for cell in cells]))
         if reading.per == "examples":
             total = sum(cell.examples * self._loss(cell, reading) for cell in cells)
             return reading.scale * total / sum(cell.examples for cell in cells)
@@ -209,20 +236,24 @@ class ReadingCase:
         return rows if reading.replica is None else [row[reading.replica : reading.replica + 1] for row in rows]
 
     def _loss(self, cell: Cell, reading: Reading) -> float:
+        if self.of_output:
+            return (cell.trained if reading.own_loss else cell.right).outputs[self.name]
         if reading.own_loss:
             return cell.own
         return cell.loss + cell.penalty * reading.regularization
 
-    def _metric(self, cells: Sequence[Cell]) -> float:
-        metrics = self.table.replay.experiment.build_metrics()
-        metric = next(metric for metric in metrics if metric.name == self.name)
+    def _measure(self, cells: Sequence[Cell], reading: Reading) -> dict[str, float]:
         # All at once: a state that adds up over batches does not care how they were cut.
-        y = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *[cell.y for cell in cells])
-        predictions = tf.nest.map_structure(
-            lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *[cell.predictions for cell in cells]
-        )
-        metric.update_state(y, predictions)
-        return float(metric.result())
+        pieces = [cell.trained if reading.own_loss else cell.right for cell in cells]
+        y = _joined([cell.y for cell in cells])
+        predictions = _joined([each.predictions for each in pieces])
+        weights = None if pieces[0].weights is None else _joined([each.weights for each in pieces])
+        masks = [None if parts[0] is None else _joined(parts) for parts in zip(*(p.masks for p in pieces), strict=True)]
+        return self.table.replay.measure(y, predictions, weights, masks)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return tf.nest.map_structure(lambda *each: np.concatenate([np.asarray(part) for part in each]), *parts)
 
 
 def _length(batch: Batch) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -71,7 +71,7 @@ class Recipe:
     Attributes:
         training: the ``training`` flag of the forward pass.
         loss: ``GIVEN``, ``OTHER_LOGITS`` or ``BROADCAST``.
-        sample_weights: whether they are used.
+        sample_weights, class_weights: whether they are used.
         share: the weight of each example.
         regularization: the weight of the layers' losses, summed over replicas; right is 1.
         reduce: "sum" over replicas, each replica its "own", or everywhere the "first" one's.
@@ -83,6 +83,7 @@ class Recipe:
     training: bool = True
     loss: str = GIVEN
     sample_weights: bool = True
+    class_weights: bool = True
     share: Share = mean_of_means
     regularization: float = 1.0
     reduce: str = "sum"
@@ -100,7 +101,10 @@ class Pieces:
         regularization: float64 ``[weights]``, the gradient of the layers' losses.
         loss: the sum of the examples' losses.
         penalty: the sum of the layers' losses.
+        outputs: of several outputs each one's own mean loss, by the name that it is reported under.
         predictions: what the model made of it.
+        masks: the masks of the predictions, flat; None where there is none.
+        weights: what the examples counted: sample and class weights together, or None.
         state: all variables after the forward pass.
     """
 
@@ -108,12 +112,18 @@ class Pieces:
     regularization: np.ndarray
     loss: float
     penalty: float
+    outputs: dict[str, float]
     predictions: Any
+    masks: list[Any]
+    weights: Any
     state: list[np.ndarray]
 
 
 class Replay:
     """Recomputes steps of one experiment outside of any strategy.
+
+    What the losses of a part's examples come to, and its metrics, Keras itself computes: as ``compile``
+    sets it up, on one replica, eagerly or in a graph of its own. All else is done by hand here.
 
     Args:
         experiment: what is trained.
@@ -139,19 +149,27 @@ class Replay:
         self.validation = validation
         self.epochs = {epoch: _joined(each) for epoch, each in batches.items()}
         self.places = {epoch: _places(epoch, each) for epoch, each in batches.items()}
-        self.model = experiment.build_model()
-        self.loss = experiment.build_loss()
         self._signature = spec
+        policy = tf.keras.mixed_precision.global_policy()
+        self.model = experiment.build_model()
         # A call makes the weights of a model that waits for its input.
         x, y, *_ = next(iter(batches.values()))[0]
-        predictions = self.model(tf.nest.map_structure(lambda a: tf.constant(a[:1]), x))
+        self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
+        predictions = self.model(self._first[0])
         self.broadcastable = _broadcastable(predictions, y)
         trainable = list(self.model.trainable_variables)
         taken = {id(v) for v in trainable}
         self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
         self.trainable = len(trainable)
         self.shapes = [tuple(v.shape) for v in trainable]
-        self._functions: dict[tuple[bool, str], Any] = {}
+        own = {metric.name for metric in self.model.metrics}  # of layers, which count whenever they are called
+        losses = experiment.build_loss()
+        self._factor = 1.0 if tf.nest.is_nested(losses) else self._times(losses)
+        self._losses = {GIVEN: self._compiled(losses)}
+        tf.keras.mixed_precision.set_global_policy(policy)
+        self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
+        self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *own}
+        self._functions: dict[Any, Any] = {}
         # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
         self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
 
@@ -162,17 +180,54 @@ class Replay:
         """Whether training examples have weights."""
         return len(next(iter(self.epochs.values()))) == 3
 
-    def other_logits(self) -> tf.keras.losses.Loss | None:
-        """The loss with the opposite ``from_logits``, or None if it has no such flag."""
-        config = self.loss.get_config()
-        if "from_logits" not in config:
-            if not hasattr(self.loss, "from_logits"):
-                return None
-            config["from_logits"] = self.loss.from_logits
-        try:
-            return type(self.loss).from_config(config | {"from_logits": not config["from_logits"]})
-        except (TypeError, ValueError):
+    @property
+    def class_weighted(self) -> bool:
+        """Whether they have class weights."""
+        return self.experiment.class_weight is not None
+
+    def other_logits(self) -> tuple[Any, bool] | None:
+        """The losses with the opposite ``from_logits``, and that flag of the first; None if none has it."""
+        losses = self.experiment.build_loss()
+        others = tf.nest.map_structure(_other_logits, losses)
+        flags = [each.get_config().get("from_logits", getattr(each, "from_logits", None)) for each in _present(others)]
+        if not flags:
             return None
+        return tf.nest.map_structure(lambda loss, other: other or loss, losses, others), flags[0]
+
+    def measure(self, y: Any, predictions: Any, weights: Any = None, masks: Sequence[Any] = ()) -> dict[str, float]:
+        """All metrics of these examples, by the names that ``fit`` reports them under."""
+        y, predictions = tf.nest.map_structure(tf.convert_to_tensor, (y, predictions))
+        for tensor, mask in zip(tf.nest.flatten(predictions), masks, strict=False):
+            if mask is not None:
+                tensor._keras_mask = mask  # where Keras's own losses and metrics look for it
+        self.model.reset_metrics()
+        results = self.model.compute_metrics(None, y, predictions, weights)
+        return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
+
+    def _compiled(self, losses: Any) -> Any:
+        """Keras's own sum of all outputs' losses, as ``compile`` understands them: ``(y, predictions, weights)``."""
+        of_outputs = self.experiment.loss_weights
+        if self.replicas > 1 and tf.nest.is_nested(losses):
+            # Means are divided by the number of replicas, sums are not: see _compute, which does so with all.
+            given = of_outputs if tf.nest.is_nested(of_outputs) else tf.nest.map_structure(lambda _: 1.0, losses)
+            factors = tf.nest.map_structure(self._times, losses)
+            if any(factor != 1 for factor in tf.nest.flatten(factors)):
+                of_outputs = tf.nest.map_structure(lambda a, b: a * b, given, factors)
+        self.model.compile(
+            loss=losses,
+            loss_weights=of_outputs,
+            metrics=self.experiment.build_metrics(),
+            weighted_metrics=self.experiment.build_weighted_metrics(),
+            jit_compile=False,
+        )
+        compiled = self.model._compile_loss if hasattr(self.model, "_compile_loss") else self.model.compiled_loss
+        x, y = self._first
+        compiled(y, self.model(x))  # makes its metrics' variables, which must not be made in a graph
+        return compiled
+
+    def _times(self, loss: Any) -> float:
+        """What a loss counts next to a mean over the part of one replica."""
+        return float(self.replicas) if getattr(loss, "reduction", None) == "sum" else 1.0
 
     # Steps.
 
@@ -197,7 +252,7 @@ class Replay:
             nudge: other than 0, every trainable weight is moved by one unit in the last place, up or
                 down, another way for every number.
         """
-        key = (replica, part, recipe.training, recipe.loss, recipe.sample_weights, nudge)
+        key = (replica, part, recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, nudge)
         kept = self._kept.setdefault(step, {})
         if key not in kept:
             state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
@@ -206,7 +261,7 @@ class Replay:
                 for i, value in enumerate(state[: self.trainable]):
                     away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
                     state[i] = np.nextafter(value, away)
-            kept[key] = self._compute(state, self.batch(part), recipe)
+            kept[key] = self._compute(state, self.batch(part), recipe, trains=True)
         return kept[key]
 
     def handed(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
@@ -263,8 +318,8 @@ class Replay:
         return self.flat([part * min(1.0, clip.limit / (np.linalg.norm(part) or 1.0)) for part in each])
 
     def forward(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> Pieces:
-        """A batch, or one replica's part of it, through the model with the given weights."""
-        return self._compute(state, batch, recipe)
+        """A validation batch, or one replica's part of it, through the model with the given weights."""
+        return self._compute(state, batch, recipe, trains=False)
 
     def assign(self, state: Sequence[np.ndarray]) -> None:
         """Give the model weights."""
@@ -276,48 +331,99 @@ class Replay:
             return flat
         return self.flat([None if i in untrained else part for i, part in enumerate(self.split(flat))])
 
-    def _compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> Pieces:
+    def _compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe, *, trains: bool) -> Pieces:
         self.assign(state)
-        key = recipe.training, recipe.loss
-        if key not in self._functions:
-            self._functions[key] = self._function(*key)
         x, y = batch[0], batch[1]
-        examples = len(tf.nest.flatten(x)[0])
-        weight = batch[2] if len(batch) == 3 and recipe.sample_weights else np.ones(examples, np.float32)
-        batch = tf.nest.map_structure(tf.constant, (x, y, weight))
-        data, regularization, loss, penalty, predictions = self._functions[key](*batch)
+        weights = batch[2] if len(batch) == 3 and recipe.sample_weights else None
+        if trains and recipe.class_weights and self.experiment.class_weight is not None:
+            of_classes = _class_weights(y, self.experiment.class_weight)
+            weights = of_classes if weights is None else weights * of_classes
+        inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
+        compute = self._function(recipe, inputs, trains)
+        data, regularization, loss, penalty, outputs, predictions, masks = compute(*inputs)
         return Pieces(
-            self.flat([np.asarray(each) for each in data]),
-            self.flat([np.asarray(each) for each in regularization]),
+            self.flat([np.asarray(each) for each in data]) if trains else np.zeros(0),
+            self.flat([np.asarray(each) for each in regularization]) if trains else np.zeros(0),
             float(loss),
             float(penalty),
+            {name: float(value) for name, value in outputs.items()},
             predictions,
+            masks,
+            weights,
             [np.array(variable.numpy()) for variable in self.variables],
         )
 
-    def _function(self, training: bool, kind: str) -> Any:
-        loss = self.other_logits() if kind == OTHER_LOGITS else self.loss
-        assert loss is not None
+    def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
+        """The forward pass, and backwards too if it ``trains``, as a graph that is traced once."""
+        key = recipe.training, recipe.loss, len(inputs), trains
+        if key in self._functions:
+            return self._functions[key]
+        if recipe.loss == OTHER_LOGITS and (others := self.other_logits()) and OTHER_LOGITS not in self._losses:
+            self._losses[OTHER_LOGITS] = self._compiled(others[0])
+        loss = self._losses.get(recipe.loss, self._losses[GIVEN])
         x, y, *_ = self._signature
-        weight = tf.TensorSpec([None], tf.float32)
+        open_sizes = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), inputs[2:])
 
-        @tf.function(input_signature=[x, y, weight])
-        def compute(x: Any, y: Any, weight: Any) -> Any:
+        def forward(x: Any, y: Any, weights: Any = None) -> Any:
+            predictions = self.model(x, training=recipe.training)
+            for metric in loss.metrics:
+                metric.reset_state()
+            if recipe.loss == BROADCAST:
+                value = _broadcast(self.experiment.build_loss(), y, predictions, weights)
+            else:
+                value = loss(y, predictions, weights)
+            # A sum is what it is; of a mean each example's share is known, and Keras's is that of one replica.
+            examples = tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], value.dtype)
+            total = value * examples * self._factor
+            own = [tf.reduce_sum(tf.cast(each, value.dtype)) for each in self.model.losses]
+            outputs = {metric.name: metric.result() for metric in loss.metrics}
+            masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(predictions)]
+            return total, tf.add_n(own or [tf.zeros([], value.dtype)]), outputs, predictions, masks
+
+        @tf.function(input_signature=[x, y, *open_sizes])
+        def validate(*inputs: Any) -> Any:
+            return [], [], *forward(*inputs)
+
+        @tf.function(input_signature=[x, y, *open_sizes])
+        def train(*inputs: Any) -> Any:
             variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
             with tf.GradientTape(persistent=True) as tape:
-                predictions = self.model(x, training=training)
-                per_example = _broadcast(loss, y, predictions) if kind == BROADCAST else loss.call(y, predictions)
-                # One number per example, whatever else the loss has axes for: time, pixels.
-                per_example = tf.reshape(per_example, [tf.shape(weight)[0], -1])
-                total = tf.reduce_sum(tf.reduce_mean(per_example, axis=1) * tf.cast(weight, per_example.dtype))
-                penalty = tf.add_n([tf.convert_to_tensor(each) for each in self.model.losses] or [tf.zeros([])])
+                total, penalty, *rest = forward(*inputs)
             zero = tf.UnconnectedGradients.ZERO
             data = tape.gradient(total, variables[: self.trainable], unconnected_gradients=zero)
             regularization = tape.gradient(penalty, variables[: self.trainable], unconnected_gradients=zero)
             dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in (data, regularization)]
-            return *dense, total, penalty, predictions
+            return *dense, total, penalty, *rest
 
-        return compute
+        self._functions[key] = train if trains else validate
+        return self._functions[key]
+
+
+def _present(nest: Any) -> list[Any]:
+    return [each for each in tf.nest.flatten(nest) if each is not None]
+
+
+def _other_logits(loss: Any) -> Any:
+    if loss is None:  # not every output needs one
+        return None
+    config = loss.get_config()
+    if "from_logits" not in config:
+        if not hasattr(loss, "from_logits"):
+            return None
+        config["from_logits"] = loss.from_logits
+    try:
+        return type(loss).from_config(config | {"from_logits": not config["from_logits"]})
+    except (TypeError, ValueError):
+        return None
+
+
+def _class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
+    """What each example counts by its class; ``y`` holds classes, or is one-hot."""
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(-1)
+    weights = [class_weight.get(int(each), 1.0) for each in np.round(classes).ravel()]
+    return np.array(weights, np.float32).reshape(classes.shape)
 
 
 def _broadcastable(predictions: Any, y: Any) -> bool:
@@ -328,12 +434,13 @@ def _broadcastable(predictions: Any, y: Any) -> bool:
     return shapes == [(), (1,)]
 
 
-def _broadcast(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    """What ``y - predictions`` gives for shapes [n] and [n, 1]: every label against every prediction."""
+def _broadcast(loss: Any, y: tf.Tensor, predictions: tf.Tensor, weights: Any) -> tf.Tensor:
+    """The mean of what ``y - predictions`` gives for shapes [n] and [n, 1]: every label against every prediction."""
     examples = tf.shape(predictions)[0]
     labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
     against = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
-    return loss.call(labels[..., tf.newaxis], against[..., tf.newaxis])
+    means = tf.reduce_mean(loss.call(labels[..., tf.newaxis], against[..., tf.newaxis]), axis=1)
+    return tf.reduce_mean(means if weights is None else means * tf.cast(weights, means.dtype))
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

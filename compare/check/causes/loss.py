@@ -118,8 +118,7 @@ def _logits(case: Case, base: Recipe) -> Iterable[Variant]:
 
     other = case.replay.other_logits()
     if other is not None:
-        flag = other.get_config().get("from_logits", getattr(other, "from_logits", None))
-        yield Variant({"loss": OTHER_LOGITS}, f"the loss is taken with from_logits={flag}, the experiment's is not")
+        yield Variant({"loss": OTHER_LOGITS}, f"the loss is taken with from_logits={other[1]}, the experiment's is not")
 
 
 def _broadcast(case: Case, base: Recipe) -> Iterable[Variant]:
@@ -133,6 +132,11 @@ def _broadcast(case: Case, base: Recipe) -> Iterable[Variant]:
 def _unweighted(case: Case, base: Recipe) -> Iterable[Variant]:
     if case.replay.weighted:
         yield Variant({"sample_weights": False}, "every example counts the same, whatever its sample weight")
+    if case.replay.class_weighted:
+        text = "every example counts the same, whatever its class: the experiment's class weights are not used"
+        yield Variant({"class_weights": False}, text)
+        if case.replay.weighted:
+            yield Variant({"sample_weights": False, "class_weights": False}, f"{text}, nor are sample weights")
 
 
 CAUSES = (

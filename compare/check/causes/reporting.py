@@ -65,7 +65,7 @@ def _one_replica(case: ReadingCase, base: Reading) -> Iterable[Variant]:
 
 
 def _unweighted(case: ReadingCase, base: Reading) -> Iterable[Variant]:
-    if case.part == "validation" and case.is_loss and case.weighted:
+    if case.part == "validation" and case.weighted:  # the loss, and metrics that see weights
         yield Variant(
             {"sample_weights": False}, f"{case.key} counts every example the same, whatever its sample weight"
         )
