@@ -166,16 +166,17 @@ def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1\nx = 1 / 0\n", "broken.py cannot be imported: ZeroDivisionError: division by zero (line 2)"),
-        ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (line 2)"),
+        ("x = 1\nx = 1 / 0\n", "broken.py cannot be imported: ZeroDivisionError: division by zero (FILE, line 2)"),
+        ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (FILE, line 2)"),
         ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
-        ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (line 2)"),
+        ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (FILE, line 2)"),
     ],
 )
 def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
     refuse: Refuse, tmp_path: Path, code: str, message: str
 ) -> None:
     (tmp_path / "broken.py").write_text(code)
+    message = message.replace("FILE", str(tmp_path / "broken.py"))
     assert refuse("--trainers", "broken.py:Loop", "mine.py:Loop") == message
     assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
 
