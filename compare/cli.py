@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from compare.cluster import PREFIX, this_task
 from compare.errors import NoVerdictError, RequestError
-from compare.options import CLUSTERS, STRATEGIES, Options
+from compare.options import CLUSTERS, EXPERIMENTS, STRATEGIES, Options
 
 EXIT_REQUEST = 2
 EXIT_NO_VERDICT = 3
@@ -43,8 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--experiment",
         metavar="NAME|FILE.py[:ATTR]",
         default=defaults.experiment,
-        help="what to train: fashion-mnist, fashion-mnist-sample, or an Experiment in a file of yours "
-        "(default: %(default)s)",
+        help=f"what to train: {', '.join(EXPERIMENTS)}, or an Experiment in a file of yours (default: %(default)s)",
     )
     add(
         "--trainers",

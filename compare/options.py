@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from compare.experiment import Experiment
     from compare.trainers.base import Trainer
 
+EXPERIMENTS = (
+    "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
+    "fashion-mnist-subclassed", "regression", "segmentation", "weighted", "class-weighted", "regularized", "batchnorm",
+    "dropout", "densenet",
+)  # fmt: skip
+"""The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
 STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
 ONE_REPLICA = ("default", "one-device")
 BACKENDS = ("local", "dask")

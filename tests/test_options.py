@@ -15,7 +15,7 @@ import compare
 from compare.cli import parser
 from compare.errors import RequestError
 from compare.loading import TRAINERS
-from compare.options import STRATEGIES, Options, label, margin
+from compare.options import EXPERIMENTS, STRATEGIES, Options, label, margin
 
 DOCUMENTED = {
     "experiment": "fashion-mnist",
@@ -246,3 +246,9 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
     refused("--strategy multi-worker starts processes of its own", seeds=3, jobs=2, strategy="multi-worker")
     refused("seeds end at", seed=2**32 - 2, seeds=3)
     assert list(Options(seed=5, seeds=3).all_seeds) == [5, 6, 7]
+
+
+def test_the_names_that_help_lists_are_those_there_are() -> None:
+    from compare.experiments import BUILT_IN
+
+    assert tuple(BUILT_IN) == EXPERIMENTS

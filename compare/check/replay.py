@@ -370,6 +370,9 @@ class Replay:
                 metric.reset_state()
             if recipe.loss == BROADCAST:
                 value = _broadcast(self.experiment.build_loss(), y, predictions, weights)
+            elif recipe.loss == OTHER_LOGITS:
+                # Of a Softmax layer's output Keras finds the logits whatever the flag says, but not through this.
+                value = loss(y, tf.nest.map_structure(tf.identity, predictions), weights)
             else:
                 value = loss(y, predictions, weights)
             # A sum is what it is; of a mean each example's share is known, and Keras's is that of one replica.
