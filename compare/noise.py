@@ -15,7 +15,12 @@ import numpy as np
 from compare.records import INITIAL, Place, Record, in_time
 
 FACTOR = 30.0
-"""How many times the twins' largest gap a candidate's may be and still count as rounding."""
+"""How many times the twins' largest gap a candidate's may be and still count as rounding.
+
+In 150 cells of correct loops (eager, XLA, sums in another order; 5 optimizers, 1 and 2 replicas) the
+largest ratio was 5.8; the smallest of a planted mistake that moved weights at all was 3,500
+(``scripts/calibrate.py``, reports/calibration).
+"""
 
 
 @dataclass(frozen=True)
