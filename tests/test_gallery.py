@@ -27,10 +27,10 @@ MORE_THAN_ROUNDING = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Trap:
-    """A loop with the mistake that an experiment is there for, and what the short check calls it."""
+    """A loop with the mistake that an experiment is there for, and what the short check calls it, if it has a name."""
 
     loop: type[Any]
-    cause: str
+    cause: str = "no cause"
 
 
 class LogitsAgain(planted.Loop):
@@ -54,6 +54,20 @@ class PixelsSummed(planted.Loop):
         return tf.reduce_sum(per_example) / tf.cast(tf.shape(per_example)[0], tf.float32) / self.replicas
 
 
+class LossInHalfPrecision(planted.Loop):
+    """Gives the loss what the model gives: bfloat16."""
+
+    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
+        return tf.cast(super().per_example(y, predictions, w), tf.float32)
+
+
+class NotScaled(planted.Loop):
+    """Knows nothing of the optimizer's loss scale."""
+
+    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
+        return super().per_example(y, tf.cast(predictions, tf.float32), w)
+
+
 GALLERY = {
     "fashion-mnist-sample": Trap(planted.ConstantDenominator, "loss-constant-denominator"),
     "fashion-mnist-softmax": Trap(LogitsAgain, "logits-mismatch"),
@@ -67,6 +81,10 @@ GALLERY = {
     "batchnorm": Trap(planted.ValidationTrains, "validation-changes-state"),
     "dropout": Trap(planted.NoFlag, "training-flag-missing"),
     "densenet": Trap(planted.NoFlag, "training-flag-missing"),
+    "transformer": Trap(planted.WeightsForgotten, "sample-weights-dropped"),
+    "ncf": Trap(planted.SameOrder, "not-reshuffled"),
+    "mixed-precision": Trap(LossInHalfPrecision),
+    "mixed-precision-float16": Trap(NotScaled, "loss-scaled"),
 }
 ELSEWHERE = {"fashion-mnist"}
 """Tested with all of its data by ``test_command``."""

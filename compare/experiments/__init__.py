@@ -12,10 +12,13 @@ from compare.experiments import (
     densenet,
     fashion_mnist_models,
     long_tail,
+    mixed_precision,
+    ncf,
     regression,
     regularized,
     segmentation,
     training_mode,
+    transformer,
 )
 from compare.experiments.fashion_mnist import fashion_mnist, fashion_mnist_sample
 
@@ -28,6 +31,10 @@ WITHOUT_FILES = (
     training_mode.batchnorm,
     training_mode.dropout,
     densenet.experiment,
+    transformer.experiment,
+    ncf.experiment,
+    mixed_precision.bfloat16,
+    mixed_precision.float16,
 )
 """Those whose data come with the package, or are generated."""
 

@@ -1,0 +1,115 @@
+"""A small BERT: characters that were masked in English text are predicted from those around them.
+
+Token and position embeddings and two blocks of self-attention (Devlin et al. 2018, https://arxiv.org/abs/1810.04805),
+trained by AdamW with warm-up and clipping. The text is the beginning of Python's own language reference, which comes
+with the package under Python's licence. Of every 32 characters 5 are to be predicted, and sample weights of shape
+``[batch, 32]`` say which.
+
+What breaks a naive loop: without the sample weights it trains on all positions, most of which it need only copy
+(``sample-weights-dropped``). ``fit`` divides by all positions, not by the weights' sum: each of the 5 weighs 6.4, so
+that the loss is the mean over them. And a loop with an optimizer of its own forgets the warm-up
+(``learning-rate-schedule-missing``) or the clipping (``clipping-differs``).
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare.experiment import Experiment
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+TEXT = Path(__file__).parents[1] / "datasets" / "python-topics" / "topics.txt.gz"
+LENGTH, TO_PREDICT = 32, 5
+"""Characters in an example, and how many of them are to be predicted."""
+TRAINING = 8000
+"""Of the 9,000 examples; the last 1,000 are for validation."""
+MASK, CHARACTERS = 0, 128
+"""The sign that stands for a masked character, and how many signs there are: that one and ASCII."""
+WIDTH, HEADS = 64, 4
+
+
+def load_data() -> tuple[Any, Any]:
+    """x: characters, some of them masked, uint8 ``[N, 32]``; y: all of them; sample weights float32 ``[N, 32]``."""
+    y = np.frombuffer(gzip.decompress(TEXT.read_bytes()), np.uint8).reshape(-1, LENGTH)
+    generator = np.random.default_rng(1)
+    chosen = generator.permuted(np.tile(np.arange(LENGTH), (len(y), 1)), axis=1)[:, :TO_PREDICT]
+    # As in BERT, most of the chosen are masked; here one is replaced by any character, and one stays as it is.
+    shown = np.take_along_axis(y, chosen, axis=1)
+    shown[:, :-2] = MASK
+    shown[:, -2] = generator.integers(ord(" "), ord("~") + 1, len(y))
+    x, weights = y.copy(), np.zeros(y.shape, np.float32)
+    np.put_along_axis(x, chosen, shown, axis=1)
+    np.put_along_axis(weights, chosen, np.float32(LENGTH / TO_PREDICT), axis=1)
+    return (x[:TRAINING], y[:TRAINING], weights[:TRAINING]), (x[TRAINING:], y[TRAINING:], weights[TRAINING:])
+
+
+def build_model() -> tf.keras.Model:
+    """Characters ``[batch, 32]`` to logits ``[batch, 32, 128]``."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+
+    class TokenAndPosition(tf.keras.layers.Layer):  # type: ignore[misc]
+        """The sum of two embeddings: of the character, and of its place."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            # Keras's default is small: from there, attention to places takes many more epochs to learn.
+            self.tokens = layers.Embedding(CHARACTERS, WIDTH, tf.keras.initializers.RandomNormal(stddev=0.3))
+            self.positions = layers.Embedding(LENGTH, WIDTH, tf.keras.initializers.RandomNormal(stddev=0.3))
+
+        def call(self, characters: tf.Tensor) -> tf.Tensor:
+            return self.tokens(characters) + self.positions(tf.range(LENGTH))
+
+    def added(x: Any, change: Any, seed: int) -> Any:
+        return layers.LayerNormalization()(x + layers.Dropout(0.1, seed=seed)(change))
+
+    characters = tf.keras.Input((LENGTH,), dtype="int32")
+    x = TokenAndPosition()(characters)
+    for block in range(2):
+        x = added(x, layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(x, x), seed=2 * block)
+        hidden = layers.Dense(2 * WIDTH, activation="gelu")(x)
+        x = added(x, layers.Dense(WIDTH)(hidden), seed=2 * block + 1)
+    return tf.keras.Model(characters, layers.Dense(CHARACTERS)(x))
+
+
+def build_loss() -> tf.keras.losses.Loss:
+    import tensorflow as tf
+
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def build_optimizer() -> tf.keras.optimizers.Optimizer:
+    """AdamW: 60 steps of warm-up, then a decay by half a cosine, for 10 epochs on one replica, to a tenth."""
+    import tensorflow as tf
+
+    schedule = tf.keras.optimizers.schedules.CosineDecay(
+        0.0, decay_steps=1190, alpha=0.1, warmup_target=3e-3, warmup_steps=60
+    )
+    optimizer = tf.keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])  # as BERT does
+    return optimizer
+
+
+def build_weighted_metrics() -> list[tf.keras.metrics.Metric]:
+    """The share of the masked characters that are predicted right."""
+    import tensorflow as tf
+
+    return [tf.keras.metrics.SparseCategoricalAccuracy(name="masked_accuracy")]
+
+
+experiment = Experiment(
+    name="transformer",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_weighted_metrics=build_weighted_metrics,
+    data_source="288,000 characters of Python's language reference, in examples of 32",
+)
