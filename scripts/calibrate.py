@@ -175,10 +175,10 @@ def table(rows: list[dict[str, str]]) -> str:
         "",
         "The gap between a loop's weights and fit's, in units of the gap that noise twins of fit open from the same "
         f"step on ({TWINS} twins, {EPOCHS} epochs, largest ratio of any variable at any step), written by "
-        f"`scripts/calibrate.py` (the cells are in calibration.csv). Up to {FACTOR:g} counts as rounding. Blank: a difference that no noise "
-        "could explain (other steps, or other weights to begin with). Zero: equal weights (mistakes in reporting only, or "
-        "that hide each other, or that need batches split unevenly). What the short check finds different is so "
-        "whatever the ratio: under Adam a loss of another scale hardly moves the weights.",
+        f"`scripts/calibrate.py` (the cells are in calibration.csv). Up to {FACTOR:g} counts as rounding. Blank: a "
+        "difference that no noise could explain (other steps, or other weights to begin with). Zero: equal weights "
+        "(mistakes in reporting only, or that hide each other, or that need batches split unevenly). What the short "
+        "check finds different is so whatever the ratio: under Adam a loss of another scale hardly moves the weights.",
         "",
         "| | cells | smallest | median | largest | within the factor |",
         "|---|---|---|---|---|---|",
