@@ -44,6 +44,17 @@ class Case:
     def steps(self) -> list[Applied]:
         return self.seen.applied
 
+    @cached_property
+    def passes(self) -> list[Applied]:
+        """The steps; where no optimizer was seen, what ``end_step`` saw of them, without gradients."""
+        if self.steps or len(self.seen.steps) != len(self.expected):
+            return self.steps
+        states = itertools.pairwise([self.seen.initial, *self.seen.steps])
+        return [
+            Applied(place.epoch, [], before, before, 0.0, i, -1, after)
+            for i, (place, (before, after)) in enumerate(zip(self.expected, states, strict=True))
+        ]
+
     @property
     def replicas(self) -> int:
         return self.replay.replicas
@@ -137,6 +148,8 @@ class Case:
         return self._feeds[base]
 
     def _match_feed(self, base: Recipe) -> tuple[Place, ...] | None:
+        if not self.steps:
+            return None
         # Where it should be first, then its own epoch, then the others.
         found: list[Place] = []
         everything = [place for places in self.replay.places.values() for place in places]

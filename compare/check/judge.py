@@ -13,11 +13,11 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.step import CLIPPING
-from compare.check.observe import Applied
 from compare.check.reading import ReadingCase, ReadingTable
 from compare.check.replay import Recipe
 from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search, explain
+from compare.check.unseen import judge_by_weights
 from compare.check.update import EPSILON, Handed, Update, residuals, simulate, twin
 
 
@@ -75,39 +75,13 @@ def judge_training(case: Case) -> Judgement:
         if cause.fact is not None and (text := cause.fact(case)) is not None:
             judgement.right = False
             judgement.causes[cause.id] = text
-    if not case.steps and not _by_hand(case, judgement):
-        judgement.right = False
-        if not judgement.causes:
-            judgement.evidence.append("no optimizer step was seen, and end_step was not called")
+    if not case.steps:
+        judge_by_weights(case, judgement, _right_update(case))
         return judgement
     _judge_gradients(case, judgement)
     _judge_updates(case, judgement)
     _judge_state(case, judgement)
     return judgement
-
-
-def _by_hand(case: Case, judgement: Judgement) -> bool:
-    """A loop that never calls an optimizer: its steps are what end_step saw, its gradients the right ones."""
-    seen = case.seen
-    counts = {epoch: len(case.replay.places[epoch]) for epoch in seen.ended}
-    if seen.foreign or len(seen.steps) != sum(counts.values()):
-        return False
-    epochs = [epoch for epoch, count in counts.items() for _ in range(count)]
-    before = seen.initial
-    for i, (epoch, after) in enumerate(zip(epochs, seen.steps, strict=True)):
-        step = Applied(epoch, [], before, before, 0.0, i, -1, after)
-        place = case.expected[i]
-        handed = case.replay.handed(step, place, Recipe())
-        dtypes = [value.dtype for value in before[0][: seen.trainable]]
-        step.gradients = [
-            [part.astype(dtype) for part, dtype in zip(case.replay.split(each), dtypes, strict=True)] for each in handed
-        ]
-        seen.applied.append(step)
-        before = after
-    judgement.not_applicable.append(
-        NotApplicable("gradient probe", f"{seen.name} calls no optimizer's apply; it is judged by its weights alone")
-    )
-    return True
 
 
 def _judge_gradients(case: Case, judgement: Judgement) -> None:
@@ -189,7 +163,7 @@ def _judge_updates(case: Case, judgement: Judgement) -> None:
 
 def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
     """Right gradients and a right optimizer must give the weights seen: clipping looks at each replica's part."""
-    if not judgement.right or case.aligned is None or case.steps[0].optimizer < 0:
+    if not judgement.right or case.aligned is None:
         return
     replay, steps = case.replay, case.steps
     handed: list[Handed] = []
@@ -230,7 +204,7 @@ def _judge_state(case: Case, judgement: Judgement) -> None:
         return
     for i, (step, place) in enumerate(zip(case.steps, feed, strict=True)):
         for replica, part in enumerate(case.replay.parts(place)):
-            if part.start == part.stop or step.optimizer < 0:
+            if part.start == part.stop:
                 continue
             expected = case.replay.pieces(step, replica, part, judgement.recipe).state[begin:]
             seen = step.state[replica][begin:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public way to know
 
 from compare.fingerprints import distributed
 from compare.pipeline import Examples
@@ -77,9 +78,13 @@ class Observation:
         initial: what the model was built with.
         applied: the optimizer's steps in order.
         foreign: how often an optimizer was applied to variables that are not the run's.
+        compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
+        layers: the class names of the model's layers.
         steps: the state at each ``end_step``.
+        rates: the learning rate before each of these steps, where the optimizer in use is known.
         trained: the state after the last step of each epoch, by epoch.
         ended: the state at each ``end_epoch``, by epoch.
+        final: the state when training was over: callbacks may have changed it since.
         records: what the run reported.
     """
 
@@ -91,9 +96,13 @@ class Observation:
     initial: State = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
     foreign: int = 0
+    compiled: bool = False
+    layers: list[str] = field(default_factory=list)
     steps: list[State] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     trained: dict[int, State] = field(default_factory=dict)
     ended: dict[int, State] = field(default_factory=dict)
+    final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
 
@@ -112,6 +121,7 @@ class ProbeRun(Run):
         self._lock = threading.Lock()
         self._waiting: list[list[Any]] = [[] for _ in range(self.seen.replicas)]
         self._optimizers: list[Any] = []
+        self._rate = 0.0
         self._variables: list[Any] = []
         self._index: dict[int, int] = {}
         self._latest: State = []
@@ -126,6 +136,9 @@ class ProbeRun(Run):
         self._variables = [distributed(v) for v in [*trainable, *rest]]
         self.seen.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.seen.trainable = len(trainable)
+        self.seen.layers = [type(layer).__name__ for layer in model._flatten_layers()]
+        self._given = optimizer
+        self._rate = _learning_rate(optimizer)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.seen.initial = self._read()
         return model, optimizer, loss, metrics
@@ -143,6 +156,8 @@ class ProbeRun(Run):
     def end_step(self) -> None:
         super().end_step()
         self._latest = self._read()
+        self.seen.rates.append(self._rate)
+        self._rate = _learning_rate(self._optimizers[-1] if self._optimizers else self._given)
         self.seen.steps.append(self._latest)
         self.seen.trained[self.epoch] = self._latest
         self._close()
@@ -161,6 +176,9 @@ class ProbeRun(Run):
         if not self._variables or context is None:  # optimizers cannot be applied across replicas, and say so
             return
         which = self._number(optimizer)
+        if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            self.seen.compiled = True
+            return
         found: list[Any] = [None] * self.seen.trainable
         for gradient, variable in zip(gradients, variables, strict=False):
             position = self._position(variable)
@@ -180,6 +198,9 @@ class ProbeRun(Run):
 
     def finish(self) -> Observation:
         """The whole observation, once training is over."""
+        self.close()
+        if self._variables:
+            self.seen.final = self._read()
         for optimizer in self._optimizers:
             self.seen.optimizers.append((type(optimizer), optimizer.get_config()))
         return self.seen
@@ -236,6 +257,11 @@ class ProbeRun(Run):
         self.seen.records.append(record)
         if isinstance(record, EpochRecord):
             self.seen.logs[record.epoch] = dict(record.logs)
+
+
+def _learning_rate(optimizer: Any) -> float:
+    rate = optimizer.learning_rate
+    return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
 
 
 def _component(values: Sequence[Any], replica: int) -> Any:

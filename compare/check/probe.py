@@ -18,6 +18,7 @@ from compare.check.judge import Judgement, judge_reporting, judge_training
 from compare.check.observe import Applied, Observation, ProbeRun, crafted, observe, sizes
 from compare.check.replay import Recipe, Replay, distance
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report, merged
+from compare.check.unseen import why
 from compare.check.update import EPSILON
 from compare.experiment import Experiment
 from compare.records import BuildRecord, Record, StepRecord, step_dtype
@@ -105,7 +106,8 @@ class Checker:
             candidate=_own_name(trainer.name, self.reference.name),
             training=_gap(comparison, self, candidate),
         )
-        report = Report(self.reference.name, (candidate.replicas,), comparison)
+        blind = () if candidate.applied else (why(candidate),)
+        report = Report(self.reference.name, (candidate.replicas,), comparison, not_applicable=blind)
         hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)
         if hidden:  # clipping, or Adam, makes up for it, here and now
             comparison = replace(comparison, training=replace(comparison.training, verdict=DIFFERENT))
@@ -166,8 +168,7 @@ class Checker:
         return report
 
     def _observe_empty(self) -> Observation | NotApplicable:
-        names = [type(layer).__name__ for layer in self.task.experiment.build_model()._flatten_layers()]
-        failing = sorted({name for name in names if "Conv" in name or "BatchNormalization" in name})
+        failing = sorted({name for name in self.reference.layers if "Conv" in name or "BatchNormalization" in name})
         if failing:  # an exception, NaN, or the end of the process, whoever trains
             return NotApplicable("empty replica", f"{', '.join(failing)} cannot take a replica without examples")
         try:
@@ -208,7 +209,7 @@ class Checker:
             comparison=replace(comparison, training=training, reporting=reporting),
             findings=tuple(findings),
             evidence=tuple(evidence),
-            not_applicable=tuple(dict.fromkeys([*ours.not_applicable, *printed.not_applicable])),
+            not_applicable=(*report.not_applicable, *dict.fromkeys([*ours.not_applicable, *printed.not_applicable])),
             fits=(*(ours.fits if ours is not theirs else ()), *printed.fits),
         )
 

@@ -85,11 +85,12 @@ class ReadingTable:
     @cached_property
     def train(self) -> dict[int, Table] | None:
         """Per epoch the training batches; None where nobody knows which they were."""
-        feed = self.case.feed(self.recipe)
-        if feed is None or len(feed) != len(self.case.steps):
+        steps = self.case.passes
+        feed = self.case.feed(self.recipe) if self.case.steps else self.recipe.feed or self.case.expected
+        if feed is None or len(feed) != len(steps):
             return None
         tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
-        for step, place in zip(self.case.steps, feed, strict=True):
+        for step, place in zip(steps, feed, strict=True):
             parts = self.replay.parts(place)
             split = Parts(tuple(part.stop - part.start for part in parts), self.replay.global_batch_size)
             row = []

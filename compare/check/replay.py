@@ -78,6 +78,7 @@ class Recipe:
         clip: clipping before the optimizer's own.
         untrained: the trainable variables, by index, that get no gradient.
         feed: the batch of each step; None for those of the run, in order.
+        xla: whether XLA compiles it, which rounds in another way.
     """
 
     training: bool = True
@@ -90,6 +91,7 @@ class Recipe:
     clip: Clip | None = None
     untrained: frozenset[int] = frozenset()
     feed: tuple[Place, ...] | None = None
+    xla: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,8 @@ class Replay:
             nudge: other than 0, every trainable weight is moved by one unit in the last place, up or
                 down, another way for every number.
         """
-        key = (replica, part, recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, nudge)
+        forward = recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, recipe.xla
+        key = replica, part, forward, nudge
         kept = self._kept.setdefault(step, {})
         if key not in kept:
             state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
@@ -355,7 +358,7 @@ class Replay:
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and backwards too if it ``trains``, as a graph that is traced once."""
-        key = recipe.training, recipe.loss, len(inputs), trains
+        key = recipe.training, recipe.loss, recipe.xla, len(inputs), trains
         if key in self._functions:
             return self._functions[key]
         if recipe.loss == OTHER_LOGITS and (others := self.other_logits()) and OTHER_LOGITS not in self._losses:
@@ -383,11 +386,9 @@ class Replay:
             masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(predictions)]
             return total, tf.add_n(own or [tf.zeros([], value.dtype)]), outputs, predictions, masks
 
-        @tf.function(input_signature=[x, y, *open_sizes])
         def validate(*inputs: Any) -> Any:
             return [], [], *forward(*inputs)
 
-        @tf.function(input_signature=[x, y, *open_sizes])
         def train(*inputs: Any) -> Any:
             variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
             with tf.GradientTape(persistent=True) as tape:
@@ -398,7 +399,8 @@ class Replay:
             dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in (data, regularization)]
             return *dense, total, penalty, *rest
 
-        self._functions[key] = train if trains else validate
+        function, signature = train if trains else validate, [x, y, *open_sizes]
+        self._functions[key] = tf.function(function, input_signature=signature, jit_compile=recipe.xla)
         return self._functions[key]
 
 

@@ -139,7 +139,7 @@ def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
     seen = case.reference if reference else case.seen
     if not seen.optimizers:
         return dict(case.replay.experiment.build_optimizer().get_config())
-    which = [step.optimizer for step in seen.applied]
+    which = [step.optimizer for step in seen.applied] or [0]
     return dict(seen.optimizers[max(set(which), key=which.count)][1])
 
 
@@ -147,12 +147,13 @@ def _class(case: Case, *, reference: bool = False) -> type[Any]:
     seen = case.reference if reference else case.seen
     if not seen.optimizers:
         return type(case.replay.experiment.build_optimizer())
-    which = [step.optimizer for step in seen.applied]
+    which = [step.optimizer for step in seen.applied] or [0]
     return seen.optimizers[max(set(which), key=which.count)][0]
 
 
 def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
-    return tuple(step.learning_rate for step in (case.reference if reference else case.seen).applied)
+    seen = case.reference if reference else case.seen
+    return tuple(step.learning_rate for step in seen.applied) or tuple(seen.rates)
 
 
 def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:

@@ -1,0 +1,220 @@
+"""The short check takes any experiment and any loop: several outputs, class weights, XLA, optimizers of one's own."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import tasks
+
+import compare
+
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def planted(tensorflow):
+    import planted
+
+    return planted
+
+
+EXPERIMENTS = {
+    "several": lambda: tasks.several(
+        train=200,
+        validation=400,
+        outputs="dict",
+        inputs="dict",
+        weights="each",
+        extra=True,
+        loss_weights={"a": 1.0, "b": 0.5, "c": 2.0},
+    ),
+    "class-weights": lambda: tasks.experiment(train=200, validation=400, class_weight={0: 0.5, 1: 2.0, 2: 1.0}),
+    "weighted-metrics": lambda: tasks.experiment(
+        train=200, validation=400, weights=True, build_weighted_metrics=accuracy
+    ),
+    "momentum": lambda: tasks.experiment(train=200, validation=400, batch_norm=True),
+    "adam": lambda: tasks.experiment(train=200, validation=400, optimizer=adam),
+    "words": lambda: words(),
+}
+
+
+def accuracy():
+    import tensorflow as tf
+
+    return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def adam():
+    import tensorflow as tf
+
+    return tf.keras.optimizers.Adam(0.01)
+
+
+def words():
+    """Numbers of words to classes: an embedding, whose gradients are sparse."""
+    import numpy as np
+    import tensorflow as tf
+
+    def part(count, seed):
+        x = np.random.default_rng(seed).integers(0, 20, (count, 5)).astype(np.int32)
+        return x, (x.sum(1) % 3).astype(np.int32)
+
+    layers = tf.keras.layers
+    return tasks.experiment(
+        load_data=lambda: (part(200, 1), part(400, 2)),
+        build_model=lambda: tf.keras.Sequential([layers.Embedding(20, 4), layers.Flatten(), layers.Dense(3)]),
+    )
+
+
+@functools.cache
+def checker(name, replicas):
+    from compare import strategies
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    return Checker(EXPERIMENTS[name](), KerasFit(), strategies.make("mirrored", replicas))
+
+
+def assert_passes(report):
+    assert report.verdict in ("identical", "alike"), report
+    assert report.findings == report.evidence == (), report
+
+
+def assert_named(report, training=(), reporting=()):
+    assert report.verdict == "different", report
+    assert [finding.id for finding in report.training] == list(training), report
+    assert {finding.id for finding in report.reporting} == set(reporting), report
+
+
+class Rounded(compare.CustomLoop):
+    """Right but for rounding, so that the check has to explain it."""
+
+    name = "rounded"
+
+    def compute_loss(self, y, predictions, sample_weight):
+        return super().compute_loss(y, predictions, sample_weight) * 3.0 * (1.0 / 3.0)
+
+
+class Doubled(compare.CustomLoop):
+    name = "doubled"
+
+    def compute_loss(self, y, predictions, sample_weight):
+        return 2 * super().compute_loss(y, predictions, sample_weight)
+
+
+class Unweighted(compare.CustomLoop):
+    name = "unweighted"
+
+    def compute_loss(self, y, predictions, sample_weight):
+        return super().compute_loss(y, predictions, None)
+
+
+class NoClassWeights(compare.CustomLoop):
+    name = "no-class-weights"
+
+    def train_step(self, batch):
+        self.class_weight = None
+        return super().train_step(batch)
+
+
+class ValidatesUnweighted(compare.CustomLoop):
+    name = "validates-unweighted"
+
+    def test_step(self, batch):
+        return super().test_step(batch[:2])
+
+
+@pytest.mark.parametrize("name", ["several", "words"])
+def test_any_experiment_passes_with_a_right_loop_and_not_with_a_wrong_one(tensorflow, name):
+    for trainer in (compare.CustomLoop(), Rounded()):
+        assert_passes(checker(name, 2).check(trainer))
+    assert_named(checker(name, 2).check(Doubled()), ["loss-not-divided-by-replicas"])
+
+
+def test_weights_of_several_outputs_are_missed(tensorflow):
+    assert_named(checker("several", 2).check(Unweighted()), ["sample-weights-dropped"])
+
+
+def test_class_weights_are_missed(tensorflow):
+    report = checker("class-weights", 1).check(NoClassWeights())
+    assert_named(report, ["sample-weights-dropped"])
+    assert "class weights" in report.training[0].evidence
+    for trainer in (compare.CustomLoop(), Rounded()):
+        assert_passes(checker("class-weights", 1).check(trainer))
+
+
+def test_weights_are_missed_in_validations_loss_and_weighted_metrics(tensorflow):
+    report = checker("weighted-metrics", 1).check(ValidatesUnweighted())
+    assert_named(report, reporting=["validation-sample-weights-dropped"])
+    for trainer in (compare.CustomLoop(), Rounded()):
+        assert_passes(checker("weighted-metrics", 1).check(trainer))
+
+
+def compiled_by_xla(loop):
+    """The same loop with its step compiled by XLA."""
+    import tensorflow as tf
+
+    class Compiled(loop):
+        def compile(self, data):
+            if self._step is None:
+                self._step = tf.function(self.whole_step, jit_compile=True)
+
+        # Metrics without variables of their own: XLA or not, they are the same.
+        def begun(self):
+            self.name = "xla"
+
+    return Compiled()
+
+
+def by_hand(loop, rate=0.1, momentum=0.9):
+    """The same loop with an optimizer that Keras knows nothing of."""
+    import tensorflow as tf
+
+    class ByHand(loop):
+        def begun(self):
+            self.name = "by-hand"
+            self.slots = [tf.Variable(tf.zeros_like(v)) for v in self.model.trainable_variables]
+
+        def apply(self, gradients, variables):
+            for gradient, slot, variable in zip(gradients, self.slots, variables, strict=True):
+                slot.assign(momentum * slot - rate * gradient)
+                variable.assign_add(slot)
+
+    return ByHand()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_a_step_compiled_by_xla_is_judged_by_its_weights(planted, name):
+    report = checker(name, 1).check(compiled_by_xla(planted.Loop))
+    assert_passes(report)
+    assert "jit_compile=True" in report.not_applicable[0].reason
+    report = checker(name, 1).check(compiled_by_xla(planted.ConstantDenominator))
+    assert_named(report, ["loss-constant-denominator"])
+
+
+def test_an_optimizer_of_ones_own_is_judged_by_its_weights(planted):
+    class WholeEpochWrong(planted.ConstantDenominator, planted.WholeEpoch):
+        pass
+
+    for loop in (planted.Loop, planted.WholeEpoch):
+        report = checker("momentum", 1).check(by_hand(loop))
+        assert_passes(report)
+        assert "Keras optimizer" in report.not_applicable[0].reason
+    assert_named(checker("momentum", 1).check(by_hand(planted.NoFlag)), ["training-flag-missing"])
+    assert_named(checker("momentum", 1).check(by_hand(WholeEpochWrong)), ["loss-constant-denominator"])
+    report = checker("momentum", 1).check(by_hand(planted.Loop, momentum=0.8))
+    assert_named(report)
+    assert "optimizer" in report.evidence[0]
+
+
+def test_what_a_loop_raises_is_raised_with_its_line(tensorflow):
+    class Raises(compare.CustomLoop):
+        def compute_loss(self, y, predictions, sample_weight):
+            raise ValueError("no such output")
+
+    with pytest.raises(ValueError, match="no such output") as caught:
+        checker("momentum", 1).check(Raises())
+    from compare.blame import describe
+
+    assert "test_check_any.py, line " in describe(caught.value)
