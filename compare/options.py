@@ -131,8 +131,6 @@ class Options:
             )
         if self.strategy != "parameter-server" and self.parameter_servers is not None:
             raise RequestError(f"--parameter-servers {self.parameter_servers} is for --strategy parameter-server only")
-        if self.check and self.strategy in CLUSTERS:
-            raise RequestError(f"--check runs in one process, and --strategy {self.strategy} has several: use mirrored")
         if self.keras not in (2, 3):
             raise RequestError(f"--keras {self.keras}: there are 3 and 2")
         if self.against is not None and not (self.against / "metrics.csv").is_file():

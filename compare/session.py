@@ -169,12 +169,16 @@ def one_process(options: Options) -> Options:
     A worker of ``multi-worker`` is a replica of ``mirrored``; one worker with a parameter server is the
     default strategy.
     """
-    strategy, replicas = ("mirrored", options.workers or 1) if options.strategy == "multi-worker" else ("default", None)
+    task = cluster.this_task()
+    workers = options.workers or (task.workers if task else 1)
+    strategy, replicas = ("mirrored", workers) if options.strategy == "multi-worker" else ("default", None)
     return dataclasses.replace(options, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None)
 
 
 def take_part(options: Options) -> None:
     """Be a task of a cluster that is not its chief: train along, or serve; the chief writes the reports."""
+    if options.check:
+        return  # the chief's process is enough for it
     task = cluster.this_task()
     assert task is not None
     select_keras(options)
@@ -373,21 +377,33 @@ def _fail(failures: list[dict[str, str]], name: str, error: str, console: Consol
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:
-    """The short check of every candidate, without a full training; writes ``verdict.json`` and ``run.json``."""
+    """The short check of every candidate, without a full training; writes ``verdict.json`` and ``run.json``.
+
+    For a strategy of several processes it is made in this one, with the strategy that computes the same.
+    """
     select_keras(options)
     from compare import facts, strategies
-    from compare.check import check
+    from compare.check import NotApplicable, check
 
     ((reference_name, reference), *candidates), experiment = _load(options, console)
-    anywhere = options.strategy == "mirrored" and options.replicas is None
-    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else options.replicas)
-    strategy = None if anywhere else strategies.make(options.strategy, options.replicas)
+    same = one_process(options) if options.strategy in CLUSTERS else options
+    anywhere = same.strategy == "mirrored" and same.replicas is None
+    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
+    strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
     say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    elsewhere: tuple[NotApplicable, ...] = ()
+    if same is not options and strategy is not None:
+        instead = f"{same.strategy} with {strategy.num_replicas_in_sync} replica(s) in this process"
+        equal = "the same, bit for bit" if options.strategy == "multi-worker" else "what one worker does alone"
+        text = f"--strategy {options.strategy} has several: {instead} computes {equal}, and was checked"
+        elsewhere = (NotApplicable("several processes", text),)
+        say(console, f"Note: {text}", style="yellow")
     reports = []
     for name, trainer in candidates:
         report = check(experiment, trainer, reference=reference, strategy=strategy, seed=options.seed)
         comparison = dataclasses.replace(report.comparison, candidate=name)
-        reports.append(dataclasses.replace(report, comparison=comparison))
+        not_applicable = (*elsewhere, *report.not_applicable)
+        reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
         console.print()
         say(console, f"{report.verdict}: ", style=style_of(report.verdict))
         say(console, f"{reports[-1]} ({report.seconds:.1f} s)")
@@ -424,6 +440,8 @@ def _prepare(options: Options, experiment: Experiment) -> Task:
                 f"--train-examples {options.train_examples}: {experiment.name} has {train.count} training examples"
             )
         train = train.first(options.train_examples)
+    # The last one too, now rather than in the middle of training: a function may ask for a file that is not there.
+    train.of_epoch(options.seed, options.epochs, options.batch_size)
     # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
     replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
