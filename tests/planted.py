@@ -354,7 +354,7 @@ class KerasDividesToo(Loop):
     """Keras 3's Loss.__call__ divides by the replicas inside strategy.run."""
 
     def per_example(self, y, predictions, w):
-        return self.loss(y, predictions)[tf.newaxis]
+        return self.loss(y, predictions, sample_weight=w)[tf.newaxis]
 
 
 @plant("loss-summed")
@@ -366,7 +366,7 @@ class Summed(Loop):
 @plant("loss-summed")
 class SummedKeras(Loop):
     def per_example(self, y, predictions, w):
-        return tf.reduce_sum(self.loss.call(y, predictions))
+        return tf.reduce_sum(super().per_example(y, predictions, w))
 
     def data_loss(self, per_example):
         return per_example / self.replicas
