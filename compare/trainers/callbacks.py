@@ -35,8 +35,12 @@ class Callbacks:
             callback.set_params({"verbose": 0, "epochs": run.epochs[-1], "steps": steps})
             callback.set_model(model)
         self._strategy = run.strategy
-        self._read = tf.function(lambda: run.strategy.run(lambda: {n: m.result() for n, m in metrics.items()}))
         self._listened_to = bool(given)
+
+        def results() -> dict[str, tf.Tensor]:
+            return {name: metric.result() for name, metric in metrics.items()}
+
+        self._read = tf.function(lambda: run.strategy.run(results))
 
     def __getattr__(self, hook: str) -> Callable[..., None]:
         def call(*arguments: Any) -> None:

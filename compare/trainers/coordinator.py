@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from compare.runs import Run
+from compare.trainers.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from compare.trainers.custom_loop import CustomLoop
@@ -21,14 +22,17 @@ def train_with_coordinator(loop: CustomLoop, run: Run) -> None:
     judged when an epoch has ended.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+    callbacks = Callbacks(run, loop.model, loop.optimizer, {})
 
     @tf.function(input_signature=[run.train_dataset(run.epochs[0]).element_spec])
-    def train_on_batch(batch: Any) -> None:
+    def train_on_batch(batch: Any) -> tf.Tensor:
         run.strategy.run(loop.train_step, args=(batch,))
+        return tf.constant(True)  # a function that returns nothing is not optimized, and rounds otherwise
 
     @tf.function(input_signature=[run.validation_dataset().element_spec])
-    def test_on_batch(batch: Any) -> None:
+    def test_on_batch(batch: Any) -> tf.Tensor:
         run.strategy.run(loop.test_step, args=(batch,))
+        return tf.constant(True)
 
     def over(dataset: tf.data.Dataset, on_batch: Any) -> dict[str, float]:
         for batch in dataset:
@@ -36,7 +40,14 @@ def train_with_coordinator(loop: CustomLoop, run: Run) -> None:
         coordinator.join()  # the workers are at rest now, and metrics and weights can be read
         return loop.results()
 
+    callbacks.on_train_begin({})
     for epoch in run.epochs:
+        callbacks.on_epoch_begin(epoch - 1, {})
         logs = over(run.train_dataset(epoch), train_on_batch)
         validation = over(run.validation_dataset(), test_on_batch)
-        run.end_epoch(epoch, logs | {f"val_{name}": value for name, value in validation.items()})
+        logs |= {f"val_{name}": value for name, value in validation.items()}
+        callbacks.on_epoch_end(epoch - 1, logs)
+        run.end_epoch(epoch, logs)
+        if loop.model.stop_training:
+            break
+    callbacks.on_train_end(logs)

@@ -65,13 +65,17 @@ class CustomLoop:
 
         # The signature leaves the batch size open. Without it the functions are traced anew for the
         # short last batch, and with a static shape batch normalization rounds differently from fit.
+        # Something is returned, since TensorFlow does not optimize the graph of a function that returns
+        # nothing: sums would be taken in another order than in fit, and the last bit would tell.
         @tf.function(input_signature=[training.element_spec])
-        def train_on_batch(batch: Any) -> None:
+        def train_on_batch(batch: Any) -> tf.Tensor:
             self.strategy.run(self.train_step, args=(batch,))
+            return tf.constant(True)
 
         @tf.function(input_signature=[validation.element_spec])
-        def test_on_batch(batch: Any) -> None:
+        def test_on_batch(batch: Any) -> tf.Tensor:
             self.strategy.run(self.test_step, args=(batch,))
+            return tf.constant(True)
 
         callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
         callbacks.on_train_begin({})
@@ -141,26 +145,28 @@ class CustomLoop:
     def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> tf.Tensor:
         """This replica's loss, a scalar: the mean over its own examples, and the model's own losses.
 
-        The mean over replicas of what this returns is the loss that is trained.
+        The mean over replicas of what this returns is the loss that is trained. Where there are several
+        outputs, each one's own loss is counted on the way, to be reported.
 
         Args:
             y: this replica's labels, ``[examples, ...]``; a tuple or dict of them for several outputs.
             predictions: what the model made of its inputs, ``[examples, ...]``, or several of them.
             sample_weight: ``[examples]``, for each output or for all, or None.
         """
-        means = [
-            (self._mean_loss(output.loss, *its), output.loss_weight)
-            for output, *its in self.outputs.split(y, predictions, sample_weight)
-            if output.loss is not None
-        ]
+        means = []
+        for output, *its in self.outputs.split(y, predictions, sample_weight):
+            if output.loss is not None:
+                with tf.name_scope(losses.SCOPE + output.loss.name):  # names decide on rounding: see losses.total
+                    means.append((output, self._mean_loss(output.loss, *its)))
         # Regularization, activity regularization and whatever a layer gave to add_loss.
-        return losses.total(means, self.model.losses, self.strategy.num_replicas_in_sync)
+        examples = tf.shape(tf.nest.flatten(y)[0])[0]
+        return losses.total(means, self.model.losses, examples, self.strategy.num_replicas_in_sync)
 
     def _mean_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
         # Loss.call gives one value per example. Loss.__call__ would reduce them itself, differently
         # in Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
         per_example = losses.per_example(loss, y, predictions, sample_weight)
-        if losses.reduction(loss) == "sum":  # over all replicas' examples, of which this returns the mean
+        if losses.reduction(loss) == "sum":  # over all replicas' examples; this returns the replicas' mean
             return tf.reduce_sum(per_example) * self.strategy.num_replicas_in_sync
         # Divided by the number of this replica's own examples, as fit does, and not by their weights'
         # sum. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
@@ -177,9 +183,6 @@ class CustomLoop:
                 metric.update_state(its_y, its_predictions)
             for metric in output.weighted_metrics:
                 metric.update_state(its_y, its_predictions, its_weight)
-            if output.loss_metric is not None:
-                mean = self._mean_loss(output.loss, its_y, its_predictions, its_weight)
-                losses.update_output_loss(output.loss_metric, mean, examples, self.strategy.num_replicas_in_sync)
 
     def _named_metrics(self) -> dict[str, Any]:
         # The last are metrics that the model's own layers update while they are called.

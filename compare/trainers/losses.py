@@ -8,7 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from compare.errors import RequestError
-from compare.trainers.outputs import KERAS_3
+from compare.trainers.outputs import KERAS_3, Output
+
+SCOPE = "compile_loss/" if KERAS_3 else ""
+"""Where in the graph ``fit`` computes losses: see ``total`` for what names matter to."""
 
 
 def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_weight: Any) -> Any:
@@ -51,33 +54,47 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
     return values * sample_weight
 
 
-def total(losses: Sequence[tuple[tf.Tensor, float | None]], model_losses: Sequence[tf.Tensor], replicas: int) -> Any:
-    """The sum of (loss, weight) of all outputs and of the model's own losses, rounded as in ``fit``.
+def total(
+    losses: Sequence[tuple[Output, tf.Tensor]], model_losses: Sequence[tf.Tensor], examples: tf.Tensor, replicas: int
+) -> Any:
+    """The weighted sum of the outputs' losses and of the model's own, rounded as in ``fit``.
+
+    Each of several outputs' own loss is counted too. Keras 2 weighs it by the examples of the batch. Keras 3
+    takes the batch's static size for its weight, which is open here as in ``fit``: so it becomes the plain
+    mean over batches and replicas, unlike the total.
 
     Keras 3 scales every loss to this replica's share, and its report scales their sum back. On three
     replicas this may cost the last bit of the number, and here it does too.
+
+    Of three losses the order of summation matters. TensorFlow's graph optimizer sorts the terms of a sum by
+    their names in the graph, whatever the order in the program; so they get names here that sort as in fit:
+    those of the losses, or numbers, by how many other products fit makes there for each.
     """
+    terms = []
+    for i, (output, loss) in enumerate(losses):
+        if KERAS_3 and replicas > 1:
+            loss = tf.multiply(loss, 1.0 / replicas, f"{SCOPE}{output.loss.name}/Mul")
+        if output.loss_metric is not None:
+            if KERAS_3:
+                output.loss_metric.update_state(loss * replicas if replicas > 1 else loss)
+            else:
+                output.loss_metric.update_state(loss, sample_weight=examples)
+        if output.loss_weight is not None:
+            loss = tf.multiply(loss, output.loss_weight, _product_in_fit(i, replicas))
+        terms.append(loss)
     if not KERAS_3:
-        values = [loss if weight is None else loss * weight for loss, weight in losses]
-        values += [tf.add_n(_of_one_type(model_losses))] if model_losses else []
-        return tf.add_n(_of_one_type(values))
-    shares = [loss * (1.0 / replicas) for loss, _ in losses]
-    of_outputs = sum(s if weight is None else s * weight for s, (_, weight) in zip(shares, losses, strict=True))
-    all_shares = [of_outputs] if losses else []
-    all_shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
-    return (all_shares[0] if len(all_shares) == 1 else tf.reduce_sum(tf.stack(all_shares))) * replicas
+        terms += [tf.add_n(_of_one_type(model_losses))] if model_losses else []
+        return tf.add_n(_of_one_type(terms))
+    shares = [terms[0] if len(terms) == 1 else sum(terms)] if terms else []
+    shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
+    share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
+    return share * replicas if replicas > 1 else share
 
 
-def update_output_loss(metric: tf.keras.metrics.Metric, loss: tf.Tensor, examples: tf.Tensor, replicas: int) -> None:
-    """Count one output's own loss in the way of ``fit``, which is not how it counts the total.
-
-    Keras 2 weighs each batch by its examples. Keras 3 takes the static batch size for its weight, which is
-    open here as it is in ``fit``: so it takes the plain mean over batches, and over replicas.
-    """
-    if KERAS_3:
-        metric.update_state(loss * (1.0 / replicas) * replicas)
-    else:
-        metric.update_state(loss, sample_weight=examples)
+def _product_in_fit(output: int, replicas: int) -> str:
+    """The name of the product loss times weight; fit makes others before it and in between."""
+    several = replicas > 1
+    return f"{SCOPE}Mul_{output * (1 + several) + several}" if KERAS_3 else f"{SCOPE}mul_{output * (3 + several) + 2}"
 
 
 def reduction(loss: tf.keras.losses.Loss) -> str:
