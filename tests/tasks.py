@@ -53,3 +53,102 @@ def experiment(
         "build_metrics": lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
     }
     return compare.Experiment(**(parts | changes))
+
+
+def several(
+    *,
+    outputs: str = "tuple",
+    inputs: str = "one",
+    kind: str = "functional",
+    train: int = 45,
+    validation: int = 21,
+    weights: str = "",
+    extra: bool = False,
+    **changes: Any,
+) -> compare.Experiment:
+    """A model with a class ``a``, a number ``b`` and a number ``c`` to predict, from one input or two.
+
+    Args:
+        outputs: "tuple", "list" or "dict": how model and labels hold the three.
+        inputs: "one", "tuple" or "dict" (of two).
+        kind: "functional" or "subclassed".
+        weights: "shared" for sample weights, "each" for those of each output.
+        extra: losses of the layers' own: add_loss, activity and weight regularizers.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    def holding(a: Any, b: Any, c: Any) -> Any:
+        return {"a": a, "b": b, "c": c} if outputs == "dict" else (list if outputs == "list" else tuple)((a, b, c))
+
+    def part(count: int, seed: int) -> Any:
+        (points, labels), _ = blobs(count, 1)
+        generator = np.random.default_rng(seed)
+        x = {"one": points, "tuple": (points[:, :3], points[:, 3:]), "dict": {"u": points[:, :3], "v": points[:, 3:]}}
+        numbers = points[:, :1] ** 2, np.abs(points[:, 1:2]) * 30
+        of = holding if outputs == "dict" else lambda *three: three
+        weight = [generator.uniform(0.5, 2, count).astype(np.float32) for _ in range(3)]
+        sample_weight = {"": (), "shared": (weight[0],), "each": (of(*weight),)}[weights]
+        return (x[inputs], of(labels, *numbers), *sample_weight)
+
+    class AddsLoss(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(0.1 * tf.reduce_mean(x * x))
+            return x
+
+    def layers() -> dict[str, Any]:
+        regularizer = keras.regularizers.L2(0.01) if extra else None
+        return {
+            "join": keras.layers.Concatenate(),
+            "hidden": keras.layers.Dense(
+                8,
+                activation="relu",
+                kernel_regularizer=regularizer,
+                activity_regularizer=keras.regularizers.L1(0.01) if extra else None,
+            ),
+            "add": AddsLoss() if extra else keras.layers.Activation("linear"),
+            "a": keras.layers.Dense(3, name="a", kernel_regularizer=regularizer),
+            "b": keras.layers.Dense(1, name="b", bias_regularizer=regularizer),
+            "c": keras.layers.Dense(1, name="c", kernel_regularizer=regularizer),
+        }
+
+    def forward(layer: dict[str, Any], x: Any) -> Any:
+        x = x if inputs == "one" else layer["join"](list(x.values()) if isinstance(x, dict) else list(x))
+        hidden = layer["add"](layer["hidden"](x))
+        return holding(layer["a"](hidden), layer["b"](hidden), layer["c"](hidden))
+
+    class Subclassed(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = layers()
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return forward(self.parts, x)
+
+    def build_model() -> Any:
+        if kind == "subclassed":
+            return Subclassed()
+        shapes = {"one": 8, "tuple": (3, 5), "dict": {"u": 3, "v": 5}}[inputs]
+        x = tf.nest.map_structure(lambda size: keras.Input((size,)), shapes)
+        if inputs == "dict":
+            x = {name: keras.Input((size,), name=name) for name, size in shapes.items()}
+        return keras.Model(x, forward(layers(), x))
+
+    parts: dict[str, Any] = {
+        "name": "several",
+        "load_data": lambda: (part(train, 1), part(validation, 2)),
+        "build_model": build_model,
+        "build_loss": lambda: holding(
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            keras.losses.MeanSquaredError(),
+            keras.losses.Huber(),
+        ),
+        "build_optimizer": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
+        "build_metrics": lambda: holding(
+            [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            [keras.metrics.MeanAbsoluteError(name="mae"), keras.metrics.MeanSquaredError(name="mse")],
+            [],
+        ),
+    }
+    return compare.Experiment(**(parts | changes))

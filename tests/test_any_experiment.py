@@ -1,0 +1,129 @@
+"""What an experiment may have: fit and loop are identical with it, and a loop that leaves it out is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tasks
+import tensorflow as tf
+from test_gallery import held_against_fit
+
+import compare
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),  # Keras's
+    pytest.mark.filterwarnings("ignore:`build\\(\\)` was called on layer:UserWarning"),  # a model with layers in a dict
+]
+CLASS_WEIGHT = {0: 0.5, 1: 2.0, 2: 1.0}
+
+
+class NoClassWeights(compare.CustomLoop):
+    name = "no-class-weights"
+
+    def train(self, run: Any) -> None:
+        run.class_weight = None
+        super().train(run)
+
+
+class NoLossWeights(compare.CustomLoop):
+    name = "no-loss-weights"
+
+    def train(self, run: Any) -> None:
+        run.loss_weights = None
+        super().train(run)
+
+
+class NoCallbacks(compare.CustomLoop):
+    name = "no-callbacks"
+
+    def train(self, run: Any) -> None:
+        run.build_callbacks = list
+        super().train(run)
+
+
+class NoWeights(compare.CustomLoop):
+    name = "no-weights"
+
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> Any:
+        return super().compute_loss(y, predictions, None)
+
+
+class NoPenalty(compare.CustomLoop):
+    name = "no-penalty"
+
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> Any:
+        return super().compute_loss(y, predictions, sample_weight) - tf.add_n(self.model.losses)
+
+
+class UnweightedMetrics(compare.CustomLoop):
+    """Trains right, and shows its weighted metrics no weights."""
+
+    name = "unweighted-metrics"
+
+    def _update_metrics(self, x: Any, y: Any, predictions: Any, sample_weight: Any, loss: Any) -> None:
+        super()._update_metrics(x, y, predictions, None, loss)
+
+
+def several(**options: Any) -> compare.Experiment:
+    """Three outputs; examples that split evenly over the replicas, as Keras 3's fit needs."""
+    return tasks.several(train=44, validation=20, **options)
+
+
+def halve(epoch: int, rate: float) -> float:
+    return rate / 2 if epoch else rate
+
+
+class Stops(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends training after the first epoch, with other weights than it had."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = True
+
+    def on_train_end(self, logs: Any = None) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * 0.5)
+
+
+def weighted_accuracy() -> list[Any]:
+    return [tf.keras.metrics.SparseCategoricalAccuracy(name="weighted")]
+
+
+CASES: dict[str, tuple[Any, type[Any] | None]] = {
+    "class weights": (lambda: tasks.experiment(class_weight=CLASS_WEIGHT), NoClassWeights),
+    "weighted metrics": (
+        lambda: tasks.experiment(weights=True, build_weighted_metrics=weighted_accuracy),
+        UnweightedMetrics,
+    ),
+    "weighted metrics with class weights": (
+        lambda: tasks.experiment(class_weight=CLASS_WEIGHT, build_weighted_metrics=weighted_accuracy),
+        UnweightedMetrics,
+    ),
+    "a schedule by callback": (
+        lambda: tasks.experiment(build_callbacks=lambda: [tf.keras.callbacks.LearningRateScheduler(halve)]),
+        NoCallbacks,
+    ),
+    "stopping early": (lambda: tasks.experiment(build_callbacks=lambda: [Stops()]), NoCallbacks),
+    "three outputs": (lambda: several(loss_weights=[1.0, 0.5, 0.1]), NoLossWeights),
+    "three outputs in a dict, from two inputs in a dict": (
+        lambda: several(outputs="dict", inputs="dict", loss_weights={"a": 1.0, "b": 0.5, "c": 0.1}),
+        NoLossWeights,
+    ),
+    "sample weights of each output": (lambda: several(outputs="dict", weights="each"), NoWeights),
+    "losses of layers, subclassed": (lambda: several(kind="subclassed", extra=True), NoPenalty),
+    "batch norm, dropout and regularization together": (
+        lambda: tasks.experiment(batch_norm=True, dropout=True, regularize=True, weights=True),
+        NoPenalty,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fit_and_loop_are_identical_and_a_loop_without_it_is_not(tensorflow: Any, name: str, tmp_path: Any) -> None:
+    make, wrong = CASES[name]
+    loops = [compare.CustomLoop(), *([wrong()] if wrong else [])]
+    right, *others = held_against_fit(make(), loops, tmp_path)
+    assert right.verdict == "identical", right
+    for other in others:
+        assert other.verdict == "different", other
+        assert (other.training.verdict == "identical") == (wrong is UnweightedMetrics), other
