@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ import tensorflow as tf
 from compare.blame import blaming
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
+
+COUNTING = 60
+"""Seconds after which examples are counted no further."""
+HASHED_TOGETHER = 2**24
+"""About so many bytes are read at a time for a digest."""
 
 
 class Examples:
@@ -34,8 +40,18 @@ class Examples:
                 f"load_data must give (x, y) or (x, y, sample_weight) as {what} data, not {type(arrays).__name__}"
                 + (f" of {len(arrays)}" if isinstance(arrays, (tuple, list)) else "")
             )
-        arrays = tf.nest.map_structure(np.asarray, arrays)
-        lengths = {len(array) if array.ndim else 0 for array in tf.nest.flatten(arrays)}
+        try:
+            arrays = tuple(_arrays(part) for part in arrays)
+            with tf.device("CPU:0"):
+                # The raw arrays, once: float32 copies of uint8 images would take four times the memory.
+                # What NumPy sees from here on are views of these tensors.
+                self._tensors = tf.nest.map_structure(tf.constant, arrays)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"the {what} data cannot be arrays ({error}): give NumPy arrays, with examples of one shape"
+            ) from None
+        self.arrays: Part = tf.nest.map_structure(np.asarray, self._tensors)
+        lengths = {len(array) if array.ndim else 0 for array in tf.nest.flatten(self.arrays)}
         if len(lengths) != 1 or 0 in lengths:
             raise RequestError(
                 f"the {what} arrays hold {', '.join(map(str, sorted(lengths)))} examples: "
@@ -43,11 +59,6 @@ class Examples:
             )
         self.count: int = lengths.pop()
         self._prepare = prepare
-        # The raw arrays, once: float32 copies of uint8 images would take four times the memory. What
-        # NumPy sees from here on are views of these tensors.
-        with tf.device("CPU:0"):
-            self._tensors = tf.nest.map_structure(tf.constant, arrays)
-        self.arrays: Part = tf.nest.map_structure(np.asarray, self._tensors)
 
     def first(self, count: int) -> Examples:
         """Only the first ``count`` examples."""
@@ -78,18 +89,17 @@ class Examples:
         """All examples in an epoch's own order, in batches; the epoch may be a tensor."""
         return self.batches(shuffled(self.count, seed, epoch), regular_bounds(self.count, batch_size))
 
-    def of_epochs(self, epochs: range, of_epoch: Callable[[Any], tf.data.Dataset]) -> tf.data.Dataset:
-        """One data set of several epochs, each as ``of_epoch`` gives it."""
+    def of_epochs(
+        self, epochs: range, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
+    ) -> tf.data.Dataset:
+        """One data set of several epochs, each as ``of_epoch`` gives it; any process can iterate it."""
         following = tf.data.Dataset.range(epochs[0], epochs[-1] + 1).flat_map(of_epoch)
         return following.with_options(_options())
 
     def sha256(self) -> str:
         """A digest of all arrays: their structure, dtypes, shapes and bytes."""
         structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
-        digest = hashlib.sha256(repr(structure).encode())
-        for array in tf.nest.flatten(self.arrays):
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return _digest(repr(structure), [self.arrays])
 
     def batches(self, order: tf.Tensor | None, bounds: Sequence[tuple[int, int]]) -> tf.data.Dataset:
         """Batches ``order[start:stop]`` for every (start, stop) in ``bounds``.
@@ -128,32 +138,39 @@ class Stream:
     def __init__(self, of_epoch: Any, prepare: Callable[..., Part] | None, what: str) -> None:
         self._of_epoch, self._prepare, self._what = of_epoch, prepare, what
         self._limit: int | None = None
-        self._digest: str | None = None
+        self._sha256: str | None = None
         dataset = self._epoch(1)
         spec = dataset.element_spec
         if not isinstance(spec, tuple) or len(spec) not in (2, 3):
             raise RequestError(
                 f"the {what} data set has elements {spec}: give single examples, (x, y) or (x, y, sample_weight)"
             )
-        if self._some_digest() != self._some_digest():
+        if not all(isinstance(each, tf.TensorSpec) for each in tf.nest.flatten(spec)):
+            raise RequestError(f"the {what} data set has elements {spec}: give dense tensors, with to_tensor(), say")
+        if _is_batched(dataset):
             raise RequestError(
-                f"the {what} data set of epoch 1 has other examples when it is made again, so that no two trainers "
-                "would see the same: give shuffle a seed, such as shuffle(n, seed=epoch)"
+                f"the {what} data set gives batches, and single examples are wanted, since the batch size depends on "
+                "the number of replicas: leave out batch(), or put unbatch() after it"
             )
         known = int(dataset.cardinality())
         if known == tf.data.INFINITE_CARDINALITY:
             raise RequestError(f"the {what} data set has no end: give take(n) to say how many examples an epoch has")
-        if known == tf.data.UNKNOWN_CARDINALITY:
-            known = int(dataset.reduce(np.int64(0), lambda count, _: count + 1))
-        if known == 0:
+        some = [_digest("", self._epoch(1).batch(64).take(1).as_numpy_iterator()) for _ in range(2)]
+        if some[0] != some[1]:
+            raise RequestError(
+                f"the {what} data set of epoch 1 has other examples when it is made again, so that no two trainers "
+                "would see the same: give shuffle a seed and tell it to keep to it, such as "
+                "shuffle(n, seed=epoch, reshuffle_each_iteration=False)"
+            )
+        self.count = self._counted(dataset) if known == tf.data.UNKNOWN_CARDINALITY else known
+        if self.count == 0:
             raise RequestError(f"the {what} data set of epoch 1 is empty")
-        self.count = known
 
     def _epoch(self, epoch: int) -> tf.data.Dataset:
         """The examples of one epoch, as they come."""
         found = self._of_epoch
         if callable(found):
-            with blaming(f"the {self._what} data's function", found):
+            with blaming(f"the {self._what} data's function for epoch {epoch}", found):
                 found = found(*(epoch,) * _parameters(found))
         if not isinstance(found, tf.data.Dataset):
             raise RequestError(
@@ -162,12 +179,18 @@ class Stream:
             )
         return found if self._limit is None else found.take(self._limit)
 
-    def _some_digest(self) -> str:
-        digest = hashlib.sha256()
-        for example in self._epoch(1).take(64).as_numpy_iterator():
-            for value in tf.nest.flatten(example):
-                digest.update(np.ascontiguousarray(value).tobytes())
-        return digest.hexdigest()
+    def _counted(self, dataset: tf.data.Dataset) -> int:
+        """How many examples there are, by going through them."""
+        count, began = 0, time.monotonic()
+        for some in dataset.map(lambda *_: True).batch(256).as_numpy_iterator():
+            count += len(some)
+            if time.monotonic() - began > COUNTING:
+                raise RequestError(
+                    f"the {self._what} data set does not say how many examples it has, and after {count:,}, counted in "
+                    f"{COUNTING} s, no end is in sight: give take(n), or, where an epoch's number of examples is "
+                    "known, apply(tf.data.experimental.assert_cardinality(n))"
+                )
+        return count
 
     def first(self, count: int) -> Stream:
         """Only the first ``count`` examples of each epoch."""
@@ -175,15 +198,12 @@ class Stream:
             return self
         found = copy.copy(self)
         found.count = found._limit = count
-        found._digest = None
+        found._sha256 = None
         return found
 
     def sample(self, count: int) -> Examples:
         """So many examples from the beginning of epoch 1, spread over twenty times as many."""
-        try:
-            some = next(iter(self._epoch(1).batch(min(self.count, 20 * count)).as_numpy_iterator()))
-        except tf.errors.InvalidArgumentError as error:
-            raise RequestError(f"the {self._what} examples cannot be batched: {_first_line(error)}") from None
+        some = next(iter(self._epoch(1).batch(min(self.count, 20 * count)).as_numpy_iterator()))
         return Examples(some, self._prepare, self._what).sample(count)
 
     def preparing(self, prepare: Callable[..., Part]) -> Stream:
@@ -219,23 +239,89 @@ class Stream:
             dataset = dataset.map(self._prepare)
         return dataset.prefetch(2).with_options(_options())
 
-    def of_epochs(self, epochs: range, of_epoch: Callable[[int], tf.data.Dataset]) -> tf.data.Dataset:
-        """One data set of several epochs, each as ``of_epoch`` gives it."""
-        datasets = [of_epoch(epoch) for epoch in epochs]
-        while len(datasets) > 1:  # in pairs: one after another they would nest as deeply as there are epochs
-            pairs = [datasets[i : i + 2] for i in range(0, len(datasets), 2)]
-            datasets = [pair[0] if len(pair) == 1 else pair[0].concatenate(pair[1]) for pair in pairs]
-        return datasets[0].with_options(_options())
+    def of_epochs(
+        self, epochs: range, of_epoch: Callable[[int], tf.data.Dataset], *, elsewhere: bool = False
+    ) -> tf.data.Dataset:
+        """One data set of several epochs, each as ``of_epoch`` gives it.
+
+        An epoch's data set is made when its turn has come: made beforehand, all of them would be in memory,
+        each with the arrays that it was made from.
+
+        Args:
+            epochs: which.
+            of_epoch: what gives an epoch's data set.
+            elsewhere: whether another process iterates it, which cannot call ``of_epoch``.
+        """
+        if elsewhere:
+            return _one_after_another([of_epoch(epoch) for epoch in epochs]).with_options(_options())
+
+        def made(epoch: tf.Tensor) -> tf.Tensor:
+            return tf.data.experimental.to_variant(of_epoch(int(epoch)))
+
+        @tf.autograph.experimental.do_not_convert
+        def made_in_turn(epoch: tf.Tensor) -> tf.data.Dataset:
+            variant = tf.py_function(made, [epoch], tf.variant)
+            variant.set_shape([])
+            return tf.data.experimental.from_variant(variant, spec)
+
+        spec = of_epoch(epochs[0]).element_spec
+        following = tf.data.Dataset.range(epochs[0], epochs[-1] + 1).flat_map(made_in_turn)
+        return following.with_options(_options())
 
     def sha256(self) -> str:
         """A digest of the examples of epoch 1: their structure, dtypes, shapes and bytes."""
-        if self._digest is None:
-            digest = hashlib.sha256(repr(self._epoch(1).element_spec).encode())
-            for example in self._epoch(1).as_numpy_iterator():
-                for value in tf.nest.flatten(example):
-                    digest.update(np.ascontiguousarray(value).tobytes())
-            self._digest = digest.hexdigest()
-        return self._digest
+        if self._sha256 is None:
+            first = next(iter(self._epoch(1).as_numpy_iterator()))
+            size = sum(np.asarray(value).nbytes for value in tf.nest.flatten(first))
+            # One by one, 60,000 images take 40 s.
+            batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
+            self._sha256 = _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
+        return self._sha256
+
+
+def _one_after_another(datasets: list[tf.data.Dataset]) -> tf.data.Dataset:
+    while len(datasets) > 1:  # in pairs: otherwise they would nest as deeply as there are epochs
+        pairs = [datasets[i : i + 2] for i in range(0, len(datasets), 2)]
+        datasets = [pair[0] if len(pair) == 1 else pair[0].concatenate(pair[1]) for pair in pairs]
+    return datasets[0]
+
+
+def _digest(structure: str, batches: Iterable[Any]) -> str:
+    """SHA-256 of arrays, text by its bytes."""
+    digest = hashlib.sha256(structure.encode())
+    for batch in batches:
+        for array in tf.nest.flatten(batch):
+            text = array.dtype.kind == "O"  # what NumPy holds of text are addresses
+            digest.update(repr(array.tolist()).encode() if text else np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _arrays(part: Any) -> Any:
+    """What a user gives for x, y or weights, as arrays or tuples or dicts of them.
+
+    A list of arrays is several inputs, as Keras takes it; any other list is one array.
+    """
+    if isinstance(part, dict):
+        return {name: _arrays(each) for name, each in part.items()}
+    if isinstance(part, tuple) or (isinstance(part, list) and any(hasattr(each, "shape") for each in part)):
+        return tuple(_arrays(each) for each in part)
+    array = np.asarray(part)
+    if array.ndim == 0:
+        raise TypeError(f"one of them is a {type(part).__name__}")
+    return array
+
+
+def _is_batched(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set was batched: it must not be batched again."""
+    if not all(spec.shape.rank != 0 and spec.shape[:1] == [None] for spec in tf.nest.flatten(dataset.element_spec)):
+        return False  # a window of a series has a length, say
+    while True:
+        kind, inputs = type(dataset).__name__, dataset._inputs()
+        if "BatchDataset" in kind and "Unbatch" not in kind:
+            return True
+        if len(inputs) != 1 or any(word in kind for word in ("Unbatch", "FlatMap", "Interleave", "Window")):
+            return False
+        (dataset,) = inputs
 
 
 def _parameters(function: Callable[..., Any]) -> int:
@@ -251,10 +337,6 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 def _both(first: Callable[..., Part] | None, then: Callable[..., Part]) -> Callable[..., Part]:
     return then if first is None else lambda *batch: then(*first(*batch))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def regular_bounds(count: int, batch_size: int) -> list[tuple[int, int]]:
@@ -273,6 +355,8 @@ def _options() -> tf.data.Options:
     # Deleting an iterator waits for tf.data's idle autotuning thread: up to 30 s after fit's last epoch.
     options.autotune.enabled = False
     options.deterministic = True
+    # Every worker takes its part of every batch, also of data that come from several files.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return options
 
 
@@ -284,13 +368,18 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
     """
     with blaming("load_data", experiment.load_data):
         data = experiment.load_data()
-    if not isinstance(data, tuple) or len(data) != 2:
-        raise RequestError(
-            "load_data must give ((x_train, y_train), (x_val, y_val)), or functions from epoch to tf.data.Dataset"
-        )
-    train, validation = data
-    with blaming("load_data", experiment.load_data):
-        return _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise RequestError(
+                "load_data must give ((x_train, y_train), (x_val, y_val)), or functions from epoch to tf.data.Dataset"
+            )
+        train, validation = data
+        loaded = _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
+    if experiment.prepare is not None:
+        with blaming("prepare", experiment.prepare):
+            for part in loaded:
+                if not isinstance(part.spec, tuple) or len(part.spec) not in (2, 3):
+                    raise RequestError(f"prepare gave {part.spec}: it must return (x, y) or (x, y, sample_weight)")
+    return loaded
 
 
 def _part(data: Any, prepare: Callable[..., Part] | None, what: str) -> Examples | Stream:

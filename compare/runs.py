@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.blame import blaming, place_of
+from compare.blame import blaming, place_of, place_of_op
 from compare.errors import RequestError
 from compare.experiment import Experiment, nothing
 from compare.fingerprints import Fingerprinter
@@ -73,7 +73,8 @@ class Run:
         self._model: tf.keras.Model | None = None
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
-        self._called_while_tracing = False
+        self._called_while_tracing = ""
+        self._has_all_data = False
         self._began = time.perf_counter()
 
     @property
@@ -155,7 +156,7 @@ class Run:
         Args:
             epoch: any epoch, at any time; where the experiment's data are arrays, a scalar tensor will do.
         """
-        not_begun = self._step == 0 and self._epoch == self.epochs[0]
+        not_begun = self._step == 0 and self._epoch == self.epochs[0] and not self._has_all_data
         if not_begun and self._fingerprint is not None and tf.executing_eagerly():
             # Again: weights that a trainer changes between build() and its first data count as initial.
             self._emit_fingerprint(INITIAL)
@@ -164,7 +165,11 @@ class Run:
 
     def train_datasets(self) -> tf.data.Dataset:
         """One data set of all epochs to train, one after the other, for a single call of ``fit``."""
-        return self._task.train.of_epochs(self.epochs, self.train_dataset)
+        self.train_dataset(self.epochs[0])
+        # From here on tf.data may ask for an epoch at any moment, while weights are being changed.
+        self._has_all_data = True
+        elsewhere = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
+        return self._task.train.of_epochs(self.epochs, self.train_dataset, elsewhere=elsewhere)
 
     def validation_dataset(self) -> tf.data.Dataset:
         """The validation examples in fixed order: a ``tf.data.Dataset`` of global batches, undistributed."""
@@ -174,7 +179,7 @@ class Run:
         """Say that an optimizer step has been made; from Python, not inside a ``tf.function``."""
         if not tf.executing_eagerly():
             # Told at the end of the epoch: what is raised here would reach the user in TensorFlow's wrapping.
-            self._called_while_tracing = True
+            self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
         self._step += 1
         self._emit_fingerprint(self._step)
@@ -193,8 +198,8 @@ class Run:
         seconds = time.perf_counter() - self._began
         if self._called_while_tracing:
             raise TrainerError(
-                "end_step was called inside a tf.function, where it runs once, while tracing, and not after every "
-                "step: call it from Python, or not at all if a whole epoch is one function"
+                f"end_step was called inside a tf.function ({self._called_while_tracing}), where it runs once, while "
+                "tracing, and not after every step: call it from Python, or not at all if a whole epoch is one function"
             )
         if epoch not in self.epochs or epoch != self._epoch:
             raise TrainerError(

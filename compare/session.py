@@ -232,7 +232,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     trainers, experiment = _load(options, console)
     task = _prepare(options, experiment)
     if options.strategy not in CLUSTERS:
-        try_out(task)
+        try_out(task, fit="fit" in options.trainers)
     names = [name for name, _ in trainers]
     content = facts.of_run(options, task, names)
     findings = preflight.findings(facts.for_preflight(options, task, names))

@@ -8,11 +8,16 @@ import tensorflow as tf
 
 from compare.blame import describe, place_of
 from compare.errors import RequestError
+from compare.pipeline import Examples, Stream
 from compare.runs import Task, built
 
 
-def try_out(task: Task) -> None:
-    """Trace what ``fit`` does with a batch, on symbols.
+def try_out(task: Task, *, fit: bool = True) -> None:
+    """Build what the experiment gives, and trace what ``fit`` does with a batch, on symbols.
+
+    Args:
+        task: what is to be trained.
+        fit: whether ``fit`` is among the trainers; what others can train is not known.
 
     Raises:
         RequestError: when ``fit`` could not train this; it names the functions that do not fit.
@@ -24,14 +29,21 @@ def try_out(task: Task) -> None:
         built(experiment, "build_optimizer")
         loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
         weighted = built(experiment, "build_weighted_metrics")
+        own_step = type(model).train_step is not tf.keras.Model.train_step  # which may do without the loss
+        if own_step or not fit:
+            return
         model.compile(loss=loss, loss_weights=experiment.loss_weights, metrics=metrics, weighted_metrics=weighted)
         for what, examples in {"training": task.train, "validation": task.validation}.items():
-            _trace(task, model, what, examples.spec)
+            _trace(task, model, what, examples)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
 
 
-def _trace(task: Task, model: tf.keras.Model, what: str, spec: Any) -> None:
+def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
+    # The shapes of a replica's first batch: with an open batch size, labels [batch] and predictions [batch, 3] fit.
+    size = max(1, task.global_batch_size // task.strategy.num_replicas_in_sync)
+    spec = tf.nest.map_structure(tf.type_spec_from_value, next(iter(examples.in_order(size))))
+
     def step(batch: Any) -> Any:
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
         predictions = model(x, training=False)
@@ -41,7 +53,7 @@ def _trace(task: Task, model: tf.keras.Model, what: str, spec: Any) -> None:
     try:
         tf.function(step).get_concrete_function(spec)
     except Exception as error:
-        shapes = [tf.nest.map_structure(lambda part: f"{part.dtype.name} {part.shape}", each) for each in spec]
+        shapes = [tf.nest.map_structure(lambda part: f"{part.dtype.name} {part.shape}", each) for each in examples.spec]
         named = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
         given = ", ".join(f"{name} {shape}" for name, shape in named.items())
         experiment = task.experiment

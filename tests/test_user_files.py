@@ -105,8 +105,21 @@ def test_as_they_stand_the_files_are_right(tmp_path: Path) -> None:
         ("import numpy as np", "import nunpy as np", "import nunpy", "No module named 'nunpy'"),
         ("experiment = compare", "task = compare", None, "has no 'experiment': name one of its attributes"),
         ("return (x[:40]", "raise OSError('no disk')  # (x[:40]", "raise OSError", "load_data raised OSError: no disk"),
-        ("return (x[:40], y[:40]),", "return (x[:40], y[:30]),", None, "30, 40 examples: x, y and sample weights must"),
-        ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", None, "load_data must give"),
+        ("return (x[:40], y[:40]),", "return (x[:40], y[:30]),", "def load_data", "30, 40 examples: x, y and sample"),
+        ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", "def load_data", "load_data must give ((x_tr"),
+        (
+            "return (x[:40], y[:40]),",
+            "return (x[:40], {1, 2}),",
+            "def load_data",
+            "one of them is a set): give NumPy",
+        ),
+        ("build_loss=build_loss,", "build_loss=build_loss, prepare=lambda x, y: z,", "prepare=", "prepare raised Name"),
+        (
+            "build_loss=build_loss,",
+            "build_loss=build_loss, prepare=lambda x, y: x,",
+            "prepare=",
+            "it must return (x, y)",
+        ),
         ("return tf.keras.Sequential", "return str  # ", "def build_model", "it must return a tf.keras.Model"),
         ("layers.Dense(2)", "layers.Densse(2)", "layers.Densse", "build_model raised AttributeError"),
         (
@@ -122,6 +135,12 @@ def test_as_they_stand_the_files_are_right(tmp_path: Path) -> None:
             "it must return a tf.keras.losses.Loss",
         ),
         ("y = (x[:, 0] > 0)", "y = (x > 0)", "def load_data", "does not fit the training data or its loss"),
+        (
+            "return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+            "return tf.keras.losses.MeanSquaredError()",  # of labels [20] and predictions [20, 2]
+            "def build_loss",
+            "does not fit the training data or its loss",
+        ),
         ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not fit the validation data or its loss"),
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
     ],
@@ -148,13 +167,30 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "returned without ending epoch 1 of 2",
         ),
         ("                run.end_step()", "", None, None),
-        ("step(x, y)\n", "tf.function(run.end_step)()\n", "run.end_epoch", "inside a tf.function, where it runs once"),
+        (
+            "step(x, y)\n",
+            "tf.function(lambda: run.end_step())()\n",
+            "tf.function(lambda",
+            "inside a tf.function (",
+        ),
         ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2 where epoch 1 of 1..2 was due"),
         ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
         ("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float"),
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
         ("tf.reduce_mean(", "tf.reduce_meen(", "tf.reduce_meen", "reduce_meen"),
         ("model(x, training=True)", "model(x[:, :3], training=True)", "model(x[:, :3]", "input"),
+        (
+            "            gradients = tape",
+            "            tf.debugging.assert_less(value, 0.0, message='not less')\n            gradients = tape",
+            "tf.debugging",
+            "InvalidArgumentError: assertion failed: [not less]",
+        ),
+        (
+            "            gradients = tape",
+            "            tf.py_function(lambda: 1 / 0, [], [])\n            gradients = tape",
+            "tf.py_function",
+            "ZeroDivisionError: division by zero",
+        ),
     ],
 )
 def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, told: str | None) -> None:
