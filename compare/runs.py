@@ -132,7 +132,7 @@ class Run:
                 optimizer.build(model.trainable_variables)
         finally:
             # A policy that build_model set for its layers is theirs; the next model begins without it.
-            tf.keras.mixed_precision.set_global_policy(policy)
+            restore_policy(policy)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
@@ -264,3 +264,12 @@ def built(experiment: Experiment, part: str) -> Any:
     if not fits(found):
         raise RequestError(f"{part} ({place_of(function)}) gave {type(found).__name__}: it must return {wanted}")
     return found
+
+
+def restore_policy(policy: Any) -> None:
+    """Make this the global dtype policy again, if it is not.
+
+    Keras 2 takes the policy from ``floatx`` until one is set, and so it has to stay where none was.
+    """
+    if tf.keras.mixed_precision.global_policy().name != policy.name:
+        tf.keras.mixed_precision.set_global_policy(policy)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from compare.blame import describe, place_of
 from compare.errors import RequestError
 from compare.pipeline import Examples, Stream
-from compare.runs import Task, built
+from compare.runs import Task, built, restore_policy
 
 
 def try_out(task: Task, *, fit: bool = True) -> None:
@@ -36,7 +36,7 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         for what, examples in {"training": task.train, "validation": task.validation}.items():
             _trace(task, model, what, examples)
     finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
+        restore_policy(policy)
 
 
 def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:

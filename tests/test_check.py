@@ -8,7 +8,10 @@ import pytest
 
 MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
 
-pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`:UserWarning"),
+]
 
 
 @functools.cache

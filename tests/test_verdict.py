@@ -310,7 +310,8 @@ def test_the_epoch_of_the_largest_gap_is_named_the_first_of_equals(train: Train)
 def test_a_metric_that_one_side_lacks_is_a_difference_without_a_gap(train: Train, swap: bool) -> None:
     pair = [[LOGS, LOGS], [LOGS, {"loss": 0.5}]]
     reporting = report(train, *(reversed(pair) if swap else pair)).reporting
-    assert reporting == Reporting("different", {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(None, 2)})
+    lacking = MetricGap(None, 2, "fit" if swap else "loop")
+    assert reporting == Reporting("different", {"loss": MetricGap(0.0, 1), "accuracy": lacking})
 
 
 @pytest.mark.parametrize(

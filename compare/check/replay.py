@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from compare.check.observe import Applied
 from compare.experiment import Experiment
+from compare.runs import restore_policy
 
 Batch = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
@@ -168,7 +169,7 @@ class Replay:
         losses = experiment.build_loss()
         self._factor = 1.0 if tf.nest.is_nested(losses) else self._times(losses)
         self._losses = {GIVEN: self._compiled(losses)}
-        tf.keras.mixed_precision.set_global_policy(policy)
+        restore_policy(policy)
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *own}
         self._functions: dict[Any, Any] = {}
