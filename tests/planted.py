@@ -129,7 +129,10 @@ class Loop:
         self.apply(tape.gradient(share, variables), variables)
 
     def apply(self, gradients, variables):
-        self.optimizer.apply(gradients, variables)
+        if hasattr(self.optimizer, "apply"):
+            self.optimizer.apply(gradients, variables)
+        else:  # Keras 2
+            self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
     def validate(self, epoch):
         self.reset(self.validation_metrics)
@@ -259,7 +262,7 @@ class ReducedByHand(Loop):
 
     def apply(self, gradients, variables):
         summed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        self.optimizer.apply([g / self.replicas for g in summed], variables)
+        super().apply([g / self.replicas for g in summed], variables)
 
 
 class ScaledAndBack(Loop):
@@ -393,7 +396,7 @@ class LossWeight(Loop):
 @plant("loss-scaled")
 class GradientsScaled(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply([0.3 * g for g in gradients], variables)
+        super().apply([0.3 * g for g in gradients], variables)
 
 
 @plant("loss-scaled")
@@ -455,19 +458,19 @@ class WeightsForgotten(Loop):
 @plant("clipping-differs")
 class ClippedGlobally(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply(tf.clip_by_global_norm(gradients, 0.2 / self.replicas)[0], variables)
+        super().apply(tf.clip_by_global_norm(gradients, 0.2 / self.replicas)[0], variables)
 
 
 @plant("clipping-differs")
 class ClippedValues(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply([tf.clip_by_value(g, -0.01, 0.01) for g in gradients], variables)
+        super().apply([tf.clip_by_value(g, -0.01, 0.01) for g in gradients], variables)
 
 
 @plant("clipping-differs")
 class ClippedEach(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply([tf.clip_by_norm(g, 0.05) for g in gradients], variables)
+        super().apply([tf.clip_by_norm(g, 0.05) for g in gradients], variables)
 
 
 @plant("clipping-differs", needs=("clipped",))
@@ -493,7 +496,7 @@ class OptimizerClips(Loop):
 class OnlyFirstReplica(Loop):
     def apply(self, gradients, variables):
         chosen = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
-        self.optimizer.apply([g if chosen else tf.zeros_like(g) for g in gradients], variables)
+        super().apply([g if chosen else tf.zeros_like(g) for g in gradients], variables)
 
 
 @plant("gradients-not-reduced", least=2, needs=("plain",))
@@ -809,7 +812,7 @@ def unknown(trainer: type[Any]) -> type[Any]:
 class GradientNoise(Loop):
     def apply(self, gradients, variables):
         noise = [g + 0.01 * tf.random.stateless_normal(tf.shape(g), [1, 2]) for g in gradients]
-        self.optimizer.apply(noise, variables)
+        super().apply(noise, variables)
 
 
 @unknown
@@ -828,13 +831,13 @@ class LabelSmoothing(Loop):
 @unknown
 class OneVariableScaled(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply([2.0 * gradients[0], *gradients[1:]], variables)
+        super().apply([2.0 * gradients[0], *gradients[1:]], variables)
 
 
 @unknown
 class GradientsSwapped(Loop):
     def apply(self, gradients, variables):
-        self.optimizer.apply([-g if i == 1 else g for i, g in enumerate(gradients)], variables)
+        super().apply([-g if i == 1 else g for i, g in enumerate(gradients)], variables)
 
 
 @unknown
@@ -848,7 +851,7 @@ class WeightsNudged(Loop):
 class Centralized(Loop):
     def apply(self, gradients, variables):
         centred = [g - tf.reduce_mean(g, 0, keepdims=True) if len(g.shape) > 1 else g for g in gradients]
-        self.optimizer.apply(centred, variables)
+        super().apply(centred, variables)
 
 
 @unknown

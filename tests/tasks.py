@@ -64,6 +64,7 @@ def several(
     validation: int = 21,
     weights: str = "",
     extra: bool = False,
+    numbers_only: bool = False,
     **changes: Any,
 ) -> compare.Experiment:
     """A model with a class ``a``, a number ``b`` and a number ``c`` to predict, from one input or two.
@@ -74,6 +75,7 @@ def several(
         kind: "functional" or "subclassed".
         weights: "shared" for sample weights, "each" for those of each output.
         extra: losses of the layers' own: add_loss, activity and weight regularizers.
+        numbers_only: ``a`` is three numbers instead of a class.
     """
     import tensorflow as tf
 
@@ -90,7 +92,7 @@ def several(
         of = holding if outputs == "dict" else lambda *three: three
         weight = [generator.uniform(0.5, 2, count).astype(np.float32) for _ in range(3)]
         sample_weight = {"": (), "shared": (weight[0],), "each": (of(*weight),)}[weights]
-        return (x[inputs], of(labels, *numbers), *sample_weight)
+        return (x[inputs], of(points[:, 5:] if numbers_only else labels, *numbers), *sample_weight)
 
     class AddsLoss(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:

@@ -36,7 +36,44 @@ EXPERIMENTS = {
     "momentum": lambda: tasks.experiment(train=200, validation=400, batch_norm=True),
     "adam": lambda: tasks.experiment(train=200, validation=400, optimizer=adam),
     "words": lambda: words(),
+    "stops": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [stop_after_one_epoch()]),
+    "restores": lambda: tasks.experiment(train=200, validation=400, build_callbacks=lambda: [restore_the_first()]),
+    "bfloat16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_bfloat16")),
+    "float16": lambda: tasks.experiment(train=200, validation=400, build_model=lambda: half("mixed_float16")),
 }
+
+
+def half(policy):
+    """A model that computes in half precision."""
+    import tensorflow as tf
+
+    tf.keras.mixed_precision.set_global_policy(policy)
+    return tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3)])
+
+
+def stop_after_one_epoch():
+    import tensorflow as tf
+
+    class Stop(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    return Stop()
+
+
+def restore_the_first():
+    """At the end, the weights after the first epoch."""
+    import tensorflow as tf
+
+    class Restore(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                self.weights = self.model.get_weights()
+
+        def on_train_end(self, logs=None):
+            self.model.set_weights(self.weights)
+
+    return Restore()
 
 
 def accuracy():
@@ -149,6 +186,33 @@ def test_weights_are_missed_in_validations_loss_and_weighted_metrics(tensorflow)
     assert_named(report, reporting=["validation-sample-weights-dropped"])
     for trainer in (compare.CustomLoop(), Rounded()):
         assert_passes(checker("weighted-metrics", 1).check(trainer))
+
+
+class Deaf(compare.CustomLoop):
+    """Knows nothing of the experiment's callbacks."""
+
+    name = "deaf"
+
+    def train(self, run):
+        run.build_callbacks = list
+        super().train(run)
+
+
+@pytest.mark.parametrize(("name", "told"), [("stops", "deaf trains 2 epoch(s), fit 1"), ("restores", "on_train_end")])
+def test_what_callbacks_do_to_the_end_of_training_is_missed(tensorflow, name, told):
+    report = checker(name, 1).check(Deaf())
+    assert_named(report)
+    assert any(told in evidence for evidence in report.evidence), report
+    for trainer in (compare.CustomLoop(), Rounded()):
+        assert_passes(checker(name, 1).check(trainer))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_mixed_precision_has_the_rounding_of_its_own_type(tensorflow, name):
+    for trainer in (compare.CustomLoop(), Rounded()):
+        assert_passes(checker(name, 2).check(trainer))
+    report = checker(name, 2).check(Doubled())
+    assert_named(report, ["loss-not-divided-by-replicas"])
 
 
 def compiled_by_xla(loop):

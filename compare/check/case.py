@@ -27,6 +27,8 @@ helped it.
 """
 NUDGES = 8
 """How many other sides of a kink are tried."""
+UNEVEN = 1.37
+"""A factor that is no power of two, so that all that it multiplies is rounded anew."""
 
 
 class Case:
@@ -44,9 +46,10 @@ class Case:
         self.nudges: dict[tuple[int, Recipe], int] = {}
         self._feeds: dict[Recipe, tuple[Place, ...] | None] = {}
 
-    @property
+    @cached_property
     def steps(self) -> list[Applied]:
-        return self.seen.applied
+        """The optimizer's steps, in the epochs to be judged."""
+        return [step for step in self.seen.applied if step.epoch in self.epochs]
 
     @cached_property
     def passes(self) -> list[Applied]:
@@ -199,13 +202,18 @@ class Case:
         return found
 
     def calibrate(self) -> None:
-        """Measure how far rounding alone moves a gradient: the replay again, its weights moved by one ulp.
+        """Measure how far rounding alone moves a gradient: the replay again, in two other ways.
+
+        Weights moved by one unit in the last place are for the forward pass. Backwards the loss takes a
+        factor that is undone in the end: where layers compute in half precision, only that rounds anew.
 
         The median over the steps: a single one may be at a kink (see ``residual``).
         """
-        floors = [
-            distance(self.replay.gradients(step, place, Recipe()), self.replay.gradients(step, place, Recipe(), 1))
-            for step, place in zip(self.steps, self.aligned or (), strict=False)
-        ]
+        floors = []
+        for step, place in zip(self.steps, self.aligned or (), strict=False):
+            right = self.replay.gradients(step, place, Recipe())
+            nudged = self.replay.gradients(step, place, Recipe(), 1)
+            scaled = self.replay.gradients(step, place, Recipe(scale=UNEVEN))
+            floors.append(max(distance(right, nudged), distance(right, scaled)))
         known = [floor for floor in floors if np.isfinite(floor)]
         self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)

@@ -18,7 +18,7 @@ from compare.check.replay import Recipe
 from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search, explain
 from compare.check.unseen import judge_by_weights
-from compare.check.update import EPSILON, Handed, Update, residuals, simulate, twin
+from compare.check.update import EPSILON, KERAS_3, Handed, Update, residuals, simulate, twin
 
 
 @dataclass
@@ -75,6 +75,7 @@ def judge_training(case: Case) -> Judgement:
         if cause.fact is not None and (text := cause.fact(case)) is not None:
             judgement.right = False
             judgement.causes[cause.id] = text
+    _judge_ends(case, judgement)
     if not case.steps:
         judge_by_weights(case, judgement, _right_update(case))
         return judgement
@@ -82,6 +83,21 @@ def judge_training(case: Case) -> Judgement:
     _judge_updates(case, judgement)
     _judge_state(case, judgement)
     return judgement
+
+
+def _judge_ends(case: Case, judgement: Judgement) -> None:
+    """What callbacks do: end training early, or change the weights when it is over."""
+    seen, reference = case.seen, case.reference
+    if seen.ended.keys() != reference.ended.keys():
+        counts = f"{seen.name} trains {len(seen.ended)} epoch(s), {reference.name} {len(reference.ended)}"
+        judgement.right = False
+        judgement.evidence.append(f"{counts}: does a callback, or model.stop_training, end it?")
+    elif reference.changed_in_the_end and not seen.changed_in_the_end:
+        judgement.right = False
+        judgement.evidence.append(
+            f"when training is over {reference.name}'s {', '.join(reference.changed_in_the_end[:3])} "
+            f"change once more (a callback's on_train_end, the optimizer's average of weights), {seen.name}'s do not"
+        )
 
 
 def _judge_gradients(case: Case, judgement: Judgement) -> None:
@@ -193,7 +209,8 @@ def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
 def _right_update(case: Case) -> Update:
     """The experiment's optimizer, with the learning rates that the reference had: a callback may set them."""
     rates = tuple(step.learning_rate for step in case.reference.applied)
-    return Update(learning_rates=rates if case.reference.optimizers else None)
+    clip = "handed" if KERAS_3 else "reduced"
+    return Update(learning_rates=rates if case.reference.applied else None, clip=clip)
 
 
 def _judge_state(case: Case, judgement: Judgement) -> None:

@@ -18,6 +18,7 @@ from compare.fingerprints import distributed
 from compare.pipeline import Examples
 from compare.records import AnyRecord, EpochRecord
 from compare.runs import Run, Task
+from compare.strategies import keras_version
 from compare.trainers.base import Trainer
 
 EPOCHS = range(1, 3)
@@ -80,6 +81,7 @@ class Observation:
         foreign: how often an optimizer was applied to variables that are not the run's.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
         layers: the class names of the model's layers.
+        kept_all: whether dropout was switched off: see ``without_dropout``.
         steps: the state at each ``end_step``.
         rates: the learning rate before each of these steps, where the optimizer in use is known.
         trained: the state after the last step of each epoch, by epoch.
@@ -98,6 +100,7 @@ class Observation:
     foreign: int = 0
     compiled: bool = False
     layers: list[str] = field(default_factory=list)
+    kept_all: bool = False
     steps: list[State] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     trained: dict[int, State] = field(default_factory=dict)
@@ -105,6 +108,18 @@ class Observation:
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
+
+    @property
+    def changed_in_the_end(self) -> list[str]:
+        """The variables that were changed after the last epoch had ended."""
+        changed = {
+            name: None
+            for last in list(self.ended.values())[-1:]
+            for ours, theirs in zip(last, self.final, strict=False)
+            for name, a, b in zip(self.names, ours, theirs, strict=False)
+            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        }
+        return list(changed)
 
     def of_epoch(self, epoch: int) -> list[Applied]:
         """The steps applied in one epoch."""
@@ -114,8 +129,10 @@ class Observation:
 class ProbeRun(Run):
     """A run over a few crafted batches that sees every call of the optimizer."""
 
-    def __init__(self, task: Task, *, seed: int, name: str, empty: bool = False) -> None:
-        self._empty = empty
+    def __init__(
+        self, task: Task, *, seed: int, name: str, empty: bool = False, like: Observation | None = None
+    ) -> None:
+        self._empty, self._like = empty, like
         self.seen = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
@@ -138,7 +155,8 @@ class ProbeRun(Run):
         self.seen.trainable = len(trainable)
         self.seen.layers = [type(layer).__name__ for layer in model._flatten_layers()]
         self._given = optimizer
-        self._rate = _learning_rate(optimizer)
+        self._rate = float(_learning_rate(optimizer))
+        self.seen.kept_all = without_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.seen.initial = self._read()
         return model, optimizer, loss, metrics
@@ -157,7 +175,7 @@ class ProbeRun(Run):
         super().end_step()
         self._latest = self._read()
         self.seen.rates.append(self._rate)
-        self._rate = _learning_rate(self._optimizers[-1] if self._optimizers else self._given)
+        self._rate = float(_learning_rate(self._optimizers[-1] if self._optimizers else self._given))
         self.seen.steps.append(self._latest)
         self.seen.trained[self.epoch] = self._latest
         self._close()
@@ -188,7 +206,7 @@ class ProbeRun(Run):
                 found[position] = gradient
         present = [i for i, gradient in enumerate(found) if gradient is not None]
         numbers = [
-            tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64),
+            tf.cast(_learning_rate(optimizer), tf.float64),
             tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
         ]
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
@@ -238,6 +256,9 @@ class ProbeRun(Run):
         return gradients, copies[len(present) :]
 
     def _add(self, which: int, learning_rate: float, iterations: int, gradients: list[Any], state: State) -> None:
+        alike = self._like.applied[len(self.seen.applied) :][:1] if self._like else []
+        gradients = _deduplicated(gradients, *(step.gradients for step in alike))
+        state = _deduplicated(state, self._latest, *(step.state for step in alike))
         if self.seen.applied and self.seen.applied[-1].after is None:
             self.seen.applied[-1].after = state
         step = Applied(self.epoch, gradients, state, self._latest, learning_rate, iterations, which)
@@ -251,7 +272,8 @@ class ProbeRun(Run):
     def _read(self) -> State:
         local = self.strategy.experimental_local_results
         copies = [[np.array(each.read_value()) for each in local(variable)] for variable in self._variables]
-        return [[_component(values, replica) for values in copies] for replica in range(self.seen.replicas)]
+        state = [[_component(values, replica) for values in copies] for replica in range(self.seen.replicas)]
+        return _deduplicated(state, self._latest)
 
     def _on_record(self, record: AnyRecord) -> None:
         self.seen.records.append(record)
@@ -259,9 +281,33 @@ class ProbeRun(Run):
             self.seen.logs[record.epoch] = dict(record.logs)
 
 
-def _learning_rate(optimizer: Any) -> float:
-    rate = optimizer.learning_rate
-    return float(tf.convert_to_tensor(rate(optimizer.iterations) if callable(rate) else rate))
+def _learning_rate(optimizer: Any) -> tf.Tensor:
+    """The rate of the next step."""
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
+        return schedule(optimizer.iterations)  # optimizer.learning_rate is the last step's in Keras 2
+    return tf.convert_to_tensor(optimizer.learning_rate)
+
+
+def without_dropout(model: tf.keras.Model) -> bool:
+    """Let nothing be dropped in Keras 2, where the numbers that are drawn cannot be drawn again; is it so?"""
+    if keras_version().startswith("3"):
+        return False
+    layers = [layer for layer in model._flatten_layers() if "Dropout" in type(layer).__name__]
+    for layer in layers:
+        layer.rate = 0.0
+    return bool(layers)
+
+
+def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The same values, with the arrays of ``known`` or of the first replica where they are equal: held but once."""
+    result: list[list[Any]] = []
+    for replica, variables in enumerate(state):
+        others = [*result[:1], *(each[replica] for each in known if replica < len(each))]
+        result.append(
+            [next((each[i] for each in others if np.array_equal(each[i], v)), v) for i, v in enumerate(variables)]
+        )
+    return result
 
 
 def _component(values: Sequence[Any], replica: int) -> Any:
@@ -300,7 +346,9 @@ def watching(run: ProbeRun) -> Iterator[None]:
         setattr(owner, method, original)
 
 
-def observe(task: Task, trainer: Trainer, seed: int, *, empty: bool = False) -> Observation:
+def observe(
+    task: Task, trainer: Trainer, seed: int, *, empty: bool = False, like: Observation | None = None
+) -> Observation:
     """Let a trainer train a crafted task (see ``crafted``) and watch it.
 
     Args:
@@ -308,8 +356,9 @@ def observe(task: Task, trainer: Trainer, seed: int, *, empty: bool = False) -> 
         trainer: who trains.
         seed: of the run.
         empty: whether the last batch of each epoch leaves one replica without examples.
+        like: another observation; what is equal there is held in memory but once.
     """
-    run = ProbeRun(task, seed=seed, name=trainer.name, empty=empty)
+    run = ProbeRun(task, seed=seed, name=trainer.name, empty=empty, like=like)
     with watching(run):
         trainer.train(run)
     return run.finish()

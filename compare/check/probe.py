@@ -99,15 +99,18 @@ class Checker:
         """Hold one candidate against the reference."""
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the reference's time counts once
-        candidate = observe(self.task, trainer, self.seed)
+        candidate = observe(self.task, trainer, self.seed, like=self.reference)
         comparison = compare_records(_record(self.reference), _record(candidate))
         comparison = replace(
             comparison,
             candidate=_own_name(trainer.name, self.reference.name),
             training=_gap(comparison, self, candidate),
         )
-        blind = () if candidate.applied else (why(candidate),)
-        report = Report(self.reference.name, (candidate.replicas,), comparison, not_applicable=blind)
+        missing = [] if candidate.applied else [why(candidate)]
+        if candidate.kept_all:
+            text = "Keras 2 draws numbers that cannot be drawn again: here nothing is dropped, in training neither"
+            missing.append(NotApplicable("dropout", text))
+        report = Report(self.reference.name, (candidate.replicas,), comparison, not_applicable=tuple(missing))
         hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)
         if hidden:  # clipping, or Adam, makes up for it, here and now
             comparison = replace(comparison, training=replace(comparison.training, verdict=DIFFERENT))

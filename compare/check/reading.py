@@ -183,6 +183,8 @@ class ReadingCase:
         """The largest relative distance of any epoch's reported number from the reading."""
         worst = 0.0
         for epoch, logs in self.table.case.seen.logs.items():
+            if epoch not in self.table.case.epochs:
+                continue
             if self.key not in logs:
                 return np.inf
             value, reported = self.value(reading, epoch), logs[self.key]

@@ -11,12 +11,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observe import Applied
+from compare.check.observe import Applied, without_dropout
 from compare.experiment import Experiment
 from compare.runs import restore_policy
 
 Batch = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
+
+KEPT_BYTES = 2**30
+"""About how much memory a replay's results may take; they are made again where they are needed again."""
 
 GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
 
@@ -80,6 +83,7 @@ class Recipe:
         untrained: the trainable variables, by index, that get no gradient.
         feed: the batch of each step; None for those of the run, in order.
         xla: whether XLA compiles it, which rounds in another way.
+        scale: a factor that the loss has on its way back, and is divided by in the end: for rounding only.
     """
 
     training: bool = True
@@ -93,6 +97,7 @@ class Recipe:
     untrained: frozenset[int] = frozenset()
     feed: tuple[Place, ...] | None = None
     xla: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,8 @@ class Pieces:
     """One replica's part of one step, in pieces from which recipes are put together.
 
     Attributes:
-        data: float64 ``[weights]``, the gradient of the sum of the examples' losses.
-        regularization: float64 ``[weights]``, the gradient of the layers' losses.
+        data: ``[weights]``, the gradient of the sum of the examples' losses, in the variables' own type.
+        regularization: ``[weights]``, the gradient of the layers' losses; a mere 0 where there are none.
         loss: the sum of the examples' losses.
         penalty: the sum of the layers' losses.
         outputs: of several outputs each one's own mean loss, by the name that it is reported under.
@@ -155,6 +160,7 @@ class Replay:
         self._signature = spec
         policy = tf.keras.mixed_precision.global_policy()
         self.model = experiment.build_model()
+        without_dropout(self.model)
         # A call makes the weights of a model that waits for its input.
         x, y, *_ = next(iter(batches.values()))[0]
         self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
@@ -175,6 +181,7 @@ class Replay:
         self._functions: dict[Any, Any] = {}
         # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
         self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
+        self._most, self._count = max(4, KEPT_BYTES // (8 * max(self.weights, 1))), 0
 
     # Facts about the experiment.
 
@@ -255,7 +262,7 @@ class Replay:
             nudge: other than 0, every trainable weight is moved by one unit in the last place, up or
                 down, another way for every number.
         """
-        forward = recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, recipe.xla
+        forward = recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, recipe.xla, recipe.scale
         key = replica, part, forward, nudge
         kept = self._kept.setdefault(step, {})
         if key not in kept:
@@ -265,6 +272,10 @@ class Replay:
                 for i, value in enumerate(state[: self.trainable]):
                     away = np.where(generator.random(value.shape) < 0.5, np.inf, -np.inf).astype(value.dtype)
                     state[i] = np.nextafter(value, away)
+            if self._count >= self._most:
+                self._kept.clear()
+                self._count, kept = 0, self._kept.setdefault(step, {})
+            self._count += 1
             kept[key] = self._compute(state, self.batch(part), recipe, trains=True)
         return kept[key]
 
@@ -279,7 +290,8 @@ class Replay:
                 handed.append(np.zeros(self.weights))
                 continue
             pieces = self.pieces(step, replica, part, recipe, nudge)
-            gradient = share[replica] * pieces.data + recipe.regularization / self.replicas * pieces.regularization
+            layers = recipe.regularization / self.replicas * pieces.regularization.astype(np.float64)
+            gradient = share[replica] * pieces.data.astype(np.float64) + layers
             handed.append(self._without(gradient, recipe.untrained))
         if recipe.clip is not None and not recipe.clip.reduced:
             handed = [self.clipped(each, recipe.clip) for each in handed]
@@ -346,20 +358,21 @@ class Replay:
         compute = self._function(recipe, inputs, trains)
         data, regularization, loss, penalty, outputs, predictions, masks = compute(*inputs)
         return Pieces(
-            self.flat([np.asarray(each) for each in data]) if trains else np.zeros(0),
-            self.flat([np.asarray(each) for each in regularization]) if trains else np.zeros(0),
+            _packed(data),
+            _packed(regularization),
             float(loss),
             float(penalty),
             {name: float(value) for name, value in outputs.items()},
             predictions,
             masks,
             weights,
-            [np.array(variable.numpy()) for variable in self.variables],
+            # A forward pass leaves what is trained as it is.
+            [*state[: self.trainable], *(np.array(v.numpy()) for v in self.variables[self.trainable :])],
         )
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and backwards too if it ``trains``, as a graph that is traced once."""
-        key = recipe.training, recipe.loss, recipe.xla, len(inputs), trains
+        key = recipe.training, recipe.loss, recipe.xla, recipe.scale, len(inputs), trains
         if key in self._functions:
             return self._functions[key]
         if recipe.loss == OTHER_LOGITS and (others := self.other_logits()) and OTHER_LOGITS not in self._losses:
@@ -383,6 +396,7 @@ class Replay:
             examples = tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], value.dtype)
             total = value * examples * self._factor
             own = [tf.reduce_sum(tf.cast(each, value.dtype)) for each in self.model.losses]
+            self._has_own = bool(own)
             outputs = {metric.name: metric.result() for metric in loss.metrics}
             masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(predictions)]
             return total, tf.add_n(own or [tf.zeros([], value.dtype)]), outputs, predictions, masks
@@ -394,10 +408,13 @@ class Replay:
             variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
             with tf.GradientTape(persistent=True) as tape:
                 total, penalty, *rest = forward(*inputs)
+                scaled = total * recipe.scale
             zero = tf.UnconnectedGradients.ZERO
-            data = tape.gradient(total, variables[: self.trainable], unconnected_gradients=zero)
+            data = tape.gradient(scaled, variables[: self.trainable], unconnected_gradients=zero)
             regularization = tape.gradient(penalty, variables[: self.trainable], unconnected_gradients=zero)
-            dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in (data, regularization)]
+            wanted = (data, regularization if self._has_own else [])
+            dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in wanted]
+            dense[0] = [each / tf.cast(recipe.scale, each.dtype) for each in dense[0]]
             return *dense, total, penalty, *rest
 
         function, signature = train if trains else validate, [x, y, *open_sizes]
@@ -407,6 +424,10 @@ class Replay:
 
 def _present(nest: Any) -> list[Any]:
     return [each for each in tf.nest.flatten(nest) if each is not None]
+
+
+def _packed(gradients: Sequence[tf.Tensor]) -> np.ndarray:
+    return np.concatenate([np.asarray(each).ravel() for each in gradients]) if gradients else np.zeros(())
 
 
 def _other_logits(loss: Any) -> Any:

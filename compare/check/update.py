@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from compare.check.observe import Applied
 from compare.check.replay import Replay
+from compare.strategies import keras_version
+
+KERAS_3 = keras_version().startswith("3")
 
 EPSILON = float(np.finfo(np.float32).eps)
 
@@ -24,8 +27,8 @@ class Update:
         overrides: hyper-parameters, name to value, that are others than the optimizer's own.
         learning_rates: of every step; None for the optimizer's own.
         iterations: the count before every step; None for the natural one.
-        clip: the optimizer's clipping comes "handed", before the sum over replicas (Keras 3),
-            "reduced", after it, or "off".
+        clip: the optimizer's clipping comes "handed", before the sum over replicas (as in Keras 3),
+            "reduced", after it (as in Keras 2), or "off".
         reduce: as in ``Recipe``.
         untrained: the trainable variables, by index, that are left as they are.
     """
@@ -70,15 +73,16 @@ def simulate(
                 variable.assign(value)
             if update.learning_rates is not None:
                 rate = update.learning_rates[min(i, len(update.learning_rates) - 1)]
-                # A function is the one kind of rate that every optimizer takes, with a schedule or without.
-                optimizer.learning_rate = lambda rate=rate: tf.constant(rate, tf.float32)
+                # In Keras 3 a function is the one kind of rate that every optimizer takes, with a schedule or without.
+                optimizer.learning_rate = (lambda rate=rate: tf.constant(rate, tf.float32)) if KERAS_3 else rate
             if update.iterations is not None:
                 optimizer.iterations.assign(update.iterations[i])
             given = step.gradients if handed is None else handed[i]
             total = _total(given, update, clip, replica)
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             if present:
-                optimizer.apply([total[k] for k in present], [variables[k] for k in present])
+                pairs = [(total[k], variables[k]) for k in present]
+                optimizer.apply(*zip(*pairs, strict=True)) if KERAS_3 else optimizer.apply_gradients(pairs)
             after = replay.flat([variable.numpy() for variable in variables])
             results[i].append(after)
     return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
@@ -146,9 +150,14 @@ def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float 
 def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
     if update.optimizer is None:
         optimizer = replay.experiment.build_optimizer()
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # what scales losses has one that updates
+        cls, config = type(optimizer), optimizer.get_config()
     else:
         cls, config = update.optimizer
-        optimizer = cls.from_config(dict(config))
+    if update.optimizer is not None or (update.learning_rates and not KERAS_3):
+        # In Keras 2 the rate of an optimizer with a schedule cannot be set.
+        fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
+        optimizer = cls.from_config({**config, **fixed})
     for name, value in update.overrides.items():
         setattr(optimizer, name, value)
     optimizer.build(list(variables))

@@ -72,7 +72,8 @@ def _clipped_update(case: Case, base: Update) -> Iterable[Variant]:
     theirs = {name: _config(case, reference=True).get(name) for name in CLIPPING}
     if any(theirs.values()):
         if case.replicas > 1:
-            yield Variant({"clip": "reduced"}, "gradients are clipped after they are summed over the replicas")
+            other, when = ("reduced", "after") if base.clip == "handed" else ("handed", "before")
+            yield Variant({"clip": other}, f"gradients are clipped {when} they are summed over the replicas")
         yield Variant(
             {"clip": "off"}, f"gradients are not clipped, where the experiment's optimizer has {_list(theirs)}"
         )
