@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXPERIMENTS = (
     "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
     "fashion-mnist-subclassed", "regression", "segmentation", "weighted", "class-weighted", "regularized", "batchnorm",
-    "dropout", "densenet", "transformer", "ncf", "mixed-precision", "mixed-precision-float16",
+    "dropout", "densenet", "transformer", "ncf", "nmt", "mixed-precision", "mixed-precision-float16",
 )  # fmt: skip
 """The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
 STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")

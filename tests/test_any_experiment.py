@@ -85,6 +85,52 @@ class Stops(tf.keras.callbacks.Callback):  # type: ignore[misc]
             variable.assign(variable * 0.5)
 
 
+class Meddles(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Listens to every batch, moves weights, and adds to what is reported."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if logs["loss"] > 0.8:
+            for variable in self.model.trainable_variables:
+                variable.assign(variable * 0.99)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["twice"] = 2 * logs["val_loss"]
+
+
+def halve_on_a_plateau() -> list[Any]:
+    return [tf.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, factor=0.5, min_delta=10.0)]
+
+
+def stop_and_restore() -> list[Any]:
+    """Ends training after the second epoch, and puts the first one's weights back."""
+    return [tf.keras.callbacks.EarlyStopping(monitor="loss", mode="max", patience=1, restore_best_weights=True)]
+
+
+def moving_average() -> Any:
+    return tf.keras.optimizers.Adam(0.05, use_ema=True)
+
+
+def summed() -> Any:
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+
+class NoAverage(compare.CustomLoop):
+    """Does not know that an optimizer may put other weights in place when training ends."""
+
+    name = "no-average"
+
+    def train(self, run: Any) -> None:
+        build = run.build
+
+        def built() -> Any:
+            model, optimizer, *rest = build()
+            optimizer.finalize_variable_values = lambda variables: None
+            return model, optimizer, *rest
+
+        run.build = built
+        super().train(run)
+
+
 def weighted_accuracy() -> list[Any]:
     return [tf.keras.metrics.SparseCategoricalAccuracy(name="weighted")]
 
@@ -104,6 +150,17 @@ CASES: dict[str, tuple[Any, type[Any] | None]] = {
         NoCallbacks,
     ),
     "stopping early": (lambda: tasks.experiment(build_callbacks=lambda: [Stops()]), NoCallbacks),
+    "a callback that halves the rate after its second epoch": (
+        lambda: tasks.experiment(build_callbacks=halve_on_a_plateau),
+        NoCallbacks,
+    ),
+    "weights restored in the end": (lambda: tasks.experiment(build_callbacks=stop_and_restore), NoCallbacks),
+    "a callback for every batch": (lambda: tasks.experiment(build_callbacks=lambda: [Meddles()]), NoCallbacks),
+    "a moving average of weights": (lambda: tasks.experiment(optimizer=moving_average), NoAverage),
+    "a summed loss": (
+        lambda: tasks.experiment(weights=True, build_loss=summed, optimizer=lambda: tf.keras.optimizers.SGD(0.01)),
+        NoWeights,
+    ),
     "three outputs": (lambda: several(loss_weights=[1.0, 0.5, 0.1]), NoLossWeights),
     "three outputs in a dict, from two inputs in a dict": (
         lambda: several(outputs="dict", inputs="dict", loss_weights={"a": 1.0, "b": 0.5, "c": 0.1}),

@@ -83,6 +83,7 @@ GALLERY = {
     "densenet": Trap(planted.NoFlag, "training-flag-missing"),
     "transformer": Trap(planted.WeightsForgotten, "sample-weights-dropped"),
     "ncf": Trap(planted.SameOrder, "not-reshuffled"),
+    "nmt": Trap(planted.Loop),
     "mixed-precision": Trap(LossInHalfPrecision),
     "mixed-precision-float16": Trap(NotScaled, "loss-scaled"),
 }

@@ -14,6 +14,7 @@ from compare.experiments import (
     long_tail,
     mixed_precision,
     ncf,
+    nmt,
     regression,
     regularized,
     segmentation,
@@ -33,6 +34,7 @@ WITHOUT_FILES = (
     densenet.experiment,
     transformer.experiment,
     ncf.experiment,
+    nmt.experiment,
     mixed_precision.bfloat16,
     mixed_precision.float16,
 )

@@ -16,7 +16,7 @@ from compare.runs import Run
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
-from compare.trainers.outputs import Outputs
+from compare.trainers.outputs import KERAS_3, Outputs
 
 
 class CustomLoop:
@@ -163,10 +163,18 @@ class CustomLoop:
         return losses.total(means, self.model.losses, examples, self.strategy.num_replicas_in_sync)
 
     def _mean_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        summed = losses.reduction(loss) == "sum"
+        mask = _mask(predictions, getattr(loss, "dtype", predictions.dtype))
+        if mask is not None:
+            # Padding must not count, and Loss.call knows nothing of masks. The positions that are not
+            # masked weigh so much more that the division by all, below, is in effect by their number.
+            if not summed:
+                mask *= tf.math.divide_no_nan(tf.cast(tf.size(mask), mask.dtype), tf.reduce_sum(mask))
+            sample_weight = _times(sample_weight, mask)
         # Loss.call gives one value per example. Loss.__call__ would reduce them itself, differently
         # in Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
         per_example = losses.per_example(loss, y, predictions, sample_weight)
-        if losses.reduction(loss) == "sum":  # over all replicas' examples; this returns the replicas' mean
+        if summed:  # over all replicas' examples; this returns the replicas' mean
             return tf.reduce_sum(per_example) * self.strategy.num_replicas_in_sync
         # Divided by the number of this replica's own examples, as fit does, and not by their weights'
         # sum. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
@@ -179,10 +187,12 @@ class CustomLoop:
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
         self.loss_metric.update_state(loss, sample_weight=examples)
         for output, its_y, its_predictions, its_weight in self.outputs.split(y, predictions, sample_weight):
+            # Keras 3's metrics look for a mask themselves; Keras 2's are given it as sample weights.
+            mask = None if KERAS_3 else _mask(its_predictions, its_predictions.dtype)
             for metric in output.metrics:
-                metric.update_state(its_y, its_predictions)
+                metric.update_state(its_y, its_predictions, *([] if mask is None else [mask]))
             for metric in output.weighted_metrics:
-                metric.update_state(its_y, its_predictions, its_weight)
+                metric.update_state(its_y, its_predictions, _times(its_weight, mask))
 
     def _named_metrics(self) -> dict[str, Any]:
         # The last are metrics that the model's own layers update while they are called.
@@ -196,3 +206,18 @@ class CustomLoop:
         for metric in metrics.values():
             metric.reset_state()
         return results
+
+
+def _mask(predictions: tf.Tensor, dtype: Any) -> Any:
+    """1 where a prediction counts and 0 where the model masked it (``mask_zero``, say); None without a mask.
+
+    Keras hangs masks on its tensors, and every operation on a tensor loses it: even a cast.
+    """
+    mask = getattr(predictions, "_keras_mask", None)
+    return None if mask is None else tf.cast(mask, dtype)
+
+
+def _times(sample_weight: Any, mask: Any) -> Any:
+    if sample_weight is None or mask is None:
+        return mask if sample_weight is None else sample_weight
+    return tf.cast(sample_weight, mask.dtype) * mask

@@ -1,0 +1,103 @@
+"""Translation with attention: dates as people write them ("3 Sep 1987") to ISO 8601 ("1987-09-03"), by character.
+
+An encoder and a decoder with GRUs and attention (Bahdanau et al. 2014, https://arxiv.org/abs/1409.0473), trained with
+teacher forcing: the decoder is shown the right characters before the one that it is to give. The dates are generated;
+some lack the day, or the month too, so that source and target have many lengths and are padded with zeros.
+
+What breaks a naive loop: the padding. The embeddings make a mask (``mask_zero``) that travels with the tensors to the
+logits, and ``fit`` leaves masked positions out of the loss, which it divides by the number of the others, and out of
+all metrics. A loop that calls ``loss.call``, or a function of ``tf.nn``, never sees the mask: it trains to predict
+padding, and its accuracy counts it.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import build_loss, build_metrics
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+TRAINING, VALIDATION = 4000, 500
+SOURCE, TARGET = 18, 11
+"""The greatest lengths in characters; a target ends with a sign of its own."""
+PADDING, BEGINNING, END = "\0", ">", "."
+CHARACTERS = 128
+"""ASCII, with the three signs above."""
+WIDTH = 32
+
+
+def written(date: datetime.date, style: int) -> tuple[str, str]:
+    """A date in one of seven styles, and in ISO 8601, which has reduced forms too."""
+    day, month, year, iso = date.day, calendar.month_name[date.month], date.year, date.isoformat()
+    return [
+        (f"{day} {month} {year}", iso),
+        (f"{month} {day}, {year}", iso),
+        (f"{day} {month[:3]} {year}", iso),
+        (f"{date.month}/{day}/{year}", iso),
+        (f"{day}.{date.month}.{year}", iso),
+        (f"{month} {year}", iso[:7]),
+        (f"in {year}", iso[:4]),
+    ][style]
+
+
+def encoded(texts: list[str], length: int) -> np.ndarray:
+    """Characters, uint8 ``[texts, length]``."""
+    return np.array([list(text.ljust(length, PADDING).encode()) for text in texts], np.uint8)
+
+
+def load_data() -> tuple[Any, Any]:
+    """x: source, uint8 ``[N, 18]``, and what comes before each target character; that and y: uint8 ``[N, 11]``."""
+    generator = np.random.default_rng(1)
+
+    def part(count: int) -> tuple[Any, Any]:
+        days = generator.integers(datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal(), count)
+        dates = map(datetime.date.fromordinal, days.tolist())
+        pairs = [written(date, style) for date, style in zip(dates, generator.integers(7, size=count), strict=True)]
+        sources, targets = [source for source, _ in pairs], [target + END for _, target in pairs]
+        before = [BEGINNING + target[:-1] for target in targets]
+        return {"source": encoded(sources, SOURCE), "before": encoded(before, TARGET)}, encoded(targets, TARGET)
+
+    return part(TRAINING), part(VALIDATION)
+
+
+def build_model() -> tf.keras.Model:
+    """{"source": ``[batch, 18]``, "before": ``[batch, 11]``} to logits ``[batch, 11, 128]``, masked like "before"."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    source = tf.keras.Input((SOURCE,), dtype="int32", name="source")
+    before = tf.keras.Input((TARGET,), dtype="int32", name="before")
+
+    def recurrent(characters: Any, state: Any = None) -> Any:
+        embedded = layers.Embedding(CHARACTERS, WIDTH, mask_zero=True)(characters)
+        return layers.GRU(WIDTH, return_sequences=True, return_state=True)(embedded, initial_state=state)
+
+    read, state = recurrent(source)
+    wrote, _ = recurrent(before, state)
+    found = layers.AdditiveAttention()([wrote, read])
+    hidden = layers.Dense(2 * WIDTH, activation="relu")(layers.Concatenate()([wrote, found]))
+    return tf.keras.Model({"source": source, "before": before}, layers.Dense(CHARACTERS)(hidden))
+
+
+def build_optimizer() -> tf.keras.optimizers.Optimizer:
+    import tensorflow as tf
+
+    return tf.keras.optimizers.Adam(0.01)
+
+
+experiment = Experiment(
+    name="nmt",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+    data_source="generated dates, as people write them and in ISO 8601",
+)
