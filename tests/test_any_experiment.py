@@ -97,10 +97,6 @@ class Meddles(tf.keras.callbacks.Callback):  # type: ignore[misc]
         logs["twice"] = 2 * logs["val_loss"]
 
 
-def halve_on_a_plateau() -> list[Any]:
-    return [tf.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, factor=0.5, min_delta=10.0)]
-
-
 def stop_and_restore() -> list[Any]:
     """Ends training after the second epoch, and puts the first one's weights back."""
     return [tf.keras.callbacks.EarlyStopping(monitor="loss", mode="max", patience=1, restore_best_weights=True)]
@@ -150,10 +146,6 @@ CASES: dict[str, tuple[Any, type[Any] | None]] = {
         NoCallbacks,
     ),
     "stopping early": (lambda: tasks.experiment(build_callbacks=lambda: [Stops()]), NoCallbacks),
-    "a callback that halves the rate after its second epoch": (
-        lambda: tasks.experiment(build_callbacks=halve_on_a_plateau),
-        NoCallbacks,
-    ),
     "weights restored in the end": (lambda: tasks.experiment(build_callbacks=stop_and_restore), NoCallbacks),
     "a callback for every batch": (lambda: tasks.experiment(build_callbacks=lambda: [Meddles()]), NoCallbacks),
     "a moving average of weights": (lambda: tasks.experiment(optimizer=moving_average), NoAverage),
