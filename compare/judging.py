@@ -14,7 +14,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.options import margin
 from compare.records import Place, Record, read_json, read_records, write_json
-from compare.report import plots
+from compare.report import html, plots
 from compare.report.text import causes, sentence, truth_sentence
 from compare.study import DEFAULT_MARGINS, Margin, Study, study
 from compare.terminal import epoch_table, say, study_table, style_of
@@ -138,7 +138,7 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
 
 
 def judge(folder: Path, console: Console) -> str:
-    """Write ``verdict.json`` and the plot, print the last lines, and give the verdict."""
+    """Write ``verdict.json``, the plot and the page, print the last lines, and give the verdict."""
     content = read_json(folder / "run.json")
     names: list[str] = content["trainers"]
     # Of a study the first seed is shown epoch by epoch.
@@ -156,14 +156,16 @@ def judge(folder: Path, console: Console) -> str:
     write_json(folder / "verdict.json", verdict)
 
     shown = [records[name] for name in names if name in records]
-    files = ["metrics.csv", "verdict.json"]
+    files = ["report.html", "metrics.csv", "verdict.json"]
     if any(record.logs for record in shown):
         plots.draw(folder)
-        files.insert(0, "comparison.png")
+        files.insert(1, "comparison.png")
         if content["options"].get("seeds", 1) > 1:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
+    html.write(folder)
+    html.write_index(folder.parent)
     for entry in verdict["comparisons"]:
         console.print()
         console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")

@@ -79,8 +79,8 @@ def figure(
         verdict: the content of ``verdict.json``, or nothing.
         twins: the rows of the noise twins' own ``metrics.csv``, of each candidate that has some.
     """
-    noise = [_curves(its) for its in twins if its]
-    curves = _curves(rows)
+    noise = [read_curves(its) for its in twins if its]
+    curves = read_curves(rows)
     trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
     if verdict.get("reference") in trainers:  # first, whatever order they ran in
         trainers.sort(key=lambda trainer: trainer != verdict["reference"])
@@ -131,7 +131,7 @@ def figure(
     return fig
 
 
-def _curves(rows: Sequence[Mapping[str, str]]) -> Curves:
+def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
     curves: Curves = {}
     for run in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
         mine = [row for row in rows if (row["trainer"], int(row["seed"])) == run]
@@ -212,14 +212,14 @@ def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trai
         epochs = [epoch for epoch, value in values.items() if math.isfinite(value)]
         y = [values[epoch] for epoch in epochs]
         ax.plot(epochs, y, color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False)
-    mean, low, high = _mean_and_interval(seeds, 0.95)
+    mean, low, high = mean_and_interval(seeds, 0.95)
     _line(ax, mean, trainers, trainer, name)
     ax.fill_between(
         list(mean), list(low.values()), list(high.values()), color=colour, alpha=0.22, linewidth=0, zorder=1.7
     )
 
 
-def _mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
+def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
     """The mean over seeds, epoch by epoch, and the ends of its confidence interval (Student's t)."""
     mean, low, high = {}, {}, {}
     for epoch in sorted(set().union(*seeds)):
@@ -252,11 +252,11 @@ def _draw_differences(
             ax.plot(
                 list(values), list(values.values()), color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False
             )
-        mean, low, high = _mean_and_interval(seeds, 0.9)
+        mean, low, high = mean_and_interval(seeds, 0.9)
         _line(ax, mean, trainers, trainer, name)
         ax.vlines(list(mean), list(low.values()), list(high.values()), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
     tests = {t["epoch"]: t for study in studies.values() for t in study["tests"] if t["metric"] in names}
-    sizes, _, _ = _mean_and_interval(
+    sizes, _, _ = mean_and_interval(
         [mine.get(n, {}) for (who, _), mine in curves.items() if who == trainers[0] for n in names], 0.9
     )
     if tests:
@@ -302,7 +302,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
             _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
             gaps += list(values.values())
     numbers = [value for value in gaps if value]
-    envelope = _envelope(curves, trainers[0], metric, noise)
+    envelope = envelope_of(curves, trainers[0], metric, noise)
     numbers += [value for value in envelope.values() if value]
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
@@ -337,7 +337,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
         ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
 
 
-def _envelope(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
+def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
     """By epoch, how far noise twins' numbers are from the reference's at most, in training or validation."""
     found: Values = {}
     for (trainer, seed), mine in curves.items():
