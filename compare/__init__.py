@@ -80,9 +80,11 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
         request = Options(experiment=experiment, **options)
     except TypeError as error:
         raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
-    from compare.session import carry_out, claim_folder, new_console
+    from compare.folder import claimed
+    from compare.session import carry_out, new_console
 
-    return carry_out(request, claim_folder(request), new_console(request))
+    with claimed(request) as folder:
+        return carry_out(request, folder, new_console(request))
 
 
 def assert_alike(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
-import signal
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from compare import interrupt
 from compare.cluster import PREFIX, this_task
 from compare.errors import NoVerdictError, RequestError
 from compare.options import CLUSTERS, EXPERIMENTS, STRATEGIES, Options
@@ -155,37 +157,85 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train even where it is known that one side cannot run (with other versions, say)",
     )
+    add(
+        "--checkpoint-every",
+        metavar="N",
+        type=int,
+        default=defaults.checkpoint_every,
+        help="save model, optimizer, epoch and metrics every N epochs and at the last; 0 is never "
+        "(default: %(default)s)",
+    )
+    add(
+        "--keep-checkpoints",
+        metavar="N",
+        type=int,
+        default=defaults.keep_checkpoints,
+        help="keep each trainer's last N checkpoints (default: %(default)s)",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with an interrupted run: the same options, and --name if it had one",
+    )
+    add("--export", action="store_true", help="save each final model as a SavedModel and a .keras file")
     add("--quiet", action="store_true", help="print errors only")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = Options(**vars(parser().parse_args(arguments)))
+        options = Options(**vars(parser().parse_args(given)))
         member = this_task() if options.strategy in CLUSTERS else None
         if member is not None and not member.is_chief:
-            return carry_out_and_report(options, None)
-        from compare.session import claim_folder
+            with _shared_folder(options) as folder:
+                return carry_out_and_report(options, folder)
+        from compare.folder import claimed
 
-        return carry_out_and_report(options, claim_folder(options))
+        with claimed(options) as folder:
+            status = carry_out_and_report(options, folder)
+        if status == EXIT_INTERRUPTED and not options.check:
+            again = [argument for argument in given if argument != "--resume"]
+            name = [] if options.name else ["--name", folder.name]
+            print(f"{PREFIX}go on with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}", file=sys.stderr)
+        return status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
 
 
-def carry_out_and_report(options: Options, folder: Path | None) -> int:
+@contextmanager
+def _shared_folder(options: Options) -> Iterator[Path]:
+    """Where a member of a cluster on several machines finds its checkpoints again: the chief's folder, if it is known.
+
+    Raises:
+        RequestError: when it is to resume a run whose name is not known.
+    """
+    if options.name is not None:
+        yield options.reports / options.name
+        return
+    if options.resume:
+        raise RequestError("--resume in a cluster of your own: give --name, so that every task finds the same folder")
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def carry_out_and_report(options: Options, folder: Path) -> int:
     """Carry out a request, with what it says on stdout and stderr; returns the exit status.
 
     Args:
         options: the request.
-        folder: where the results go; None for a member of a cluster that is not its chief.
+        folder: where the results go; a member of a cluster that is not its chief has its checkpoints there only.
     """
     from compare.session import carry_out, new_console, take_part
 
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # both end a run in the same way
+    interrupt.catch()
     try:
-        if folder is None:
-            take_part(options)
+        member = this_task() if options.strategy in CLUSTERS else None
+        if member is not None and not member.is_chief:
+            take_part(options, folder)
             return 0
         with _stderr_to(folder / "tensorflow.log"):
             return carry_out(options, folder, new_console(options)).exit_status
@@ -209,7 +259,11 @@ def _fail(error: object, status: int) -> int:
 def _stderr_to(path: Path) -> Iterator[None]:
     """Send stderr to a file: TensorFlow's start-up noise comes from C++, past ``sys.stderr``."""
     sys.stderr.flush()
-    with open(os.dup(2), "w", buffering=1) as real, open(path, "ab") as log:
+    try:
+        file = open(path, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written ({error.strerror}); make room, or the folder writable") from None
+    with open(os.dup(2), "w", buffering=1) as real, file as log:
         os.dup2(log.fileno(), 2)
         faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened
         try:

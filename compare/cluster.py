@@ -47,6 +47,11 @@ class Task:
         return self.kind == "chief" or (self.kind == "worker" and self.index == 0 and not self.has_chief)
 
     @property
+    def worker(self) -> int:
+        """The number among those who train, from 0; 0 is the chief."""
+        return self.index + (self.has_chief and self.kind == "worker")
+
+    @property
     def name(self) -> str:
         """For file names and messages: ``worker-1``."""
         return f"{self.kind}-{self.index}"
@@ -124,8 +129,7 @@ def _start(task: Task, config: dict[str, Any], options: Options, folder: Path, p
         # A GPU cannot be shared by processes that each take all of its memory.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    chiefs_folder = str(folder) if task.is_chief else None
-    request = json.dumps({"options": options.as_json(), "folder": chiefs_folder, "pipe": pipe})
+    request = json.dumps({"options": options.as_json(), "folder": str(folder), "pipe": pipe})
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return subprocess.Popen(
@@ -133,6 +137,7 @@ def _start(task: Task, config: dict[str, Any], options: Options, folder: Path, p
             env=environment,
             pass_fds=[pipe],
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the process that the user started, which ends the others
             stdout=None if task.is_chief else silent,
             stderr=subprocess.PIPE if task.is_chief else silent,
         )
@@ -191,8 +196,7 @@ def main() -> int:
     _end_with_parent(request["pipe"])
     from compare.cli import carry_out_and_report
 
-    folder = request["folder"]
-    return carry_out_and_report(Options.from_json(request["options"]), None if folder is None else Path(folder))
+    return carry_out_and_report(Options.from_json(request["options"]), Path(request["folder"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The one exception that means "the request is wrong", as opposed to "the program is"."""
+"""The exceptions that end a run with one line: the request is wrong, or no verdict can be come to."""
 
 
 class RequestError(ValueError):
@@ -10,3 +10,7 @@ class RequestError(ValueError):
 
 class NoVerdictError(RuntimeError):
     """A run that could not come to a verdict, through no fault of the request; exit status 3."""
+
+
+class StorageError(NoVerdictError):
+    """A file of a run could not be written: the disk is full, say. What was written before is kept."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from compare import preflight, strategies
 from compare.cluster import this_task
+from compare.folder import code
 from compare.options import Options
 from compare.runs import Task, built
 
@@ -68,7 +69,8 @@ def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, A
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
         },
-        "started": now(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "code": code(options),
     }
 
 
@@ -88,11 +90,6 @@ def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> pref
         convolution=any("Conv" in name for name in layers),
         dropout=any("Dropout" in name for name in layers),
     )
-
-
-def now() -> str:
-    """The time, in UTC, as ISO 8601."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def digest(weights: Sequence[np.ndarray]) -> str:

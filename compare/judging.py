@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,9 +13,9 @@ from rich.console import Console
 from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.options import margin
-from compare.records import Place, Record, read_json, read_records, write_json
+from compare.records import INITIAL, Place, Record, in_time, read_json, read_records, write_json
 from compare.report import html, plots
-from compare.report.text import causes, sentence, truth_sentence
+from compare.report.text import causes, sentence, stops, truth_sentence
 from compare.study import DEFAULT_MARGINS, Margin, Study, study
 from compare.terminal import epoch_table, say, study_table, style_of
 from compare.truth import distances
@@ -23,8 +23,11 @@ from compare.verdict import (
     ALIKE,
     DIFFERENT,
     FROM_BEST,
+    INCONCLUSIVE,
     Comparison,
     Failure,
+    Reporting,
+    Training,
     as_json,
     asynchronous,
     compare_records,
@@ -101,32 +104,48 @@ def pairs(folder: Path) -> list[Pair | Comparison]:
     failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
     racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
     reference, *candidates = names
+    interrupted = content["status"] == "interrupted"
     found: list[Pair | Comparison] = []
     for name in candidates:
         failure = failures.get("") or failures.get(reference) or failures.get(name)
         if failure:
             found.append(not_comparable(name, failure))
             continue
-        seeds = sorted(records[reference].keys() & records[name].keys())
-        each = [(seed, compare_records(records[reference][seed], records[name][seed])) for seed in seeds]
+        seeds = sorted(records.get(reference, {}).keys() & records.get(name, {}).keys())
+        if interrupted:
+            seeds = [seed for seed in seeds if all(records[side][seed].last[1] != INITIAL for side in (reference, name))]
+        if interrupted and not seeds:
+            found.append(_not_begun(name))
+            continue
+        ours = {seed: records[reference][seed] for seed in seeds}
+        theirs = {seed: records[name][seed] for seed in seeds}
+        if interrupted:
+            for seed in seeds:
+                common = min(ours[seed].last, theirs[seed].last, key=in_time)
+                ours[seed], theirs[seed] = ours[seed].up_to(common), theirs[seed].up_to(common)
+        each = [(seed, compare_records(ours[seed], theirs[seed])) for seed in seeds]
         # In a study the first seed with the worst verdict stands for all.
         seed, comparison = max(each, key=lambda of_seed: (FROM_BEST.index(of_seed[1].verdict), -of_seed[0]))
         exactly = asynchronous(comparison) if racing else comparison
         studied = None
         if len(seeds) > 1:
             margins = [Margin(*margin(text)) for text in content["options"]["margin"] or ()] or DEFAULT_MARGINS
-            studied = study(list(records[reference].values()), list(records[name].values()), margins)
+            studied = study(list(ours.values()), list(theirs.values()), margins)
             exactly = replace(exactly, seed=seed)
         checked = content.get("check", {}).get(name, {})
-        ours, theirs = records[reference][seed], records[name][seed]
-        found.append(Pair(ours, theirs, ours, exactly, checked, studied))
+        found.append(Pair(ours[seed], theirs[seed], ours[seed], exactly, checked, studied))
     against = content["options"].get("against")
     others = _by_trainer(read_records(Path(against))) if against else {}
     for name in names:
         for seed in sorted(records.get(name, {}).keys() & others.get(name, {}).keys())[:1]:
-            ours, theirs = others[name][seed], records[name][seed]
-            found.append(Pair(ours, theirs, theirs, compare_records(ours, theirs, against)))
+            recorded, new = others[name][seed], records[name][seed]
+            found.append(Pair(recorded, new, new, compare_records(recorded, new, against)))
     return found
+
+
+def _not_begun(candidate: str) -> Comparison:
+    reason = "the run was interrupted before both had made a step"
+    return Comparison(candidate, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
 
 
 def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
@@ -145,6 +164,15 @@ def judge(folder: Path, console: Console) -> str:
     records = {name: of_seeds[min(of_seeds)] for name, of_seeds in _by_trainer(read_records(folder)).items()}
     comparisons = [pair.compared(folder) if isinstance(pair, Pair) else pair for pair in pairs(folder)]
     extra: dict[str, Any] = {"scope": "run"}
+    if content["status"] == "interrupted":
+        extra["interrupted"] = True
+    stopped = [
+        {"trainer": record.trainer, "seed": record.seed, **asdict(record.end)}
+        for record in read_records(folder)
+        if record.end is not None and record.end.epoch is not None
+    ]
+    if stopped:
+        extra["stopped"] = stopped
     if "truth" in records and "truth" not in names:
         trained = [records[name] for name in names if name in records]
         extra["truth"] = distances(records["truth"], trained, comparisons)
@@ -172,6 +200,10 @@ def judge(folder: Path, console: Console) -> str:
         say(console, sentence(entry, names[0]) + ".")
         for line in causes(entry):
             say(console, line)
+    if verdict.get("interrupted"):
+        say(console, "The run was interrupted, and is judged as far as it came.")
+    for text in stops(verdict):
+        say(console, text + ".")
     if "truth" in verdict:
         say(console, truth_sentence(verdict["truth"]) + ".")
     for file in files:

@@ -61,6 +61,11 @@ class Options:
         against: the folder of a recorded run to compare each trainer with its namesake there.
         check: only the short check, without a full training.
         force: train even where the preflight says that it cannot run.
+        checkpoint_every: save model, optimizer, epoch and metrics whenever so many epochs have ended, and at
+            the last; 0 for never.
+        keep_checkpoints: how many of a trainer's checkpoints are kept.
+        resume: go on with the run of this name after an interruption.
+        export: save each trainer's final model as a SavedModel and as a ``.keras`` file.
         quiet: print the verdict only.
 
     Raises:
@@ -92,6 +97,10 @@ class Options:
     against: Path | None = None
     check: bool = False
     force: bool = False
+    checkpoint_every: int = 2
+    keep_checkpoints: int = 3
+    resume: bool = False
+    export: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -100,8 +109,9 @@ class Options:
             self._set("data_dir", _folder("data_dir", self.data_dir))
         if self.against is not None:
             self._set("against", _folder("against", self.against))
-        for name in ("epochs", "batch_size", "seeds"):
+        for name in ("epochs", "batch_size", "seeds", "keep_checkpoints"):
             self._set(name, _count(name, getattr(self, name), least=1))
+        self._set("checkpoint_every", _count("checkpoint_every", self.checkpoint_every, least=0))
         for name in ("replicas", "workers", "parameter_servers", "train_examples", "jobs"):
             if getattr(self, name) is not None:
                 self._set(name, _count(name, getattr(self, name), least=1))
@@ -135,6 +145,11 @@ class Options:
             raise RequestError(f"--keras {self.keras}: there are 3 and 2")
         if self.against is not None and not (self.against / "metrics.csv").is_file():
             raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
+        for name, given in {"--resume": self.resume, "--export": self.export}.items():
+            if given and self.check:
+                raise RequestError(f"{name} is for a full training, and --check is none: leave one of them out")
+        if self.export and self.seeds > 1:
+            raise RequestError(f"--export saves the models of one seed, not of {self.seeds}: leave out --seeds")
         if self.name is not None and not _is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
 

@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from compare.blame import describe
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options, is_file, source_and_attribute
-from compare.records import AnyRecord, EpochRecord
+from compare.records import AnyRecord, End, EpochRecord
 
 ATTEMPTS = 3
 """How often worker processes may die, with no run finished in between, before that is an error."""
@@ -35,11 +35,13 @@ class Finished:
         records: all that it reported, without the weights.
         digest: of the initial weights.
         error: what the trainer raised, in a line; empty where all went well.
+        end: how it ended, where it raised nothing.
     """
 
     records: list[AnyRecord]
     digest: str
     error: str = ""
+    end: End = field(default_factory=End)
 
 
 def cores() -> int:
@@ -163,14 +165,16 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
 
         name, trainer = load_trainers(options)[number]
         task = _prepare(options, load_experiment(options))
-        error = ""
+        error, end = "", End()
         try:
-            _train(trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name)
+            end = _train(
+                trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name
+            )
         except Exception as raised:
             traceback.print_exc()
             error = describe(raised)
         weights = task.initial_weights.get(seed)
-        return Finished(records, facts.digest(weights) if weights else "", error)
+        return Finished(records, facts.digest(weights) if weights else "", error, end)
 
 
 _NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local", "scheduler": None}

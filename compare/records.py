@@ -7,25 +7,29 @@ Of each trainer and seed a run keeps
 - ``records/TRAINER-seedN.json``, the names of those weights and the float type of each reported number;
 - ``records/TRAINER-seedN-epochM.npz``, the weights themselves at the end of every epoch.
 
-All of it is appended and flushed as each epoch ends, since the next one may fail.
+All of it is appended and flushed as each epoch ends, since the next one may fail. Whatever moment a process
+dies at, ``recover`` leaves files that can be read, and ``Recorder.rewind`` goes back to an epoch's end.
 """
 
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from compare.errors import RequestError
+from compare.errors import RequestError, StorageError
 
 INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
@@ -139,14 +143,47 @@ def shortest(value: float) -> str:
     return repr(float(value))
 
 
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Say which file could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror or error}); what was written before is kept: make room, or the "
+            "folder writable, and go on with --resume"
+        ) from error
+
+
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a whole file so that a reader sees the old one or the new one, never half of it."""
+    """Write a whole file so that a reader sees the old one or the new one, never half of it.
+
+    Raises:
+        StorageError: when the disk is full, say.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
+    with storing(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def append_to_file(path: Path, content: bytes) -> None:
+    """Append to a file, and see it on the disk.
+
+    Raises:
+        StorageError: when the disk is full, say.
+    """
+    with storing(path), open(path, "ab") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -167,16 +204,45 @@ def read_json(path: Path) -> Any:
 
 
 class MetricsFile:
-    """``metrics.csv``: one row per trainer, seed and epoch.
+    """``metrics.csv``: one row per trainer, seed and epoch; rows that are there already are kept.
 
     The columns are known once the first epoch has been reported. A trainer that later reports a
     metric of another name widens the table: the file is written anew with the column added.
+
+    Raises:
+        RecordError: when there is a file, and it is damaged (see ``recover``).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: list[dict[str, str]] = []
-        self._columns: list[str] = []
+        self._rows = [_filled(row) for row in read_metrics(path)] if path.exists() else []
+        self._columns: list[str] = _columns(self._rows)
+
+    def epochs(self, trainer: str, seed: int) -> list[int]:
+        """The epochs that have a row, in the order of the rows."""
+        return [int(row["epoch"]) for row in self._rows if (row["trainer"], row["seed"]) == (trainer, str(seed))]
+
+    def rewind(self, trainer: str, seed: int, epoch: int) -> None:
+        """Remove a trainer's rows of later epochs."""
+        kept = [
+            row
+            for row in self._rows
+            if (row["trainer"], row["seed"]) != (trainer, str(seed)) or int(row["epoch"]) <= epoch
+        ]
+        if len(kept) < len(self._rows):
+            self._rows, self._columns = kept, _columns(kept)
+            self._rewrite()
+
+    def sort(self, trainers: Sequence[str]) -> None:
+        """Put the rows in the order of trainers and seeds, for runs that ended in any order."""
+        self._rows.sort(key=lambda row: (int(row["seed"]), trainers.index(row["trainer"])))
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        if self._rows:
+            replace_file(self.path, _csv(self._rows, self._columns, header=True).encode())
+        else:
+            self.path.unlink(missing_ok=True)
 
     def append(self, trainer: str, seed: int, record: EpochRecord) -> None:
         """Write one epoch's row.
@@ -197,17 +263,23 @@ class MetricsFile:
             "examples_per_second": f"{record.examples_per_second:.1f}",
         }
         self._rows.append(row)
-        metrics = [name for name in self._columns if name not in KEY_COLUMNS + TIME_COLUMNS]
-        metrics += [name for name in record.logs if name not in metrics]
-        columns = [*KEY_COLUMNS, *metrics, *TIME_COLUMNS]
+        columns = _columns(self._rows)
         if columns == self._columns:
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(_csv([row], columns, header=False))
-                file.flush()
-                os.fsync(file.fileno())
+            append_to_file(self.path, _csv([row], columns, header=False).encode())
         else:
             self._columns = columns
-            replace_file(self.path, _csv(self._rows, columns, header=True).encode())
+            self._rewrite()
+
+
+def _filled(row: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if text}
+
+
+def _columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The columns that these rows need: metrics in the order in which they were first reported."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    metrics = [name for name in names if name not in KEY_COLUMNS + TIME_COLUMNS]
+    return [*KEY_COLUMNS, *metrics, *TIME_COLUMNS] if rows else []
 
 
 def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: bool) -> str:
@@ -232,12 +304,36 @@ class Recorder:
     def __init__(self, folder: Path, metrics: MetricsFile, trainer: str, seed: int) -> None:
         self._metrics = metrics
         self._trainer, self._seed = trainer, seed
-        self._stem = folder / "records" / f"{quote(trainer, safe='')}-seed{seed}"
-        self._stem.parent.mkdir(exist_ok=True)
+        self._stem = stem_of(folder, trainer, seed)
+        with storing(self._stem):
+            self._stem.parent.mkdir(exist_ok=True)
         self._variables: Sequence[Variable] = ()
         self._replicas = 0
         self._pending: list[StepRecord] = []
         self._reported: dict[int, dict[str, str]] = {}
+
+    def rewind(self, epoch: int) -> None:
+        """Forget whatever came after an epoch's end; 0 forgets all."""
+        self._pending.clear()
+        self._metrics.rewind(self._trainer, self._seed, epoch)
+        for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
+            if int(path.stem.rpartition("epoch")[2]) > epoch:
+                path.unlink()
+        sidecar = _sidecar_path(self._stem)
+        if not sidecar.exists():
+            _steps_path(self._stem).unlink(missing_ok=True)
+            return
+        record, types, _ = _read_sidecar(sidecar)
+        self._reported = {number: kinds for number, kinds in types.items() if number <= epoch}
+        self._variables, self._replicas = record.variables, _replicas(record)
+        steps = record.steps[record.steps["epoch"] <= epoch] if epoch else record.steps[:0]
+        replace_file(_steps_path(self._stem), steps.tobytes())
+        self._write_sidecar()
+
+    def end(self, end: End) -> None:
+        """Say that the trainer is through."""
+        self.flush()
+        self._write_sidecar(end)
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, BuildRecord):
@@ -252,10 +348,7 @@ class Recorder:
 
     def _end_epoch(self, record: EpochRecord) -> None:
         if record.weights is not None:
-            content = io.BytesIO()
-            named = {f"{i}": _storable(np.asarray(weight)) for i, weight in enumerate(record.weights)}
-            np.savez(content, allow_pickle=False, **named)
-            replace_file(_weights_path(self._stem, record.epoch), content.getvalue())
+            replace_file(_weights_path(self._stem, record.epoch), _npz(record.weights))
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
         self._reported[record.epoch] = types
         self._write_sidecar()
@@ -269,13 +362,10 @@ class Recorder:
         for row, record in zip(block, self._pending, strict=True):
             row["epoch"], row["step"] = record.epoch, record.step
             row["hashes"], row["projections"] = record.hashes, record.projections
-        with open(_steps_path(self._stem), "ab") as file:
-            file.write(block.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+        append_to_file(_steps_path(self._stem), block.tobytes())
         self._pending.clear()
 
-    def _write_sidecar(self) -> None:
+    def _write_sidecar(self, end: End | None = None) -> None:
         content = {
             "trainer": self._trainer,
             "seed": self._seed,
@@ -283,7 +373,37 @@ class Recorder:
             "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
             "reported": {str(epoch): types for epoch, types in self._reported.items()},
         }
-        write_json(self._stem.with_name(self._stem.name + ".json"), content)
+        if end is not None:
+            content["end"] = asdict(end)
+        write_json(_sidecar_path(self._stem), content)
+
+
+class InitialWeights(UserDict[int, list[np.ndarray]]):
+    """By seed, the weights that the first model began with, kept in a run's folder for one that is resumed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "records"
+        super().__init__()
+        for path in self._folder.glob("initial-seed*.npz"):
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                self.data[int(path.stem.removeprefix("initial-seed"))] = [arrays[f"{i}"] for i in range(len(arrays))]
+
+    def __setitem__(self, seed: int, weights: list[np.ndarray]) -> None:
+        super().__setitem__(seed, weights)
+        with storing(self._folder):
+            self._folder.mkdir(exist_ok=True)
+        replace_file(self._folder / f"initial-seed{seed}.npz", _npz(weights))
+
+
+def _npz(arrays: Sequence[Any]) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **{f"{i}": _storable(np.asarray(each)) for i, each in enumerate(arrays)})
+    return content.getvalue()
+
+
+def stem_of(folder: Path, trainer: str, seed: int) -> Path:
+    """What the paths of a trainer's records in a run's folder begin with."""
+    return folder / "records" / f"{quote(trainer, safe='')}-seed{seed}"
 
 
 def _storable(weight: np.ndarray) -> np.ndarray:
@@ -295,8 +415,31 @@ def _steps_path(stem: Path) -> Path:
     return stem.with_name(f"{stem.name}.steps")
 
 
+def _sidecar_path(stem: Path) -> Path:
+    return stem.with_name(f"{stem.name}.json")
+
+
+def _replicas(record: Record) -> int:
+    return int(record.steps.dtype["hashes"].shape[1])
+
+
 def _weights_path(stem: Path, epoch: int) -> Path:
     return stem.with_name(f"{stem.name}-epoch{epoch:03d}.npz")
+
+
+@dataclass(frozen=True)
+class End:
+    """How a trainer's run ended.
+
+    Attributes:
+        epoch: where the weights or the loss were no longer finite; None where all went well.
+        step: after which step of that epoch; None where it was seen at the epoch's end only.
+        what: what was not finite.
+    """
+
+    epoch: int | None = None
+    step: int | None = None
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -309,6 +452,7 @@ class Record:
         variables: the weights that were fingerprinted.
         steps: the fingerprints, structured as ``step_dtype`` says, in the order they were taken.
         logs: for each epoch that ended, the reported metrics as they were reported, bit for bit.
+        end: how it ended; None while it has not.
     """
 
     trainer: str
@@ -317,6 +461,18 @@ class Record:
     steps: np.ndarray
     logs: Mapping[int, Mapping[str, float]]
     stem: Path = field(repr=False)
+    end: End | None = None
+
+    @property
+    def last(self) -> Place:
+        """The last place with a fingerprint; before the first step where there is none."""
+        return max(self.by_place(), key=in_time, default=(1, INITIAL))
+
+    def up_to(self, place: Place) -> Record:
+        """The same, as if nothing had come after a place."""
+        kept = [in_time((int(row["epoch"]), int(row["step"]))) <= in_time(place) for row in self.steps]
+        logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
+        return replace(self, steps=self.steps[kept], logs=logs)
 
     def by_place(self) -> dict[Place, np.void]:
         """The fingerprints by place; the last one counts where there are several."""
@@ -401,7 +557,7 @@ def read_records(folder: Path) -> list[Record]:
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
     sidecars = {}
     for path in sorted((folder / "records").glob("*.json")):
-        record, types = _read_sidecar(path)
+        record, types, _ = _read_sidecar(path)
         sidecars[record.trainer, record.seed] = record, types
     records = []
     for trainer, seed in [*rows, *(key for key in sidecars if key not in rows)]:  # no row: interrupted in epoch 1
@@ -420,8 +576,69 @@ _Types = dict[int, dict[str, str]]
 """By epoch, the float type of each reported metric."""
 
 
-def _read_sidecar(path: Path) -> tuple[Record, _Types]:
-    """A trainer's record, still without its logs, and the float types to read those with."""
+def recover(folder: Path) -> list[str]:
+    """Make a run's files whole again that a process left in the middle of a write.
+
+    Returns:
+        What was mended, in words.
+
+    Raises:
+        RecordError: for damage that no interruption leaves behind.
+    """
+    told = []
+    metrics = folder / "metrics.csv"
+    for attempt in range(2):
+        try:
+            if metrics.exists():
+                read_metrics(metrics)
+            break
+        except RecordError:
+            whole = metrics.read_bytes().rstrip(b"\n")
+            whole = whole[: whole.rfind(b"\n") + 1]
+            if attempt or b"\n" not in whole:
+                raise
+            replace_file(metrics, whole)
+            told.append(f"{metrics}: the last line was damaged, and is written again")
+    for sidecar in (folder / "records").glob("*.json"):
+        *_, cut = _read_sidecar(sidecar, damaged_tail=True)
+        if cut:
+            path = _steps_path(sidecar.with_suffix(""))
+            with storing(path):
+                os.truncate(path, path.stat().st_size - cut)
+    return told
+
+
+def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
+    """How far a trainer's records go without a gap: the last such epoch, and how it ended, if it has.
+
+    Raises:
+        RecordError: when they are damaged (see ``recover``).
+    """
+    sidecar = _sidecar_path(stem_of(folder, trainer, seed))
+    if not sidecar.exists():
+        return 0, None
+    record, types, _ = _read_sidecar(sidecar)
+    rows = set(MetricsFile(folder / "metrics.csv").epochs(trainer, seed))
+    ends = set(record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist())
+    epoch = 0
+    while epoch + 1 in rows & ends & types.keys():
+        epoch += 1
+    return epoch, record.end if epoch == max(types, default=0) else None
+
+
+def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
+    """The hashes of all weights at an epoch's end, uint64 ``[variables, replicas]``; None where there are none."""
+    record, _, _ = _read_sidecar(_sidecar_path(stem_of(folder, trainer, seed)))
+    row = record.by_place().get((epoch, EPOCH_END))
+    return None if row is None else np.asarray(row["hashes"])
+
+
+def _read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Types, int]:
+    """A trainer's record, still without its logs, the float types to read those with, and bytes of half a fingerprint.
+
+    Raises:
+        RecordError: when it is damaged; half a fingerprint at the end is let pass with ``damaged_tail``.
+    """
     content = read_json(path)
     try:
         trainer, seed = str(content["trainer"]), int(content["seed"])
@@ -430,6 +647,7 @@ def _read_sidecar(path: Path) -> tuple[Record, _Types]:
         types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
         if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
             raise ValueError("a metric is neither float32 nor float64")
+        end = End(**content["end"]) if "end" in content else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: damaged ({error})") from None
     stem = path.with_suffix("")
@@ -437,9 +655,11 @@ def _read_sidecar(path: Path) -> tuple[Record, _Types]:
         fingerprints = _steps_path(stem).read_bytes() if _steps_path(stem).exists() else b""
     except OSError as error:
         raise RecordError(f"{_steps_path(stem)}: cannot be read ({error})") from None
-    if len(fingerprints) % dtype.itemsize:
+    half = len(fingerprints) % dtype.itemsize
+    if half and not damaged_tail:
         raise RecordError(f"{_steps_path(stem)}: damaged, its size is not a whole number of fingerprints")
-    return Record(trainer, seed, variables, np.frombuffer(fingerprints, dtype), {}, stem), types
+    steps = np.frombuffer(fingerprints, dtype, count=len(fingerprints) // dtype.itemsize)
+    return Record(trainer, seed, variables, steps, {}, stem, end), types, half
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:

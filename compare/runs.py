@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from compare import interrupt
 from compare.blame import blaming, place_of, place_of_op
+from compare.checkpoints import Checkpoints
 from compare.errors import RequestError
 from compare.experiment import Experiment, nothing
 from compare.fingerprints import Fingerprinter
@@ -21,6 +23,25 @@ from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRec
 
 class TrainerError(RequestError):
     """A trainer that does not keep the contract: what it did, and what to do instead."""
+
+
+class NotFiniteError(Exception):
+    """Weights or a loss became NaN or infinite: there is nothing to train on from there.
+
+    Attributes:
+        epoch: the epoch in which it was seen.
+        step: after which step of it; None at its end.
+        what: what is not finite.
+    """
+
+    def __init__(self, epoch: int, step: int | None, what: str) -> None:
+        where = f"epoch {epoch}" if step is None else f"step {step:,} of epoch {epoch}"
+        super().__init__(f"after {where} {what}")
+        self.epoch, self.step, self.what = epoch, step, what
+
+
+class NotResumableError(Exception):
+    """A run that cannot go on from a checkpoint so that it ends the same as if it had never stopped."""
 
 
 @dataclass
@@ -41,7 +62,7 @@ class Task:
     validation: Examples | Stream
     strategy: tf.distribute.Strategy
     global_batch_size: int
-    initial_weights: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    initial_weights: MutableMapping[int, list[np.ndarray]] = field(default_factory=dict)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -60,9 +81,30 @@ class Run:
         weighted_metrics: the metrics that see sample and class weights, once ``build`` has been called.
         class_weight: class to weight, for the training loss; None for none.
         loss_weights: the weight of each output's loss, as ``compile`` takes it; None for none.
+
+    Args:
+        task: what is trained.
+        seed: of the run.
+        epochs: the epochs to train; those after the first are resumed from a checkpoint.
+        sinks: where the records go.
+        checkpoints: where to save, and to resume from; None to do neither.
+        resumed_at: the hashes of the weights, uint64 ``[variables, replicas]``, that a resumed run begins with;
+            None where they are not known.
     """
 
-    def __init__(self, task: Task, *, seed: int, epochs: range, sinks: Sequence[Sink] = ()) -> None:
+    stops_at_nan = True
+    """Whether training stops where a weight or the loss is no longer finite."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        seed: int,
+        epochs: range,
+        sinks: Sequence[Sink] = (),
+        checkpoints: Checkpoints | None = None,
+        resumed_at: np.ndarray | None = None,
+    ) -> None:
         self.strategy = task.strategy
         self.global_batch_size = task.global_batch_size
         self.epochs = epochs
@@ -70,6 +112,8 @@ class Run:
         self.class_weight = task.experiment.class_weight
         self.loss_weights = task.experiment.loss_weights
         self._task, self._seed, self._sinks = task, seed, sinks
+        self._checkpoints, self._resumed_at = checkpoints, resumed_at
+        self._finite: np.ndarray | None = None
         self._model: tf.keras.Model | None = None
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
@@ -90,6 +134,17 @@ class Run:
     def epoch(self) -> int:
         """The epoch under way."""
         return self._epoch
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is trained."""
+        return self._task.experiment
+
+    def weights(self) -> list[np.ndarray]:
+        """The weights as they are, trainable first: the first replica's copy of each."""
+        if self._fingerprint is None:
+            raise TrainerError("run.build() must be called before training: the weights it gives are compared")
+        return self._fingerprint.weights()
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         """Build model, optimizer, loss and metrics under the strategy's scope.
@@ -113,7 +168,7 @@ class Run:
         try:
             with self.strategy.scope():
                 model = built(experiment, "build_model")
-                self._give_inputs(model)
+                self.give_inputs(model)
                 optimizer = built(experiment, "build_optimizer")
                 loss = built(experiment, "build_loss")
                 metrics = built(experiment, "build_metrics")
@@ -125,25 +180,42 @@ class Run:
                     self._seed, [np.array(variable.numpy()) for variable in variables]
                 )
                 for variable, value in zip(variables, initial, strict=True):
-                    variable.assign(value)
+                    variable.assign(tf.cast(value, variable.dtype))
                 scaling = tf.keras.mixed_precision.LossScaleOptimizer
                 if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, scaling):
                     optimizer = scaling(optimizer)  # as compile does, which leaves one that scales alone
                 optimizer.build(model.trainable_variables)
+                if self._checkpoints is not None:
+                    self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
+                if self._checkpoints is not None and self.epochs[0] > 1:
+                    self._checkpoints.restore(self.epochs[0] - 1)
         finally:
             # A policy that build_model set for its layers is theirs; the next model begins without it.
             restore_policy(policy)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
-        self._emit_fingerprint(INITIAL)
+        self._begin()
+        if self._checkpoints is not None and self.epochs[0] > 1 and int(optimizer.iterations.numpy()) == 0:
+            raise NotResumableError("it does not train with the optimizer that run.build() gives it")
         return model, optimizer, loss, metrics
+
+    def _begin(self) -> None:
+        """Take down the weights that training begins with; a resumed run's must be those of its checkpoint."""
+        assert self._fingerprint is not None
+        if self.epochs[0] == 1 or self._checkpoints is None:
+            self._emit_fingerprint(INITIAL)
+            return
+        hashes, projections = self._fingerprint()
+        self._not_finite(projections)
+        if self._resumed_at is not None and not np.array_equal(hashes, self._resumed_at):
+            raise NotResumableError("its weights are not those of the checkpoint")
 
     def build_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """New callbacks, those of the experiment; ``fit`` is given them."""
         return list(built(self._task.experiment, "build_callbacks"))
 
-    def _give_inputs(self, model: tf.keras.Model) -> None:
+    def give_inputs(self, model: tf.keras.Model) -> None:
         """Call a model that does not know its input yet on a symbolic one, which makes its weights."""
         if model.built and model.weights:
             return
@@ -159,7 +231,7 @@ class Run:
         not_begun = self._step == 0 and self._epoch == self.epochs[0] and not self._has_all_data
         if not_begun and self._fingerprint is not None and tf.executing_eagerly():
             # Again: weights that a trainer changes between build() and its first data count as initial.
-            self._emit_fingerprint(INITIAL)
+            self._begin()
             self._began = time.perf_counter()
         return self._task.train.of_epoch(self._seed, epoch, self.global_batch_size)
 
@@ -181,8 +253,11 @@ class Run:
             # Told at the end of the epoch: what is raised here would reach the user in TensorFlow's wrapping.
             self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
+        interrupt.raise_if_asked()
         self._step += 1
-        self._emit_fingerprint(self._step)
+        what = self._emit_fingerprint(self._step)
+        if what and self.stops_at_nan:
+            raise NotFiniteError(self._epoch, self._step, what)
 
     def end_epoch(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Report an epoch's metrics.
@@ -212,7 +287,7 @@ class Run:
             raise TrainerError(f"end_epoch takes a dict of metric name to float: {error}") from None
         # As people read them, whatever the order of the dict: loss first, validation last.
         names = sorted(values, key=lambda name: (name.startswith("val_"), name.removeprefix("val_") != "loss"))
-        self._emit_fingerprint(EPOCH_END)
+        what = self._emit_fingerprint(EPOCH_END)
         assert self._fingerprint is not None
         examples_per_second = self._task.train.count / seconds
         self._emit(
@@ -220,6 +295,13 @@ class Run:
                 epoch, {name: values[name] for name in names}, seconds, examples_per_second, self._fingerprint.weights()
             )
         )
+        for name in ("loss", "val_loss"):
+            if not math.isfinite(values.get(name, 0.0)):
+                what = what or f"{name} is {values[name]}"
+        if what and self.stops_at_nan:
+            raise NotFiniteError(epoch, None, what)
+        if self._checkpoints is not None and self._checkpoints.due(epoch, self.epochs[-1]):
+            self._checkpoints.save(epoch, values)
         self._epoch, self._step = epoch + 1, 0
         self._began = time.perf_counter()
 
@@ -230,10 +312,22 @@ class Run:
             self._emit_fingerprint(EPOCH_END)
             self._epoch += 1
 
-    def _emit_fingerprint(self, step: int) -> None:
+    def _emit_fingerprint(self, step: int) -> str:
+        """Record all weights; gives what of them is not finite any more."""
         if self._fingerprint is None:
             raise TrainerError("run.build() must be called before training: the weights it gives are compared")
-        self._emit(StepRecord(self._epoch, step, *self._fingerprint()))
+        hashes, projections = self._fingerprint()
+        self._emit(StepRecord(self._epoch, step, hashes, projections))
+        return self._not_finite(projections)
+
+    def _not_finite(self, projections: np.ndarray) -> str:
+        """What is not finite that was so at the beginning; empty while all is well."""
+        assert self._fingerprint is not None
+        finite = np.isfinite(projections).all(axis=1)
+        if self._finite is None:
+            self._finite = finite  # a weight that is infinite to begin with (a mask, say) may stay so
+        names = [self._fingerprint.variables[i].name for i in np.flatnonzero(self._finite & ~finite)]
+        return f"{len(names)} of {len(finite)} variables are not finite: {', '.join(names[:3])}" if names else ""
 
     def _emit(self, record: AnyRecord) -> None:
         for sink in self._sinks:

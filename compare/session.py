@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import shutil
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +20,31 @@ from rich.console import Console
 
 from compare import cluster
 from compare.blame import describe, place_in, place_of
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import NoVerdictError, RequestError, StorageError
+from compare.folder import refuse_changes
 from compare.options import CLUSTERS, Options
-from compare.records import EpochRecord, MetricsFile, Recorder, read_json, read_metrics, write_json
+from compare.records import (
+    End,
+    EpochRecord,
+    InitialWeights,
+    MetricsFile,
+    Recorder,
+    RecordError,
+    hashes_at,
+    kept,
+    read_json,
+    read_metrics,
+    recover,
+    write_json,
+)
+from compare.report.text import sentences
 from compare.terminal import TrainerProgress, say, style_of
 from compare.verdict import DIFFERENT, EXIT_STATUS, as_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from compare.checkpoints import Checkpoints
     from compare.experiment import Experiment
     from compare.runs import Task
     from compare.trainers.base import Trainer
@@ -69,57 +86,69 @@ class Result:
         return EXIT_STATUS[self.verdict]
 
 
-def claim_folder(options: Options) -> Path:
-    """Make the run's folder; nobody else can have it then, and nothing that exists is touched.
-
-    Raises:
-        RequestError: when the name is taken, or the folder cannot be made.
-    """
-    wanted = options.reports / (options.name or options.default_name())
-    try:
-        options.reports.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 10_000):
-            folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-            try:
-                folder.mkdir()
-                break
-            except FileExistsError:
-                if options.name is not None:
-                    raise RequestError(
-                        f"--name {options.name}: {folder} exists and is not overwritten; choose another name"
-                    ) from None
-        write_json(folder / "run.json", {"schema": 1, "status": "begun", "options": options.as_json()})
-    except OSError as error:
-        raise RequestError(
-            f"--reports {options.reports}: results cannot be written there ({error.strerror}); "
-            "give a folder that can be written to"
-        ) from None
-    return folder
-
-
 def new_console(options: Options) -> Console:
     """Where a run's progress goes: stdout, or nowhere when the options say quiet."""
     return Console(file=sys.stdout, quiet=options.quiet, highlight=False)
 
 
 def carry_out(options: Options, folder: Path, console: Console) -> Result:
-    """Run all trainers of a request and judge them; the folder is one from ``claim_folder``.
+    """Run all trainers of a request and judge them; the folder is one from ``compare.folder.claimed``.
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
-        NoVerdictError: when a process of a local cluster fails.
+        NoVerdictError: when a process of a local cluster fails, or a file cannot be written.
+        KeyboardInterrupt: when it was interrupted, once what there is has been judged.
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        if options.resume:
+            try:
+                mended = recover(folder)
+            except RecordError as error:
+                raise RequestError(f"--resume: {error}; start another run") from error
+            for told in mended:
+                say(console, f"Note: {told}", style="yellow")
+            if result := _finished(folder, console):
+                return result
         if options.check:
             return check_only(options, folder, console)
         if options.strategy in CLUSTERS and cluster.this_task() is None:
             return _carry_out_in_processes(options, folder, console)
         return _carry_out(options, folder, console)
     except RequestError:
-        if not (folder / "metrics.csv").exists():
+        if not options.resume and not (folder / "metrics.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    except KeyboardInterrupt:
+        _judge_interrupted(folder, console)
+        raise
+
+
+def _finished(folder: Path, console: Console) -> Result | None:
+    """The result of a run that needs no resuming; None for one that does."""
+    content = read_json(folder / "run.json")
+    if content["status"] != "finished" or not (folder / "verdict.json").exists():
+        return None
+    verdict = read_json(folder / "verdict.json")
+    if verdict.get("interrupted"):
+        return None
+    say(console, f"This run is finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
+    for told in sentences(verdict):
+        say(console, told + ".")
+    say(console, str(folder / "verdict.json"))
+    return Result(folder, verdict["verdict"])
+
+
+def _judge_interrupted(folder: Path, console: Console) -> None:
+    """Judge an interrupted run as far as it came, from its files."""
+    content = read_json(folder / "run.json")
+    if "trainers" not in content:
+        return  # it had not begun to train
+    from compare.judging import judge
+
+    recover(folder)
+    write_json(folder / "run.json", content | {"status": "interrupted"})
+    judge(folder, console)
 
 
 def _carry_out_in_processes(options: Options, folder: Path, console: Console) -> Result:
@@ -175,8 +204,13 @@ def one_process(options: Options) -> Options:
     return dataclasses.replace(options, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None)
 
 
-def take_part(options: Options) -> None:
-    """Be a task of a cluster that is not its chief: train along, or serve; the chief writes the reports."""
+def take_part(options: Options, folder: Path) -> None:
+    """Be a task of a cluster that is not its chief: train along, or serve; the chief writes the reports.
+
+    Args:
+        options: the request.
+        folder: the run's; only checkpoints go there, and are resumed from.
+    """
     if options.check:
         return  # the chief's process is enough for it
     task = cluster.this_task()
@@ -197,9 +231,9 @@ def take_part(options: Options) -> None:
     if any(finding.severity in stops for finding in findings):
         return  # as the chief does, which says why
     for seed in options.all_seeds:
-        for _, trainer in trainers:
+        for name, trainer in trainers:
             try:
-                _train(trainer, dataclasses.replace(options, seed=seed), shared, [])
+                _train_on(name, trainer, dataclasses.replace(options, seed=seed), shared, folder)
             except Exception:
                 traceback.print_exc()  # the chief goes on with the next trainer, and reports
 
@@ -235,6 +269,13 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         try_out(task, fit="fit" in options.trainers)
     names = [name for name, _ in trainers]
     content = facts.of_run(options, task, names)
+    before = read_json(folder / "run.json")
+    if options.resume:
+        refuse_changes(before, content)
+        content |= {
+            "started": before.get("started", content["started"]),
+            "resumed": [*before.get("resumed", []), now()],
+        }
     findings = preflight.findings(facts.for_preflight(options, task, names))
     for finding in findings:
         if finding.severity == preflight.REFUSED:
@@ -257,19 +298,22 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     if content["failures"]:
         return Result(folder, judge(folder, console))
 
-    content["initial_weights_sha256"] = {}
+    shutil.rmtree(folder / "twins", ignore_errors=True)
+    content["initial_weights_sha256"] = before.get("initial_weights_sha256", {})
     if options.seeds > 1 and options.strategy not in CLUSTERS:
         raised = _train_study(names, options, folder, console, content)
     else:
         raised = _train_all(trainers, options, task, folder, console, content["failures"])
         for seed, weights in task.initial_weights.items():
             content["initial_weights_sha256"][str(seed)] = facts.digest(weights)
-    content |= {"status": "finished", "finished": facts.now()}
+    content |= {"status": "trained"}
     write_json(folder / "run.json", content)
     if options.strategy not in CLUSTERS:
         content["check"] = explain.check_again(folder, trainers, task, options, console)
         write_json(folder / "run.json", content)
         explain.measure_noise(folder, trainers, task, options, console)
+    content |= {"status": "finished", "finished": now()}
+    write_json(folder / "run.json", content)
     result = Result(folder, judge(folder, console))
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {folder}.")
@@ -294,23 +338,97 @@ def _train_all(
 
     raised: Exception | None = None
     metrics = MetricsFile(folder / "metrics.csv")
+    task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
             recorder = Recorder(folder, metrics, name, seed)
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
-                _train(trainer, dataclasses.replace(options, seed=seed), task, [recorder], console, shown)
+                of_seed = dataclasses.replace(options, seed=seed)
+                _train_on(name, trainer, of_seed, task, folder, recorder, console, shown)
+            except (StorageError, KeyboardInterrupt):
+                raise
             except Exception as error:
                 traceback.print_exc()
-                recorder.flush()
-                _fail(failures, name, describe(error), console)
+                _fail(failures, name, error, console)
                 if wanted not in TRAINERS:
                     raised = raised or error
+            finally:
+                recorder.flush()
     if options.truth:
         from compare.trainers.truth import Truth, exact_task
 
-        _train(Truth(), options, exact_task(task), [Recorder(folder, metrics, Truth.name, options.seed)], console)
+        never_saved = dataclasses.replace(options, checkpoint_every=0)
+        recorder = Recorder(folder, metrics, Truth.name, options.seed)
+        _train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, recorder, console, Truth.name)
     return raised
+
+
+def _train_on(
+    name: str,
+    trainer: Trainer,
+    options: Options,
+    task: Task,
+    folder: Path,
+    recorder: Recorder | None = None,
+    console: Console | None = None,
+    shown: str = "",
+) -> None:
+    """Train one trainer with one seed; if it is resumed, from its last checkpoint on, or not at all if it is through.
+
+    Args:
+        name: the trainer's, in the run's files.
+        trainer: the trainer.
+        options: the request, for this seed.
+        task: what is trained.
+        folder: the run's.
+        recorder: what keeps the records; None for a member of a cluster that is not its chief.
+        console: where progress is told.
+        shown: the name to show.
+    """
+    from compare.checkpoints import Checkpoints, folder_of
+    from compare.runs import NotResumableError
+
+    console = console or Console(quiet=True)
+    member = cluster.this_task() if options.strategy == "multi-worker" else None  # where each worker saves its own
+    seed = options.seed if options.seeds > 1 else None
+    places = [folder_of(folder, name, seed, worker) for worker in range(member.workers if member else 1)]
+    own = places[member.worker if member else 0]
+    begins: Iterable[int] = [0]
+    if options.resume:
+        done, end = kept(folder, name, options.seed)
+        if end is not None:
+            say(console, f"{shown}  is through already")
+            return
+        # Never from the last epoch: what a trainer does when training ends would not be done.
+        begins = _resume_points(shown, places, min(done, options.epochs - 1), task, console)
+    for begin in begins:
+        checkpoints = None
+        if options.checkpoint_every:
+            checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
+        resumed_at = None
+        if recorder is not None and options.resume:
+            recorder.rewind(begin)
+            resumed_at = hashes_at(folder, name, options.seed, begin) if begin else None
+        try:
+            end = _train(
+                trainer,
+                options,
+                task,
+                [recorder] if recorder else [],
+                console,
+                shown,
+                checkpoints=checkpoints,
+                begin=begin,
+                resumed_at=resumed_at,
+                export=folder / "exports" / name if options.export and recorder else None,
+            )
+        except NotResumableError as error:
+            say(console, f"{shown}  cannot go on from epoch {begin}: {error}")
+            continue
+        if recorder is not None:
+            recorder.end(end)
+        return
 
 
 def _train_study(
@@ -331,6 +449,10 @@ def _train_study(
     from compare import parallel
 
     jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
+    if options.resume:
+        made = [(number, seed) for number, seed in jobs if kept(folder, names[number], seed)[1] is not None]
+        jobs = [job for job in jobs if job not in made]
+        say(console, f"{len(made)} runs are through already")
     processes, threads = parallel.division(options, len(jobs))
     content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     say(
@@ -349,6 +471,7 @@ def _train_study(
     def done(job: parallel.Job, finished: parallel.Finished) -> None:
         number, seed = job
         recorder = Recorder(folder, metrics, names[number], seed)
+        recorder.rewind(0)
         for record in finished.records:
             recorder(record)
         recorder.flush()
@@ -359,21 +482,30 @@ def _train_study(
             raised.append(RuntimeError(finished.error))
             _fail(content["failures"], names[number], finished.error, console)
             return
+        recorder.end(finished.end)
+        if finished.end.epoch is not None:
+            say(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
+            return
         last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in last.logs.items())
         took = time.perf_counter() - began
         say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
 
     parallel.run_all(options, jobs, done)
+    metrics.sort(names)
     return raised[0] if raised else None
 
 
-def _fail(failures: list[dict[str, str]], name: str, error: str, console: Console) -> None:
+def _fail(failures: list[dict[str, str]], name: str, error: Exception | str, console: Console) -> None:
     """Put a trainer's failure down, once, and say it."""
     if name in [failure["side"] for failure in failures]:
         return
-    failures.append({"side": name, "error": error, "remedy": f"mend {name}, or compare without it"})
-    say(console, f"{name} failed: {error}", style="red")
+    text = error if isinstance(error, str) else describe(error)
+    remedy = f"mend {name}, or compare without it"
+    if isinstance(error, MemoryError) or "ResourceExhausted" in text:
+        remedy = "there is not enough memory: give a smaller --batch-size"
+    failures.append({"side": name, "error": text, "remedy": remedy})
+    say(console, f"{name} failed: {text}", style="red")
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:
@@ -382,7 +514,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     For a strategy of several processes it is made in this one, with the strategy that computes the same.
     """
     select_keras(options)
-    from compare import facts, strategies
+    from compare import strategies
     from compare.check import NotApplicable, check
 
     ((reference_name, reference), *candidates), experiment = _load(options, console)
@@ -411,7 +543,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()
     write_json(folder / "verdict.json", verdict)
-    content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": facts.now()}
+    content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": now()}
     write_json(folder / "run.json", content)
     say(console, str(folder / "verdict.json"))
     return Result(folder, verdict["verdict"])
@@ -448,6 +580,34 @@ def _prepare(options: Options, experiment: Experiment) -> Task:
     return Task(experiment, train, validation, strategy, global_batch_size)
 
 
+def _resume_points(shown: str, places: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
+    """The epochs after which training may go on, the latest first; in the end 0, the beginning.
+
+    Args:
+        shown: the trainer's name.
+        places: where its checkpoints are, for each worker.
+        last: the last epoch that has records.
+        task: what is trained.
+        console: where to say which are used.
+    """
+    from compare.checkpoints import damage, path_of, saved
+    from compare.trial import why_not_resumable
+
+    reason = why_not_resumable(task) if last else ""
+    for epoch in saved(places[0]) if not reason else []:
+        if epoch > last:
+            continue
+        found = [(path, damage(path)) for path in (path_of(place, epoch) for place in places)]
+        if damaged := [f"{path}: {text}" for path, text in found if text]:
+            say(console, f"Note: a checkpoint is damaged, and the one before it used: {damaged[0]}", style="yellow")
+            continue
+        say(console, f"{shown}  goes on after epoch {epoch}")
+        yield epoch
+    if last:
+        say(console, f"{shown}  begins again: {reason or 'there is no checkpoint to go on from'}")
+    yield 0
+
+
 def _train(
     trainer: Trainer,
     options: Options,
@@ -455,16 +615,52 @@ def _train(
     sinks: Sequence[Any],
     console: Console | None = None,
     name: str = "",
-) -> None:
-    from compare.runs import Run, TrainerError
+    *,
+    checkpoints: Checkpoints | None = None,
+    begin: int = 0,
+    resumed_at: np.ndarray | None = None,
+    export: Path | None = None,
+) -> End:
+    """Let a trainer train.
+
+    Args:
+        trainer: the trainer.
+        options: the request, for one seed.
+        task: what is trained.
+        sinks: where the records go.
+        console: where progress is told.
+        name: the name to show.
+        checkpoints: where to save, and to resume from.
+        begin: after which epoch to go on; 0 for the beginning.
+        resumed_at: the weights' hashes at that epoch's end, where they are known.
+        export: the folder for the final model; None for no export.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        TrainerError: when the trainer does not keep the contract.
+        NotResumableError: when it cannot go on from there.
+    """
+    from compare.runs import NotFiniteError, Run, TrainerError
 
     name = name or trainer.name
-    epochs = range(1, options.epochs + 1)
+    epochs = range(begin + 1, options.epochs + 1)
     console = console or Console(quiet=True)
     with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size) as progress:
-        run = Run(task, seed=options.seed, epochs=epochs, sinks=[*sinks, progress])
+        run = Run(
+            task,
+            seed=options.seed,
+            epochs=epochs,
+            sinks=[*sinks, progress],
+            checkpoints=checkpoints,
+            resumed_at=resumed_at,
+        )
         try:
             trainer.train(run)
+        except NotFiniteError as error:
+            say(console, f"{name} stops: {error}", style="red")
+            return End(error.epoch, error.step, error.what)
         except TrainerError as error:
             raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
         run.close()
@@ -473,3 +669,13 @@ def _train(
             f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
             f"{options.epochs}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
+    if export is not None:
+        from compare.export import export_model
+
+        export_model(run, export)
+    return End()
+
+
+def now() -> str:
+    """The time, in UTC, as ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

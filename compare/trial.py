@@ -1,4 +1,4 @@
-"""Whether model, loss, metrics and data fit each other, before any training: traced once, and not run."""
+"""What can be known of model, loss, metrics and data before any training: traced once, and not run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from compare.blame import describe, place_of
 from compare.errors import RequestError
+from compare.experiment import nothing
 from compare.pipeline import Examples, Stream
 from compare.runs import Task, built, restore_policy
 
@@ -62,3 +63,28 @@ def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | St
             f"data are {given} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
             f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
         ) from error
+
+
+def why_not_resumable(task: Task) -> str:
+    """Why a run would not go on from a checkpoint as if it had never stopped; empty where it would."""
+    experiment = task.experiment
+    if experiment.build_callbacks is not nothing:
+        return "callbacks keep a state of their own, which is in no checkpoint"
+    policy = tf.keras.mixed_precision.global_policy()
+    try:
+        model = built(experiment, "build_model")
+        forward = tf.function(lambda x: model(x, training=True)).get_concrete_function(task.train.spec[0])
+    finally:
+        restore_policy(policy)
+    graph = forward.graph.as_graph_def()
+    operations = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
+    if drawn := sorted(operations & RANDOM):
+        return f"the model draws random numbers whose generator is in no checkpoint ({', '.join(drawn)})"
+    return ""
+
+
+RANDOM = {
+    "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle",
+    "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal",
+}  # fmt: skip
+"""Operations that count in their kernel what they have drawn: ``tf.random``'s, and Keras 2's layers'."""

@@ -27,6 +27,8 @@ class TwinRun(Run):
         sinks: where the records go, without weights.
     """
 
+    stops_at_nan = False
+
     def __init__(
         self, task: Task, *, seed: int, epochs: range, start: Place, twin: int, sinks: Sequence[Sink] = ()
     ) -> None:

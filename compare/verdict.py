@@ -339,7 +339,10 @@ def _differing(ours: np.void, theirs: np.void) -> np.ndarray:
     a, b = ours["hashes"], theirs["hashes"]
     if a.shape != b.shape:
         a, b = a[:, :, np.newaxis], b[:, np.newaxis, :]
-    return np.asarray((a != b).reshape(len(a), -1).any(axis=1))
+    differing = np.asarray((a != b).reshape(len(a), -1).any(axis=1))
+    # NaN has many bit patterns, and none means anything: what is not finite on both sides went wrong alike.
+    finite = [np.isfinite(row["projections"]).all(axis=1) for row in (ours, theirs)]
+    return np.asarray(differing & (finite[0] | finite[1]))
 
 
 def _estimated_gaps(ours: np.void, theirs: np.void) -> list[float | None]:

@@ -129,6 +129,8 @@ class Observation:
 class ProbeRun(Run):
     """A run over a few crafted batches that sees every call of the optimizer."""
 
+    stops_at_nan = False
+
     def __init__(
         self, task: Task, *, seed: int, name: str, empty: bool = False, like: Observation | None = None
     ) -> None:

@@ -32,7 +32,7 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     if comparison.get("study") and training["verdict"] != "identical":
         return _study(comparison, reference)
     if comparison["verdict"] == "identical":
-        numbers = "so is every reported number" if comparison["reporting"]["verdict"] else "one side reports no numbers"
+        numbers = "so is every reported number" if comparison["reporting"]["verdict"] else "no number was reported by both"
         seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
@@ -59,6 +59,15 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{_parting(training)}{_noise(training)}"
         )
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
+
+
+def stops(verdict: Mapping[str, Any]) -> list[str]:
+    """Where trainers stopped because nothing finite was left, in words."""
+    found = []
+    for stop in verdict.get("stopped", ()):
+        where = f"epoch {stop['epoch']}" if stop["step"] is None else f"step {stop['step']:,} of epoch {stop['epoch']}"
+        found.append(f"{stop['trainer']} stops after {where}, and is compared up to there: {stop['what']}")
+    return found
 
 
 def _study(comparison: Mapping[str, Any], reference: str) -> str:
