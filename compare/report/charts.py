@@ -56,7 +56,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """A shaded region across the chart: by x, from where to where; the edges are drawn out to the sides."""
+    """A shaded region: by x, from where to where."""
 
     kind: str
     low: Points
@@ -148,7 +148,7 @@ def chart(
         "x_ticks": [(100 * x.place(value), text) for value, text in x.ticks],
         "y_ticks": [(100 * (1 - y.place(value)), text) for value, text in y.ticks],
         "zero": any(value == 0 for value, _ in y.ticks) and 100 * (1 - y.place(0)),
-        "bands": [{"kind": band.kind, "path": _region(band.low, band.high, x, y, True)} for band in bands if band.low],
+        "bands": [{"kind": band.kind, "path": _region(band.low, band.high, x, y)} for band in bands if band.low],
         "labels": _apart([(100 * (1 - y.place(value)), text) for value, text in labels]),
         "lines": [100 * x.place(value) for value in lines],
         "curves": [_drawn(each, x, y, shift(number), markers) for number, each in enumerate(series)],
@@ -165,7 +165,7 @@ def _drawn(series: Series, x: Axis, y: Axis, shift: float, markers: bool) -> dic
         "hollow": series.hollow,
         "faint": series.faint,
         "path": _path(series.points, x, y, shift),
-        "interval": _region(series.low, series.high, x, y, False) if series.low else "",
+        "interval": _region(series.low, series.high, x, y) if series.low else "",
         "points": [(100 * x.place(at + shift), 100 * (1 - y.place(value))) for at, value in finite.items()]
         if markers and not series.faint
         else [],
@@ -186,17 +186,12 @@ def _path(points: Points, x: Axis, y: Axis, shift: float) -> str:
     return "".join(parts)
 
 
-def _region(low: Points, high: Points, x: Axis, y: Axis, to_the_edges: bool) -> str:
-    """The outline between two lines; from edge to edge if asked."""
+def _region(low: Points, high: Points, x: Axis, y: Axis) -> str:
+    """The outline between two lines."""
     inside = [at for at in sorted(low) if math.isfinite(low[at]) and math.isfinite(high.get(at, math.nan))]
-    if not inside:
-        return ""
-    above = [(1000 * x.place(at), 1000 * (1 - y.place(high[at]))) for at in inside]
-    below = [(1000 * x.place(at), 1000 * (1 - y.place(low[at]))) for at in inside]
-    if to_the_edges:
-        above = [(above[0][0] - 1000 if len(inside) == 1 else above[0][0], above[0][1]), *above, (1000, above[-1][1])]
-        below = [(below[0][0] - 1000 if len(inside) == 1 else below[0][0], below[0][1]), *below, (1000, below[-1][1])]
-    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in [*above, *reversed(below)]) + "Z"
+    above = [f"{1000 * x.place(at):.1f} {1000 * (1 - y.place(high[at])):.1f}" for at in inside]
+    below = [f"{1000 * x.place(at):.1f} {1000 * (1 - y.place(low[at])):.1f}" for at in reversed(inside)]
+    return f"M{'L'.join([*above, *below])}Z" if inside else ""
 
 
 def _apart(labels: Sequence[tuple[float, str]], least: float = 9.0) -> list[tuple[float, str]]:

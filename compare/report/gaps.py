@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_time
+from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_time, read_records
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 """By dtype, half the relative distance of neighbouring numbers, at its largest: the error of one rounding."""
@@ -20,6 +23,7 @@ class WeightGaps:
     Gaps are estimates, from the recorded projections, of the Euclidean norm of the difference of all weights.
 
     Attributes:
+        seed: of both runs.
         places: (epoch, step) of each; ``EPOCH_END`` as step where one side does not tell its steps.
         gaps: float64 ``[places]``; 0 where all weights are equal, bit for bit, and NaN where either has no numbers.
         equal: bool ``[places]``, whether all weights are equal, bit for bit, on every replica.
@@ -27,11 +31,49 @@ class WeightGaps:
         rounding: float64 ``[places]``, the gap that one rounding of every weight may make.
     """
 
+    seed: int
     places: tuple[Place, ...]
     gaps: np.ndarray
     equal: np.ndarray
     noise: np.ndarray
     rounding: np.ndarray
+
+
+def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, WeightGaps]]:
+    """The gaps of every comparison of a run: its entry in ``verdict.json``, the reference, the gaps.
+
+    A comparison is left out where the records of one side are not there, or not any more.
+
+    Args:
+        folder: the run's.
+        verdict: the content of its ``verdict.json``.
+    """
+    records = _recorded(folder)
+    first = min((seed for _, seed in records), default=0)
+    found = []
+    for entry in verdict.get("comparisons", ()):
+        seed, candidate, against = entry.get("seed", first), entry["candidate"], entry.get("against")
+        name = f"{candidate} of {against}" if against else verdict["reference"]
+        theirs = records.get((candidate, seed))
+        if against:
+            reference, anchor = _recorded(Path(against)).get((candidate, seed)), theirs
+        else:
+            reference = anchor = records.get((verdict["reference"], seed))
+        if reference is None or theirs is None:
+            continue
+        twins = folder / "twins" / (quote(candidate, safe="") + (" against" if against else ""))
+        gaps = weight_gaps(reference, theirs, read_records(twins) if twins.exists() else [], anchor)
+        if gaps is not None:
+            found.append((entry, name, gaps))
+    return found
+
+
+def _recorded(folder: Path) -> dict[tuple[str, int], Record]:
+    """By trainer and seed; nothing for a run that was copied without its records."""
+    try:
+        return {(record.trainer, record.seed): record for record in read_records(folder)}
+    except RecordError:
+        return {}
 
 
 def weight_gaps(
@@ -71,7 +113,9 @@ def weight_gaps(
     norms = np.sqrt(np.mean(np.square(a["projections"]), axis=2))
     with np.errstate(over="ignore", invalid="ignore"):
         rounding = np.sqrt(np.sum((norms * units) ** 2, axis=1))
-    return WeightGaps(tuple(places), np.where(equal, 0.0, _distance(a, b)), equal, np.fmax.accumulate(noise), rounding)
+    return WeightGaps(
+        candidate.seed, tuple(places), np.where(equal, 0.0, _distance(a, b)), equal, np.fmax.accumulate(noise), rounding
+    )
 
 
 def _rows(record: Record) -> dict[Place, int]:

@@ -19,20 +19,20 @@ import jinja2
 import numpy as np
 
 from compare.check.causes import CATALOGUE
+from compare.costs import FILE as COSTS
 from compare.records import (
     EPOCH_END,
     INITIAL,
     KEY_COLUMNS,
     TIME_COLUMNS,
-    Record,
     RecordError,
     read_json,
     read_metrics,
-    read_records,
     replace_file,
 )
+from compare.report import traps
 from compare.report.charts import Axis, Band, Series, chart, counts, linear, logarithmic
-from compare.report.gaps import WeightGaps, weight_gaps
+from compare.report.gaps import WeightGaps, gaps_of
 from compare.report.plots import ROUNDING, Curves, envelope_of, mean_and_interval, read_curves
 from compare.report.text import difference, sentence, truth_sentence
 from compare.verdict import FROM_BEST, absolute_gap
@@ -101,6 +101,35 @@ def write_together(folders: Sequence[Path], to: Path) -> Path:
         (key, [mine.get(key, "") for mine in told]) for key in options if len({mine.get(key, "") for mine in told}) > 1
     ]
     return _render("together.html", to, {"runs": views, "rows": rows, "unlike": unlike})
+
+
+def write_traps(folder: Path) -> Path:
+    """Write ``index.html``, the story of every cause, beside the pictures and CSV files of ``reports/traps``."""
+    data = traps.read(folder)
+    families = []
+    for title, causes in traps.FAMILIES:
+        stories = []
+        for cause in causes:
+            shown = traps.Shown(data, cause.id)
+            stories.append(
+                {
+                    "cause": cause,
+                    "picture": f"{cause.id}.png",
+                    "caption": traps.caption(shown),
+                    "evidence": shown.result["evidence"],
+                    "met": [_met(line) for line in cause.met.splitlines()],
+                    "command": traps.command(shown),
+                }
+            )
+        families.append((title, stories))
+    content = {"families": families, "count": len(CATALOGUE)}
+    return _render("traps.html", folder / "index.html", content)
+
+
+def _met(line: str) -> tuple[str, str]:
+    """Title and address; the address is empty where there is none."""
+    title, _, address = line.rpartition(", ")
+    return (title, address) if address.startswith("https://") else (line, "")
 
 
 def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
@@ -186,6 +215,7 @@ def _view(folder: Path, beside: Path, run: View, verdict: View, rows: list[dict[
         "asked_epochs": options.get("epochs"),
         "started": run.get("started", ""),
         "run": run,
+        "costs.json": _read(folder / COSTS) if (folder / COSTS).exists() else {},
         "report": quote(os.path.relpath(folder / "report.html", beside)),
     }
     twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
@@ -194,7 +224,7 @@ def _view(folder: Path, beside: Path, run: View, verdict: View, rows: list[dict[
         _comparison(entry, verdict["reference"], folder, beside, view)
         for entry in sorted(entries, key=lambda entry: -FROM_BEST.index(entry["verdict"]))
     ]
-    view["timeline"] = _timeline(folder, view)
+    view["timeline"] = _timeline(folder, verdict, view)
     view["truth"] = truth_sentence(verdict["truth"]) + "." if verdict.get("truth") else ""
     view["charts"] = [
         (
@@ -305,7 +335,7 @@ def _evidence(entry: View, view: View) -> list[tuple[str, str]]:
     return found
 
 
-def _where(entry: View) -> str:
+def _where(entry: Mapping[str, Any]) -> str:
     """Where two runs part, in a few words."""
     training, first = entry["training"], entry["training"]["first_difference"]
     if entry.get("failure"):
@@ -341,48 +371,20 @@ def _study(study: View) -> View:
 # Where they part
 
 
-def _timeline(folder: Path, view: View) -> View | None:
+def _timeline(folder: Path, verdict: View, view: View) -> View | None:
     """The chart of the weight gap per step; None where there is nothing to draw."""
     entries = [each for each in view["comparisons"] if not each["failure"]]
     if not entries or view["scope"] == "check":
         return None
-    found: list[tuple[View, WeightGaps]] = []
-    try:
-        records = {(record.trainer, record.seed): record for record in read_records(folder)}
-    except RecordError:  # a run that was copied without its records
-        records = {}
-    first_seed = min((seed for _, seed in records), default=0)
-    for entry in entries:
-        seed = entry.get("seed", first_seed)
-        if entry.get("against"):
-            ours, theirs = _recorded(Path(entry["against"])), records.get((entry["candidate"], seed))
-            reference, anchor = ours.get((entry["candidate"], seed)), theirs
-        else:
-            reference, theirs = records.get((view["names"][0], seed)), records.get((entry["candidate"], seed))
-            anchor = reference
-        if reference is None or theirs is None:
-            continue
-        name = quote(entry["candidate"], safe="") + (" against" if entry.get("against") else "")
-        twins = read_records(folder / "twins" / name) if (folder / "twins" / name).exists() else []
-        gaps = weight_gaps(reference, theirs, twins, anchor)
-        if gaps is not None:
-            found.append((entry, gaps))
+    found = [(entry, gaps) for entry, _, gaps in gaps_of(folder, {**verdict, "comparisons": entries})]
     if found:
         return _gaps_per_step(found, view)
-    same = [each for each in entries if each["training"]["verdict"] == "identical"]
-    if len(same) == len(entries):  # then the verdict says it all: every gap is 0
-        return _all_equal(same, view)
+    if all(each["training"]["verdict"] == "identical" for each in entries):  # then every gap is 0
+        return _all_equal(entries, view)
     return None
 
 
-def _recorded(folder: Path) -> dict[tuple[str, int], Record]:
-    try:
-        return {(record.trainer, record.seed): record for record in read_records(folder)}
-    except RecordError:
-        return {}
-
-
-def _gaps_per_step(found: Sequence[tuple[View, WeightGaps]], view: View) -> View:
+def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: View) -> View:
     series, heights, bands, labels = [], [], [], []
     longest = max((gaps for _, gaps in found), key=lambda gaps: len(gaps.places))
     count = len(longest.places)
@@ -409,7 +411,7 @@ def _gaps_per_step(found: Sequence[tuple[View, WeightGaps]], view: View) -> View
         series.append(Series(name, max(1, min(style, 5)), points, told=told))
         heights += [value for value in points.values() if math.isfinite(value) and value > 0]
     base = found[0][1]
-    low = {i + 1.0: float(base.rounding[i]) for i in range(0, len(base.places), every)}
+    low = {i + 1.0: float(base.rounding[i]) for i in [*range(0, len(base.places), every), len(base.places) - 1]}
     high = {at: 2 * value for at, value in low.items()}
     if any(np.isfinite(gaps.noise).any() for _, gaps in found):
         (_, noisy) = next((entry, gaps) for entry, gaps in found if np.isfinite(gaps.noise).any())
@@ -554,7 +556,7 @@ def _gap_chart(view: View, name: str) -> View:
     series.sort(key=lambda each: wanted.index(each[:2]))
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
-    around = {1.0: low, float(view["epochs"]): low}
+    around = {0.5: low, view["epochs"] + 0.5: low}
     bands = [Band("rounding", around, dict.fromkeys(around, high))]
     labels = [(math.sqrt(low * high), "float32 rounding"), (0.0, "equal")]
     envelope = envelope_of(curves, view["names"][0], name, view["noise"])
@@ -612,7 +614,7 @@ def _gap(ours: float | None, theirs: float | None) -> str:
 def _costs(view: View) -> list[View]:
     """Per trainer: seconds per epoch, examples per second, the first step, memory."""
     curves: Curves = view["curves"]
-    recorded = view["run"].get("costs", {})
+    recorded = view["costs.json"]
     costs = []
     for trainer in view["trainers"]:
         runs = [mine for (who, _), mine in curves.items() if who == trainer["name"]]
@@ -621,7 +623,7 @@ def _costs(view: View) -> list[View]:
         first = [mine["seconds"][1] for mine in runs if 1 in mine["seconds"]]
         later = [v for mine in runs for e, v in mine["seconds"].items() if e > 1]
         rates = [v for mine in runs for e, v in mine["examples_per_second"].items() if e > 1 or not later]
-        its: View = recorded.get(trainer["name"], {})
+        its: View = next(iter(recorded.get(trainer["name"], {}).values()), {})
         costs.append(
             {
                 **trainer,
@@ -632,6 +634,7 @@ def _costs(view: View) -> list[View]:
                 "first_step": _duration(its.get("first_step_seconds")),
                 "step": _duration(its.get("step_seconds")),
                 "memory": f"{its['peak_memory_bytes'] / 1e9:.2f} GB" if its.get("peak_memory_bytes") else "",
+                "own_peak": its.get("own_peak", True),
             }
         )
     return costs

@@ -1,0 +1,13 @@
+#!/usr/bin/env python3
+"""Make the pages of runs again from their files: report.html in each run's folder; see --help."""
+
+import sys
+from pathlib import Path
+
+# This folder is first on the path, and holds a file with the package's own name.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from compare.report.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())
