@@ -24,9 +24,16 @@ from compare.verdict import DIFFERENT
 TWINS = 3
 """How many twins the step at which two runs part is held against."""
 MORE_TWINS = 8
-"""How many at most, where the first do not explain it: rounding may cross a kink that they did not."""
-HOPELESS = 100.0
-"""A gap that exceeds what counts as rounding by this factor needs no more twins."""
+"""How many at most, where the first do not explain it: rounding may cross a kink that they did not.
+
+Where the candidate's rounding takes it to the other side of a bend (of a ReLU, of two pixels that a maximum is
+taken of), about every other twin's noise does too: of eight, three took the candidate's own way from there on.
+"""
+HOPELESS = 10_000.0
+"""A gap that exceeds what counts as rounding by this factor needs no more twins.
+
+At a kink a gap of 140 times that was seen (``scripts/calibrate.py``: fit on another number of threads).
+"""
 
 
 def check_again(
@@ -78,7 +85,10 @@ def _not_identical(folder: Path) -> list[Pair]:
 def _train_twins(
     pair: Pair, start: Place, trainer: Trainer, folder: Path, task: Task, options: Options, console: Console
 ) -> None:
-    """Some twins up to the end of the epoch in which the two part, then, if they explain it so far, one over all."""
+    """Some twins up to the end of the epoch in which the two part, then, if they explain it so far, one over all.
+
+    More of either kind, where these do not explain it.
+    """
     where = pair.twins(folder)
     where.mkdir(parents=True)
     metrics = MetricsFile(where / "metrics.csv")
@@ -98,9 +108,9 @@ def _train_twins(
 
     first_epoch, _ = start
     for epochs in sorted({first_epoch, options.epochs}):
-        least = count + (TWINS if epochs == first_epoch else 1)
+        least, most = count + (TWINS if epochs == first_epoch else 1), count + MORE_TWINS
         found = measured(epochs)
-        while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < MORE_TWINS):
+        while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < most):
             found = measured(epochs)
         if not found.so_far:
             return
