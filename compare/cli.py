@@ -178,7 +178,17 @@ def parser() -> argparse.ArgumentParser:
         help="go on with an interrupted run: the same options, and --name if it had one",
     )
     add("--export", action="store_true", help="save each final model as a SavedModel and a .keras file")
+    add(
+        "--tensorboard",
+        action="store_true",
+        help="also write a TensorBoard log to DIR/NAME/tensorboard: a run for each trainer, the verdict as text",
+    )
     add("--quiet", action="store_true", help="print errors only")
+    add(
+        "--verbose",
+        action="store_true",
+        help="also print versions, checksums, which variables differ first and what could not be looked at",
+    )
     return parser
 
 

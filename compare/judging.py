@@ -14,10 +14,10 @@ from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.options import margin
 from compare.records import INITIAL, Place, Record, in_time, read_json, read_records, write_json
-from compare.report import html, plots
+from compare.report import html, plots, tensorboard
 from compare.report.text import causes, sentence, stops, truth_sentence
 from compare.study import DEFAULT_MARGINS, Margin, Study, study
-from compare.terminal import epoch_table, say, study_table, style_of
+from compare.terminal import epoch_table, say, study_table, style_of, variables
 from compare.truth import distances
 from compare.verdict import (
     ALIKE,
@@ -156,6 +156,14 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
     return found
 
 
+def publish(folder: Path) -> list[str]:
+    """Write the pages of a run that has been judged, and what else is asked for; the names of its new files."""
+    html.write(folder)
+    html.write_index(folder.parent)
+    asked = read_json(folder / "run.json")["options"].get("tensorboard")
+    return ["report.html", *([tensorboard.write(folder).name] if asked else [])]
+
+
 def judge(folder: Path, console: Console) -> str:
     """Write ``verdict.json``, the plot and the page, print the last lines, and give the verdict."""
     content = read_json(folder / "run.json")
@@ -184,21 +192,22 @@ def judge(folder: Path, console: Console) -> str:
     write_json(folder / "verdict.json", verdict)
 
     shown = [records[name] for name in names if name in records]
-    files = ["report.html", "metrics.csv", "verdict.json"]
+    files = ["metrics.csv", "verdict.json"]
     if any(record.logs for record in shown):
         plots.draw(folder)
-        files.insert(1, "comparison.png")
+        files.insert(0, "comparison.png")
         if content["options"].get("seeds", 1) > 1:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
-    html.write(folder)
-    html.write_index(folder.parent)
+    files = publish(folder) + files
     for entry in verdict["comparisons"]:
         console.print()
         console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")
         say(console, sentence(entry, names[0]) + ".")
         for line in causes(entry):
+            say(console, line)
+        for line in variables(entry) if content["options"].get("verbose") else ():
             say(console, line)
     if verdict.get("interrupted"):
         say(console, "The run was interrupted, and is judged as far as it came.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,9 @@ class Options:
         keep_checkpoints: how many of a trainer's checkpoints are kept.
         resume: go on with the run of this name after an interruption.
         export: save each trainer's final model as a SavedModel and as a ``.keras`` file.
-        quiet: print the verdict only.
+        quiet: print errors only.
+        verbose: also print versions, checksums, which variables differ first and what could not be looked at.
+        tensorboard: also write a TensorBoard log, both trainers being runs of it.
 
     Raises:
         RequestError: when a value is not possible, alone or with the others.
@@ -102,6 +105,8 @@ class Options:
     resume: bool = False
     export: bool = False
     quiet: bool = False
+    verbose: bool = False
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         self._set("reports", _folder("reports", self.reports))
@@ -141,6 +146,10 @@ class Options:
             )
         if self.strategy != "parameter-server" and self.parameter_servers is not None:
             raise RequestError(f"--parameter-servers {self.parameter_servers} is for --strategy parameter-server only")
+        if self.quiet and self.verbose:
+            raise RequestError("--quiet and --verbose ask for opposites: leave out one")
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.keras not in (2, 3):
             raise RequestError(f"--keras {self.keras}: there are 3 and 2")
         if self.against is not None and not (self.against / "metrics.csv").is_file():

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from compare import cluster
 from compare.blame import describe, place_in, place_of
+from compare.costs import CostMeter
 from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.folder import refuse_changes
 from compare.options import CLUSTERS, Options
@@ -38,7 +39,7 @@ from compare.records import (
     write_json,
 )
 from compare.report.text import sentences
-from compare.terminal import TrainerProgress, say, style_of
+from compare.terminal import RunningGap, TrainerProgress, details, say, style_of
 from compare.verdict import DIFFERENT, EXIT_STATUS, as_json
 
 if TYPE_CHECKING:
@@ -293,6 +294,8 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         f"{task.train.count:,} training and {task.validation.count:,} validation examples, "
         f"global batch {task.global_batch_size}, on {', '.join(content['strategy']['devices'])}",
     )
+    for line in details(content) if options.verbose else ():
+        say(console, line)
     for finding in findings:
         say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
     if content["failures"]:
@@ -340,12 +343,13 @@ def _train_all(
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
+        gap = RunningGap()
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
             recorder = Recorder(folder, metrics, name, seed)
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
-                _train_on(name, trainer, of_seed, task, folder, recorder, console, shown)
+                _train_on(name, trainer, of_seed, task, folder, recorder, console, shown, gap)
             except (StorageError, KeyboardInterrupt):
                 raise
             except Exception as error:
@@ -373,6 +377,7 @@ def _train_on(
     recorder: Recorder | None = None,
     console: Console | None = None,
     shown: str = "",
+    gap: RunningGap | None = None,
 ) -> None:
     """Train one trainer with one seed; if it is resumed, from its last checkpoint on, or not at all if it is through.
 
@@ -385,6 +390,7 @@ def _train_on(
         recorder: what keeps the records; None for a member of a cluster that is not its chief.
         console: where progress is told.
         shown: the name to show.
+        gap: the gap to the trainers before it.
     """
     from compare.checkpoints import Checkpoints, folder_of
     from compare.runs import NotResumableError
@@ -415,9 +421,10 @@ def _train_on(
                 trainer,
                 options,
                 task,
-                [recorder] if recorder else [],
+                [recorder, CostMeter(folder, name, options.seed)] if recorder else [],
                 console,
                 shown,
+                gap=gap,
                 checkpoints=checkpoints,
                 begin=begin,
                 resumed_at=resumed_at,
@@ -516,6 +523,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     select_keras(options)
     from compare import strategies
     from compare.check import NotApplicable, check
+    from compare.judging import publish
 
     ((reference_name, reference), *candidates), experiment = _load(options, console)
     same = one_process(options) if options.strategy in CLUSTERS else options
@@ -545,7 +553,8 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     write_json(folder / "verdict.json", verdict)
     content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": now()}
     write_json(folder / "run.json", content)
-    say(console, str(folder / "verdict.json"))
+    for file in [*publish(folder), "verdict.json"]:
+        say(console, str(folder / file))
     return Result(folder, verdict["verdict"])
 
 
@@ -620,6 +629,7 @@ def _train(
     begin: int = 0,
     resumed_at: np.ndarray | None = None,
     export: Path | None = None,
+    gap: RunningGap | None = None,
 ) -> End:
     """Let a trainer train.
 
@@ -634,6 +644,7 @@ def _train(
         begin: after which epoch to go on; 0 for the beginning.
         resumed_at: the weights' hashes at that epoch's end, where they are known.
         export: the folder for the final model; None for no export.
+        gap: the gap to the trainers before it.
 
     Returns:
         How it ended.
@@ -647,7 +658,7 @@ def _train(
     name = name or trainer.name
     epochs = range(begin + 1, options.epochs + 1)
     console = console or Console(quiet=True)
-    with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size) as progress:
+    with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as progress:
         run = Run(
             task,
             seed=options.seed,
