@@ -14,6 +14,7 @@ task is a ``compare.Experiment``, your own loop any object with a ``name`` and `
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
@@ -36,6 +37,7 @@ __all__ = [
     "Trainer",
     "assert_alike",
     "configure",
+    "load",
     "run",
 ]
 
@@ -85,6 +87,32 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
 
     with claimed(request) as folder:
         return carry_out(request, folder, new_console(request))
+
+
+def load(run: str | Path) -> Result:
+    """A recorded run, from its files alone: ``load("reports/example")``; no TensorFlow.
+
+    Args:
+        run: the run's folder.
+
+    Returns:
+        As ``compare.run`` gives it: the verdict, the metrics as a DataFrame, the gap per step, the figures.
+
+    Raises:
+        RequestError: when no judged run is there, or its files are damaged.
+    """
+    from compare.records import RecordError, read_json
+    from compare.session import Result
+    from compare.verdict import EXIT_STATUS
+
+    folder = Path(run)
+    try:
+        verdict = read_json(folder / "verdict.json")
+    except RecordError as error:
+        raise RequestError(f"{folder}: no run with a verdict is there: {error}") from None
+    if not isinstance(verdict, dict) or verdict.get("verdict") not in EXIT_STATUS:
+        raise RequestError(f"{folder / 'verdict.json'}: damaged, it has no verdict")
+    return Result(folder, verdict["verdict"])
 
 
 def assert_alike(

@@ -44,6 +44,7 @@ from compare.verdict import DIFFERENT, EXIT_STATUS, as_json
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from compare.checkpoints import Checkpoints
     from compare.experiment import Experiment
@@ -85,6 +86,48 @@ class Result:
     def exit_status(self) -> int:
         """The command's exit status for this verdict."""
         return EXIT_STATUS[self.verdict]
+
+    @property
+    def gaps(self) -> pd.DataFrame:
+        """How far apart the weights are after every step: candidate, seed, epoch, step, gap, equal, noise.
+
+        ``gap`` and ``noise`` (of noise twins; NaN without any) are estimates of a Euclidean norm; ``step`` is -1 at
+        the end of an epoch of a trainer that does not tell its steps. Empty where no steps were recorded.
+        """
+        import pandas as pd
+
+        from compare.report.gaps import gaps_of
+
+        frames = [
+            pd.DataFrame(
+                {
+                    "candidate": entry["candidate"],
+                    "seed": gaps.seed,
+                    "epoch": [epoch for epoch, _ in gaps.places],
+                    "step": [step for _, step in gaps.places],
+                    "gap": gaps.gaps,
+                    "equal": gaps.equal,
+                    "noise": gaps.noise,
+                }
+            )
+            for entry, _, gaps in gaps_of(self.path, self.details)
+        ]
+        columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Matplotlib's figures of the run, by name: ``comparison``; none where no epoch was reported."""
+        from compare.report import plots
+
+        drawn = plots.figure_of(self.path)
+        return {} if drawn is None else {"comparison": drawn}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from compare.report import html
+
+        return html.notebook(self.path)
 
 
 def new_console(options: Options) -> Console:

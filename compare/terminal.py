@@ -155,7 +155,7 @@ class TrainerProgress:
                 self._next_refresh = now + 0.25
                 rate = f"{self._done * self._batch / (now - self._began):,.0f} examples/s"
                 text = self._text(record.epoch)
-                told = {"rate": rate, "latest": self._latest, "gap": self._gap.text()}
+                told: dict[str, Any] = {"rate": rate, "latest": self._latest, "gap": self._gap.text()}
                 self._bar.update(self._task, completed=self._done, description=text, **told)
                 self._bar.refresh()
 

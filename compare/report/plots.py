@@ -53,16 +53,29 @@ def draw(folder: Path) -> Path:
     Raises:
         RecordError: when ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
     """
-    rows = read_metrics(folder / "metrics.csv")
-    if not rows:
+    read_metrics(folder / "metrics.csv")  # it says what is missing
+    drawn = figure_of(folder)
+    if drawn is None:
         raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
+    content = io.BytesIO()
+    drawn.savefig(content, format="png")
+    replace_file(folder / "comparison.png", content.getvalue())
+    return folder / "comparison.png"
+
+
+def figure_of(folder: Path) -> Figure | None:
+    """The picture of the run in a folder; None where no epoch was reported.
+
+    Raises:
+        RecordError: when one of the files is damaged.
+    """
+    rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
+    if not rows:
+        return None
     paths = folder / "run.json", folder / "verdict.json"
     run, verdict = (read_json(path) if path.exists() else {} for path in paths)
     twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
-    content = io.BytesIO()
-    figure(rows, {"title": folder.name, **run}, verdict, twins).savefig(content, format="png")
-    replace_file(folder / "comparison.png", content.getvalue())
-    return folder / "comparison.png"
+    return figure(rows, {"title": folder.name, **run}, verdict, twins)
 
 
 def figure(
