@@ -81,7 +81,7 @@ class Observation:
         foreign: how often an optimizer was applied to variables that are not the run's.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
         layers: the class names of the model's layers.
-        kept_all: whether dropout was switched off: see ``without_dropout``.
+        fixed_dropout: whether dropout always drops the same: see ``fix_dropout``.
         steps: the state at each ``end_step``.
         rates: the learning rate before each of these steps, where the optimizer in use is known.
         trained: the state after the last step of each epoch, by epoch.
@@ -100,7 +100,7 @@ class Observation:
     foreign: int = 0
     compiled: bool = False
     layers: list[str] = field(default_factory=list)
-    kept_all: bool = False
+    fixed_dropout: bool = False
     steps: list[State] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     trained: dict[int, State] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class ProbeRun(Run):
         self.seen.layers = [type(layer).__name__ for layer in model._flatten_layers()]
         self._given = optimizer
         self._rate = float(_learning_rate(optimizer))
-        self.seen.kept_all = without_dropout(model)
+        self.seen.fixed_dropout = fix_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.seen.initial = self._read()
         return model, optimizer, loss, metrics
@@ -291,14 +291,23 @@ def _learning_rate(optimizer: Any) -> tf.Tensor:
     return tf.convert_to_tensor(optimizer.learning_rate)
 
 
-def without_dropout(model: tf.keras.Model) -> bool:
-    """Let nothing be dropped in Keras 2, where the numbers that are drawn cannot be drawn again; is it so?"""
+def fix_dropout(model: tf.keras.Model) -> bool:
+    """Have Keras 2, whose random numbers cannot be drawn again, always drop every other unit; is it so?
+
+    In training only, as dropout does, so that a call in the wrong mode is seen.
+    """
     if keras_version().startswith("3"):
         return False
-    layers = [layer for layer in model._flatten_layers() if "Dropout" in type(layer).__name__]
+    layers = [layer for layer in model._flatten_layers() if "Dropout" in type(layer).__name__ and layer.rate]
     for layer in layers:
-        layer.rate = 0.0
+        layer.call = _every_other
     return bool(layers)
+
+
+def _every_other(inputs: tf.Tensor, *, training: Any = None) -> tf.Tensor:
+    training = tf.keras.backend.learning_phase() if training is None else training
+    kept = 2 * tf.cast(tf.range(tf.shape(inputs)[-1]) % 2, inputs.dtype)
+    return tf.where(tf.cast(training, tf.bool), inputs * kept, inputs)
 
 
 def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> list[list[Any]]:

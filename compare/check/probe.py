@@ -107,8 +107,8 @@ class Checker:
             training=_gap(comparison, self, candidate),
         )
         missing = [] if candidate.applied else [why(candidate)]
-        if candidate.kept_all:
-            text = "Keras 2 draws numbers that cannot be drawn again: here nothing is dropped, in training neither"
+        if candidate.fixed_dropout:
+            text = "Keras 2 draws numbers that cannot be drawn again: here every other unit is dropped, always the same"
             missing.append(NotApplicable("dropout", text))
         report = Report(self.reference.name, (candidate.replicas,), comparison, not_applicable=tuple(missing))
         hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)

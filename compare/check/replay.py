@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observe import Applied, without_dropout
+from compare.check.observe import Applied, fix_dropout
 from compare.experiment import Experiment
 from compare.runs import restore_policy
 
@@ -160,7 +160,7 @@ class Replay:
         self._signature = spec
         policy = tf.keras.mixed_precision.global_policy()
         self.model = experiment.build_model()
-        without_dropout(self.model)
+        fix_dropout(self.model)
         # A call makes the weights of a model that waits for its input.
         x, y, *_ = next(iter(batches.values()))[0]
         self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
@@ -207,6 +207,8 @@ class Replay:
     def measure(self, y: Any, predictions: Any, weights: Any = None, masks: Sequence[Any] = ()) -> dict[str, float]:
         """All metrics of these examples, by the names that ``fit`` reports them under."""
         y, predictions = tf.nest.map_structure(tf.convert_to_tensor, (y, predictions))
+        if weights is not None:
+            weights = tf.nest.map_structure(tf.convert_to_tensor, weights)  # Keras 2 takes no arrays here
         for tensor, mask in zip(tf.nest.flatten(predictions), masks, strict=False):
             if mask is not None:
                 tensor._keras_mask = mask  # where Keras's own losses and metrics look for it
