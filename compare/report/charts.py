@@ -189,9 +189,13 @@ def _path(points: Points, x: Axis, y: Axis, shift: float) -> str:
 def _region(low: Points, high: Points, x: Axis, y: Axis) -> str:
     """The outline between two lines."""
     inside = [at for at in sorted(low) if math.isfinite(low[at]) and math.isfinite(high.get(at, math.nan))]
-    above = [f"{1000 * x.place(at):.1f} {1000 * (1 - y.place(high[at])):.1f}" for at in inside]
-    below = [f"{1000 * x.place(at):.1f} {1000 * (1 - y.place(low[at])):.1f}" for at in reversed(inside)]
+    above = [f"{1000 * x.place(at):.1f} {1000 * _inside(1 - y.place(high[at])):.1f}" for at in inside]
+    below = [f"{1000 * x.place(at):.1f} {1000 * _inside(1 - y.place(low[at])):.1f}" for at in reversed(inside)]
     return f"M{'L'.join([*above, *below])}Z" if inside else ""
+
+
+def _inside(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
 
 
 def _apart(labels: Sequence[tuple[float, str]], least: float = 9.0) -> list[tuple[float, str]]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.costs import FILE as COSTS
+from compare.options import EXPERIMENTS, Options, is_file
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -42,6 +43,9 @@ STOPS = 400
 PRECISE = ".3g"
 TRAPS = Path(__file__).resolve().parents[2] / "reports" / "traps" / "index.html"
 """The stories of all causes, where the toolkit was not installed without them."""
+TRAINERS = ("fit", "loop", "tutorial")
+"""The built-in trainers' names, as in ``compare.loading``."""
+DEFAULTS = Options(keras=3).as_json()
 ANSWERS = {
     "identical": ("=", "Yes, exactly."),
     "alike": ("≈", "Yes, up to rounding."),
@@ -240,6 +244,9 @@ def _view(folder: Path, beside: Path, run: View, verdict: View, rows: list[dict[
     view["command"], view["command_note"] = _command(run)
     view["glance"] = _glance(view)
     view["answer"] = _answer(view)
+    view["done"] = ", ".join(f"{who} {epoch}" for who, epoch in _done(view).items()) or "none"
+    made = ("metrics.csv", "verdict.json", "run.json", "comparison.png", "tensorflow.log")
+    view["files"] = [name for name in made if (folder / name).exists()]
     return view
 
 
@@ -715,18 +722,37 @@ def _value(value: Any) -> str:
 def _command(run: View) -> tuple[str, str]:
     """The command that repeats a run, without the name that is taken now; and what to know of it."""
     given = [str(part) for part in run.get("command", [])]
-    if not given or Path(given[0]).name not in ("compare.py", "fit-vs-loop"):
-        return "", "The run was started from Python, with compare.run and the options below."
-    start = "python scripts/compare.py" if given[0].endswith(".py") else given[0]
+    start, note = "python scripts/compare.py", "Without --name, since that one is taken."
+    if given and Path(given[0]).name in ("compare.py", "fit-vs-loop"):
+        start, rest = (start if given[0].endswith(".py") else "fit-vs-loop"), given[1:]
+    else:  # from Python, or by a process of a cluster
+        rest = _arguments(run["options"])
+        if not _is_nameable(run["options"]):
+            return "", "It was started from Python, by compare.run with the options below and objects of its own."
     kept, skip = [], False
-    for part in given[1:]:
+    for part in rest:
         if skip or part == "--name":
             skip = not skip
-        elif not part.startswith("--name="):
+        elif part != "--resume" and not part.startswith("--name="):
             kept.append(part)
-    return f"{start} {shlex.join(kept)}".strip(), "" if kept == given[
-        1:
-    ] else "Without --name, since that one is taken."
+    return f"{start} {shlex.join(kept)}".strip(), "" if kept == rest else note
+
+
+def _arguments(options: View) -> list[str]:
+    """The command line that gives these options, where they are not the defaults."""
+    arguments = []
+    for name, value in options.items():
+        if value == DEFAULTS.get(name) or value is None or value is False:
+            continue
+        values = [] if value is True else map(str, value) if isinstance(value, list) else [str(value)]
+        arguments += [f"--{name.replace('_', '-')}", *values]
+    return arguments
+
+
+def _is_nameable(options: View) -> bool:
+    """Whether experiment and trainers can be asked for by what is recorded of them."""
+    named = (options["experiment"], EXPERIMENTS), *((trainer, TRAINERS) for trainer in options["trainers"])
+    return all(name in known or is_file(name) or ":" in name for name, known in named)
 
 
 # In a glance
@@ -777,18 +803,26 @@ def _reached(view: View) -> View:
             else "the short check only",
         }
     name = columns[0]
+    done = _done(view)
+    epoch = min(done.values())
     values = {}
-    for trainer in view["names"]:
+    for trainer in done:
         its = [mine.get(name, {}) for (who, _), mine in view["curves"].items() if who == trainer]
-        lasts = [list(each.values())[-1] for each in its if each]
-        if lasts:
-            values[trainer] = f"{np.mean(lasts):.4g}"
-    more = f"{name} after {view['epochs']} epoch{'s' * (view['epochs'] > 1)}" + (
-        ", mean of seeds" if view["seeds"] > 1 else ""
-    )
+        found = [each[epoch] for each in its if epoch in each]
+        if found:
+            values[trainer] = f"{np.mean(found):.4g}"
+    more = f"{name} after {epoch} epoch{'s' * (epoch > 1)}{', mean of seeds' * (view['seeds'] > 1)}"
     if len(set(values.values())) == 1 and len(values) > 1:
         return {"answer": f"{'both' if len(values) == 2 else 'all'} {next(iter(values.values()))}", "more": more}
     return {"answer": ", ".join(f"{who} {value}" for who, value in values.items()), "more": more}
+
+
+def _done(view: View) -> dict[str, int]:
+    """By trainer, the last epoch that it ended, with every seed that it was trained with."""
+    done: dict[str, int] = {}
+    for (trainer, _), mine in view["curves"].items():
+        done[trainer] = min(done.get(trainer, max(mine["epoch"])), max(mine["epoch"]))
+    return done
 
 
 def _cost(view: View) -> View:
