@@ -69,9 +69,9 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
             raise RequestError(f"{run}: no recorded run is there (a folder with a run.json)")
     pages = []
     for run in runs:
-        if (run / "metrics.csv").exists() and (run / "verdict.json").exists():
-            pages.append(plots.draw(run))
         pages.append(html.write(run))
+        if plots.figure_of(run) is not None:
+            pages.append(plots.draw(run))
         if log:
             pages.append(tensorboard.write(run))
     for reports in dict.fromkeys(run.resolve().parent for run in runs):

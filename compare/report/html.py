@@ -279,6 +279,7 @@ def _comparison(entry: View, reference: str, folder: Path, beside: Path, view: V
     against = entry.get("against", "")
     return {
         **entry,
+        "against": against,
         "reference": f"{entry['candidate']} of {against}" if against else reference,
         "training": {"reason": "", "differing_variables": [], **entry["training"]},
         "sentence": sentence(entry, reference) + ".",

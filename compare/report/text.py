@@ -32,7 +32,9 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     if comparison.get("study") and training["verdict"] != "identical":
         return _study(comparison, reference)
     if comparison["verdict"] == "identical":
-        numbers = "so is every reported number" if comparison["reporting"]["verdict"] else "no number was reported by both"
+        numbers = (
+            "so is every reported number" if comparison["reporting"]["verdict"] else "no number was reported by both"
+        )
         seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "

@@ -1,0 +1,184 @@
+"""Runs on disk, written by the product's own recorder, without any training: what the pages' tests look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE
+from compare.options import Options
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    BuildRecord,
+    EpochRecord,
+    MetricsFile,
+    Recorder,
+    StepRecord,
+    Variable,
+    read_records,
+    write_json,
+)
+from compare.report import html, plots
+from compare.verdict import Failure, as_json, compare_records, not_comparable
+
+VARIABLES = (Variable("dense/kernel", (2, 2), "float32"), Variable("dense/bias", (2,), "float32"))
+
+
+def record(
+    folder: Path,
+    trainer: str,
+    *,
+    epochs: int = 3,
+    steps: int = 4,
+    off_from: int | None = None,
+    seed: int = 0,
+    gap: float = 1e-3,
+) -> None:
+    """One trainer's records: from the optimizer step ``off_from`` on (counted over all epochs), weights are off."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = MetricsFile(folder / "metrics.csv")
+    recorder = Recorder(folder, metrics, trainer, seed)
+    recorder(BuildRecord(VARIABLES, 1))
+    number = 0
+
+    def fingerprint(epoch: int, step: int) -> None:
+        off = off_from is not None and number >= off_from
+        hashes = np.array([[number], [number]], np.uint64) + np.uint64(1000 * off)
+        projections = np.array([[1.0, -1.0], [0.5, 0.5]]) * (1 + 0.01 * number)
+        projections += gap * off * (1 + number - (off_from or 0))
+        recorder(StepRecord(epoch, step, hashes, projections))
+
+    fingerprint(1, INITIAL)
+    for epoch in range(1, epochs + 1):
+        for step in range(1, steps + 1):
+            number += 1
+            fingerprint(epoch, step)
+        fingerprint(epoch, EPOCH_END)
+        off = 0.0 if off_from is None or number < off_from else 0.0625
+        loss, accuracy = 1 / epoch + off, 1 - 0.5 / epoch
+        logs = {"loss": loss, "accuracy": accuracy, "val_loss": loss + 0.25, "val_accuracy": accuracy - 0.1}
+        weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in VARIABLES]
+        recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, 2.0 / epoch, 500.0, weights))
+
+
+def finish(
+    folder: Path,
+    trainers: Sequence[str] = ("fit", "loop"),
+    *,
+    causes: Sequence[str] = (),
+    failure: Failure | None = None,
+    verdict: Mapping[str, Any] | None = None,
+    title: str = "my-task: fit and loop under mirrored, 2 replicas",
+    started: str = "2026-01-02T03:04:05+00:00",
+    **run: Any,
+) -> Path:
+    """Write ``run.json``, ``verdict.json``, the picture and the page of what was recorded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reference, *candidates = trainers
+    content = {
+        "schema": 1,
+        "status": "finished",
+        "title": title,
+        "notes": [],
+        "command": ["compare.py", "--experiment", "my task.py", "--name", folder.name, "--epochs", "3"],
+        "options": {**Options().as_json(), "experiment": "my task.py", "trainers": list(trainers), "epochs": 3},
+        "trainers": list(trainers),
+        "strategy": {
+            "name": "mirrored", "class": "MirroredStrategy", "replicas": 2, "workers": 1, "global_batch_size": 128,
+            "devices": ["CPU:0", "CPU:1"],
+        },
+        "data": {
+            "source": "made up", "training_examples": 512, "validation_examples": 64, "training_sha256": "a" * 64,
+            "validation_sha256": "b" * 64,
+        },
+        "versions": {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1"},
+        "machine": {"platform": "Linux", "processors": 2},
+        "threads": {"intra_op": 0, "inter_op": 0},
+        "started": started,
+        "preflight": [],
+        "failures": [],
+        "initial_weights_sha256": {"0": "c" * 64},
+        "finished": started,
+        **run,
+    }  # fmt: skip
+    write_json(folder / "run.json", content)
+    if failure is not None:
+        made = as_json(reference, [not_comparable(name, failure) for name in candidates], scope="run")
+    else:
+        records = {each.trainer: each for each in read_records(folder) if each.seed == 0}
+        made = as_json(
+            reference, [compare_records(records[reference], records[name]) for name in candidates], scope="run"
+        )
+    for entry in made["comparisons"]:
+        entry["causes"] = [
+            {"id": id, "side": entry["candidate"], "evidence": f"evidence of {id}", "remedy": CATALOGUE[id].remedy}
+            for id in causes
+        ]
+    write_json(folder / "verdict.json", made | dict(verdict or {}))
+    if (folder / "metrics.csv").exists():
+        plots.draw(folder)
+    html.write(folder)
+    return folder
+
+
+def identical(folder: Path) -> Path:
+    record(folder, "fit")
+    record(folder, "loop")
+    return finish(folder)
+
+
+def different(folder: Path, **options: Any) -> Path:
+    """Three trainers, one of which parts from the reference in step 2 of epoch 2, for two known reasons."""
+    record(folder, "fit")
+    record(folder, "loop")
+    record(folder, "mine", off_from=6)
+    causes = ["loss-constant-denominator", "loss-averaged-over-batches"]
+    return finish(folder, ("fit", "loop", "mine"), causes=causes, title="my-task: fit, loop and mine", **options)
+
+
+def inconclusive(folder: Path) -> Path:
+    """A study of three seeds whose tests cannot tell."""
+    for seed in range(3):
+        record(folder, "fit", seed=seed)
+        record(folder, "loop", seed=seed, off_from=2 + seed)
+    test = {
+        "metric": "val_loss", "epoch": 3, "seeds": 3, "mean": 0.03, "low": -0.01, "high": 0.07, "margin": 0.02,
+        "relative": True, "p": 0.2, "seeds_needed": 12, "verdict": "inconclusive",
+    }  # fmt: skip
+    finish(folder, title="my-task: fit and loop, 3 seeds")
+    made = html.read_json(folder / "verdict.json")
+    study = {"verdict": "inconclusive", "seeds": 3, "seeds_needed": 12, "reason": "", "tests": [test]}
+    made["comparisons"][0] |= {"verdict": "inconclusive", "seed": 0, "study": study}
+    made["comparisons"][0]["training"]["verdict"] = "inconclusive"
+    return finish(folder, title="my-task: fit and loop, 3 seeds", verdict=made | {"verdict": "inconclusive"})
+
+
+def not_comparable_run(folder: Path) -> Path:
+    failure = Failure("fit", "Keras 3's fit does not run there (ValueError: no)", "use --keras 2, or the custom loop")
+    return finish(folder, failure=failure, status="training")
+
+
+def interrupted(folder: Path) -> Path:
+    record(folder, "fit")
+    record(folder, "loop", epochs=1)
+    finish(folder, status="interrupted")
+    made = html.read_json(folder / "verdict.json")
+    entry = made["comparisons"][0]
+    entry["training"] |= {"verdict": "identical", "first_difference": None, "max_weight_gap": 0.0, "steps_compared": 4}
+    entry["training"].pop("reason", None)
+    entry["reporting"]["verdict"] = entry["verdict"] = "identical"
+    return finish(folder, status="interrupted", verdict=made | {"verdict": "identical", "interrupted": True})
+
+
+KINDS = {
+    "identical": identical,
+    "different": different,
+    "inconclusive": inconclusive,
+    "not-comparable": not_comparable_run,
+    "interrupted": interrupted,
+}
+"""By verdict, or state, what makes such a run in a folder."""

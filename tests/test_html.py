@@ -1,0 +1,380 @@
+"""What the pages must tell, whatever is in a run's folder, and that names in it are only ever text."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import recorded
+from recorded import finish, record
+
+import compare
+from compare.check.causes import CATALOGUE
+from compare.costs import CostMeter, peak_memory
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    EpochRecord,
+    RecordError,
+    StepRecord,
+    read_json,
+    read_metrics,
+    write_json,
+)
+from compare.report import command, html, plots, tensorboard
+from compare.report.gaps import gaps_of
+
+ROOT = Path(__file__).resolve().parents[1]
+QUESTIONS = [
+    "Do they train alike?", "Where do they part?", "Why?", "What did they reach?", "What did they cost?",
+    "What exactly was run?",
+]  # fmt: skip
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7 * 7 }}"
+
+
+class Page(HTMLParser):
+    """A page's headings, visible text, addresses, tables and charts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.words: list[str] = []
+        self.addresses: list[str] = []
+        self.scripts: list[tuple[dict[str, Any], str]] = []
+        self.ids: set[str] = set()
+        self.rows: list[list[str]] = []
+        self._open: list[tuple[str, dict[str, Any]]] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, Any]]) -> None:
+        found = dict(attributes)
+        self.addresses += [found[name] for name in ("href", "src") if name in found]
+        self.ids |= {found["id"]} if "id" in found else set()
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in ("meta", "link", "img", "br", "input"):
+            self._open.append((tag, found))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        inside = [tag for tag, _ in self._open]
+        if "script" in inside:
+            self.scripts.append((self._open[-1][1], data))
+        elif "style" not in inside:
+            self.words.append(data)
+            if inside and inside[-1] == "h2":
+                self.headings.append(data.strip())
+            if self.rows and ("td" in inside or "th" in inside):
+                self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    @property
+    def charts(self) -> list[list[Any]]:
+        """Of each chart what hovering shows: [position, name, [[series, text, style, hollow], …]] per stop."""
+        return [json.loads(data) for found, data in self.scripts if found.get("type") == "application/json"]
+
+
+@pytest.mark.parametrize("kind", recorded.KINDS)
+def test_a_page_answers_the_six_questions_in_order(tmp_path: Path, kind: str) -> None:
+    page = Page(recorded.KINDS[kind](tmp_path / "run") / "report.html")
+    assert page.headings == QUESTIONS
+    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or html.ANSWERS[kind][1]
+    assert answer in page.text
+
+
+def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
+    page = Page(recorded.different(tmp_path / "run") / "report.html")
+    assert "mine does not train like fit: their weights differ from step 2 of epoch 2 on" in page.text
+    assert "Epoch 2, step 2" in page.text and "dense/kernel" in page.text
+    for id in ("loss-constant-denominator", "loss-averaged-over-batches"):
+        cause = CATALOGUE[id]
+        said = re.sub(r"\s+", " ", page.text)
+        for text in (id, cause.explanation, cause.wrong, cause.remedy, f"vidence of {id}"):
+            assert re.sub(r"\s+", " ", text) in said
+
+
+def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> None:
+    page = Page(recorded.different(tmp_path / "run") / "report.html")
+    told = {name: {who: text for who, text, *_ in rows} for _, name, rows in page.charts[0]}
+    assert told["epoch 2, step 1"]["mine − fit"] == told["epoch 3, step 4"]["loop − fit"] == "equal, bit for bit"
+    assert float(told["epoch 2, step 2"]["mine − fit"]) == pytest.approx(1e-3 * 2**0.5, rel=1e-2)
+    assert float(told["epoch 3, step 4"]["mine − fit"]) == pytest.approx(7e-3 * 2**0.5, rel=1e-2)
+
+
+def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", epochs=2, steps=3000)
+    record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
+    page = Page(finish(tmp_path / "run") / "report.html")
+    stops = {name: rows[0][1] for _, name, rows in page.charts[0]}
+    assert len(stops) <= html.STOPS + 1
+    names = list(stops)
+    first = names.index("epoch 2, step 1,321")
+    assert all(stops[name] == "equal, bit for bit" for name in names[:first])
+    assert all(stops[name] != "equal, bit for bit" for name in names[first:])
+
+
+def test_noise_twins_are_the_band(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit")
+    record(folder, "loop", off_from=3, gap=3e-7)
+    record(folder / "twins" / "loop", "twin-1", off_from=3, gap=1e-7)
+    page = Page(finish(folder) / "report.html")
+    told = {name: rows[0][1] for _, name, rows in page.charts[0]}
+    assert "rounding alone: 1.41e-07" in told["epoch 1, step 3"] and "rounding" not in told["epoch 1, step 2"]
+    assert "rounding alone, measured by noise twins" in page.text
+    (_, _, gaps), *_ = gaps_of(folder, read_json(folder / "verdict.json"))
+    assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
+
+
+def test_without_records_an_identical_run_still_has_its_timeline(tmp_path: Path) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    for path in (folder / "records").iterdir():
+        path.unlink()
+    page = Page(html.write(folder))
+    assert [rows[0][1] for _, _, rows in page.charts[0]] == ["equal, bit for bit"] * 2
+
+
+def test_the_table_has_the_numbers_of_the_file_and_the_gap(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    page = Page(folder / "report.html")
+    for row in read_metrics(folder / "metrics.csv"):
+        cells = [row[name] for name in ("loss", "accuracy", "val_loss", "val_accuracy")]
+        assert any(row["trainer"] in shown and shown[-4:] == cells for shown in page.rows), row
+    gaps = [shown[-4:] for shown in page.rows if len(shown) == 6 and shown[1] == "gap"]
+    none, some = ["0"] * 4, ["+6.2e-02", "0", "+6.2e-02", "0"]
+    assert gaps == [none, none, none, some, none, some], "loop and mine, epoch by epoch"
+
+
+def test_hovering_shows_every_epochs_exact_values(tmp_path: Path) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    page = Page(folder / "report.html")
+    curves = [
+        chart for chart in page.charts[1:] if not any(text == "equal" for _, _, rows in chart for _, text, *_ in rows)
+    ]
+    shown = {(who, name): text for chart in curves for _, name, rows in chart for who, text, *_ in rows}
+    for row in read_metrics(folder / "metrics.csv"):
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+            assert shown[f"{row['trainer']} {name}", f"epoch {row['epoch']}"] == row[name]
+
+
+def test_names_are_text_wherever_they_come_from(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit")
+    record(folder, HOSTILE, off_from=2)
+    finish(
+        folder,
+        ("fit", HOSTILE),
+        causes=["loss-summed"],
+        title=HOSTILE,
+        notes=[HOSTILE],
+        command=["compare.py", "--experiment", HOSTILE],
+        preflight=[{"id": "x", "severity": "warning", "message": HOSTILE}],
+    )
+    html.write_index(tmp_path)
+    html.write_together([folder, folder], tmp_path / "both.html")
+    (tmp_path / "notebook.html").write_text(html.notebook(folder))
+    for path in (folder / "report.html", tmp_path / "index.html", tmp_path / "both.html", tmp_path / "notebook.html"):
+        text = path.read_text(encoding="utf-8")
+        assert "<script>alert" not in text and "49" not in Page(path).text.replace("249", ""), path
+        assert "<script>alert(1)</script>" in Page(path).text, "shown as it is spelt"
+    assert sum("alert(1)" in data for found, data in Page(folder / "report.html").scripts if not found) == 0
+
+
+@pytest.mark.parametrize("kind", recorded.KINDS)
+def test_a_page_needs_no_network_and_no_other_file(tmp_path: Path, kind: str) -> None:
+    path = recorded.KINDS[kind](tmp_path / "run") / "report.html"
+    text = path.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert not re.findall(r"(?:src=|url\(|@import|<link[^>]*href=\")(?!\"?data:)", text)
+    assert not [address for address in Page(path).addresses if re.match(r"\w+://|//", address)]
+
+
+def test_every_causes_story_is_there_to_be_linked(tmp_path: Path) -> None:
+    stories = Page(html.TRAPS)
+    assert stories.ids >= CATALOGUE.keys()
+    page = Page(recorded.different(tmp_path / "run") / "report.html")
+    links = [unescape(address) for address in page.addresses if address.endswith("#loss-constant-denominator")]
+    assert links
+    for link in links:
+        assert (tmp_path / "run" / link.partition("#")[0]).resolve() == html.TRAPS
+
+
+def test_the_page_of_stories_is_the_one_that_the_catalogue_makes(tmp_path: Path) -> None:
+    for path in html.TRAPS.parent.glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    made = html.write_traps(tmp_path)
+    assert Page(made).text == Page(html.TRAPS).text, "run: python scripts/traps.py --redraw"
+    pictures = [address for address in Page(made).addresses if address.endswith(".png")]
+    assert len(pictures) == len(CATALOGUE) and all((html.TRAPS.parent / name).exists() for name in pictures)
+
+
+def test_a_run_of_which_nothing_was_judged_has_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit", epochs=1)
+    finish(folder, ("fit", "fit"), status="training")
+    (folder / "verdict.json").unlink()
+    text = Page(html.write(folder)).text
+    assert "No verdict yet." in text and "fit 1" in text
+
+
+def test_the_command_repeats_the_run_under_another_name(tmp_path: Path) -> None:
+    text = unescape((recorded.identical(tmp_path / "run") / "report.html").read_text())
+    assert "python scripts/compare.py --experiment 'my task.py' --epochs 3</code>" in text
+
+
+def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Path) -> None:
+    record(tmp_path / "old", "fit"), record(tmp_path / "old", "loop")
+    finish(tmp_path / "old", started="2026-01-01T00:00:00+00:00")
+    recorded.different(tmp_path / "new one", started="2026-03-01T00:00:00+00:00")
+    finish(tmp_path / "stopped", ("fit", "loop"), failure=recorded.Failure("fit", "no", "yes"))
+    (tmp_path / "stopped" / "verdict.json").write_text("{")
+    page = Page(html.write_index(tmp_path))
+    rows = [" ".join(cells) for cells in page.rows[1:]]
+    assert ["different" in rows[0], "identical" in rows[1], "unreadable" in rows[2]] == [True] * 3
+    assert "2026-03-01" in rows[0] and "my task.py" in rows[0] and "mirrored, 2 replicas" in rows[0]
+    assert "new%20one/report.html" in page.addresses
+
+
+def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
+    runs = [
+        recorded.identical(tmp_path / "a"),
+        recorded.different(tmp_path / "b"),
+        recorded.not_comparable_run(tmp_path / "c"),
+    ]
+    assert command.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
+    page = Page(tmp_path / "all.html")
+    assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
+    views = [html.view_of(run) for run in runs[:2]]
+    charts = [html._metric_chart(view, "loss", [0.1, 2.0], 7) for view in views]
+    assert charts[0]["y_ticks"] == charts[1]["y_ticks"] and charts[0]["x_ticks"] == charts[1]["x_ticks"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "verdict.json").write_text("{"), "verdict.json: cannot be read as JSON"),
+        (
+            lambda folder: (folder / "verdict.json").write_text('{"verdict": "identical", "comparisons": [1]}'),
+            "damaged",
+        ),
+        (lambda folder: (folder / "run.json").write_text("[]"), "run.json: damaged"),
+        (lambda folder: (folder / "metrics.csv").write_text("a,b\n"), "metrics.csv: line 1"),
+        (lambda folder: (folder / "run.json").unlink(), "no recorded run is there"),
+    ],
+)
+def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, damage: Any, told: str) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    assert command.main([str(folder)]) == 0
+    capsys.readouterr()
+    damage(folder)
+    assert command.main([str(folder)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and told in said.err
+
+
+def test_pages_and_logs_are_made_without_tensorflow(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    code = (
+        "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = sys.modules['tf_keras'] = None\n"
+        "from compare.report.command import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(folder), "--tensorboard"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert str(folder / "report.html") in done.stdout.splitlines()
+
+
+# TensorBoard, pandas, notebooks
+
+
+def test_tensorboards_own_reader_finds_both_trainers_and_the_verdict(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    folder = recorded.different(tmp_path / "run")
+    log = tensorboard.write(folder)
+    runs = EventMultiplexer().AddRunsFromDirectory(str(log))
+    runs.Reload()
+    assert set(runs.Runs()) == {"fit", "loop", "mine", "verdict"}
+    for row in read_metrics(folder / "metrics.csv"):
+        for name in ("loss", "val_accuracy"):
+            found = {event.step: event.value for event in runs.Scalars(row["trainer"], f"epoch/{name}")}
+            assert found[int(row["epoch"])] == np.float32(row[name])
+    gaps = [event.value for event in runs.Scalars("mine", "step/weights, gap to fit")]
+    assert len(gaps) == 12 and gaps[:5] == [0.0] * 5 and min(gaps[5:]) > 1e-4
+    assert len(runs.Scalars("fit", "step/weights, norm")) == 12
+    (told,) = runs.Tensors("verdict", "verdict")
+    assert b"mine does not train like fit" in told.tensor_proto.string_val[0]
+    assert b"loss-constant-denominator" in told.tensor_proto.string_val[0]
+
+
+def test_a_log_without_the_package_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.options.find_spec", lambda name: None)
+    with pytest.raises(compare.RequestError, match="pip install"):
+        compare.Options(tensorboard=True)
+
+
+def test_a_recorded_run_is_loaded_with_its_figures(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    result = compare.load(str(folder))
+    assert (result.verdict, result.path) == ("different", folder)
+    pd.testing.assert_frame_equal(result.metrics, pd.read_csv(folder / "metrics.csv"), rtol=1e-15)
+    mine = result.gaps[result.gaps.candidate == "mine"]
+    first = mine[~mine.equal].iloc[0]
+    assert (first.epoch, first.step) == (2, 2) and first.gap > 0
+    assert result.gaps[result.gaps.candidate == "loop"].equal.all()
+    content = io.BytesIO()
+    result.figures["comparison"].savefig(content, format="png")
+    assert content.getvalue() == (folder / "comparison.png").read_bytes()
+    shown = result._repr_html_()
+    assert "different" in shown and "loss-constant-denominator" in shown and "data:image/png;base64," in shown
+
+
+def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
+    with pytest.raises(compare.RequestError, match="no run with a verdict"):
+        compare.load(tmp_path)
+    write_json(tmp_path / "verdict.json", {"verdict": "yes"})
+    with pytest.raises(compare.RequestError, match="has no verdict"):
+        compare.load(tmp_path)
+
+
+# What it cost
+
+
+def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path: Path) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    meter, nothing = CostMeter(folder, "fit", 0), (np.zeros((2, 1), np.uint64), np.zeros((2, 2)))
+    for step in (INITIAL, 1, 2, 3, EPOCH_END):
+        meter(StepRecord(1, step, *nothing))
+    before = peak_memory()
+    held = np.ones(300_000_000, np.uint8)
+    meter(EpochRecord(1, {}, 1.0, 1.0))
+    found = read_json(folder / "costs.json")["fit"]["0"]
+    assert found["first_step_seconds"] >= 0 and found["step_seconds"] >= 0
+    assert before is not None and found["peak_memory_bytes"] > before + 0.9 * held.nbytes - 150_000_000
+    text = Page(html.write(folder)).text
+    assert f"{found['peak_memory_bytes'] / 1e9:.2f} GB" in text and "not known" in text, "the loop's was not taken"
+
+
+def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:
+    assert plots.figure_of(tmp_path) is None
+    with pytest.raises(RecordError):
+        plots.draw(tmp_path)
