@@ -1,0 +1,108 @@
+"""What a run prints while it trains: the running gap, colours only where they are wanted, opposites refused."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from compare import cli
+from compare.errors import RequestError
+from compare.options import Options
+from compare.records import EPOCH_END, EpochRecord, StepRecord
+from compare.session import new_console
+from compare.terminal import RunningGap, TrainerProgress, details, style_of, variables
+
+
+def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2) -> None:
+    """Two steps an epoch; from step ``off_from`` on, counted over all epochs, the weights are off by 0.5."""
+    number = 0
+    with TrainerProgress(console, trainer, range(1, epochs + 1), 2, 32, gap) as progress:
+        for epoch in range(1, epochs + 1):
+            for step in (1, 2, EPOCH_END):
+                number += step != EPOCH_END
+                off = off_from is not None and number >= off_from
+                hashes, projections = np.full((1, 1), number + 100 * off, np.uint64), np.full((1, 2), 1 + 0.5 * off)
+                progress(StepRecord(epoch, step, hashes, projections))
+            progress(EpochRecord(epoch, {"loss": 1 / epoch}, 2.0, 32.0))
+
+
+def printed(*, terminal: bool, **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=200, highlight=False, **options)
+    gap = RunningGap()
+    train(console, gap, "fit")
+    train(console, gap, "loop")
+    train(console, gap, "mine", off_from=3)
+    return out.getvalue()
+
+
+def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None:
+    assert printed(terminal=False).splitlines() == [
+        "fit  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s",
+        "fit  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s",
+        "loop  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
+        "loop  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weights equal",
+        "mine  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
+        "mine  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weight gap 5.0e-01 since epoch 2, step 1",
+    ]
+
+
+def test_a_watcher_sees_both_trainers_and_the_gap_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr("compare.terminal.time.perf_counter", lambda: float(next(seconds)))  # or it is too fast to see
+    shown = printed(terminal=True)
+    assert "fit  done" in shown and "weight gap since epoch 2, step 1" in shown
+    assert "\x1b[" in shown
+
+
+def test_a_resumed_reference_says_nothing_of_the_gap() -> None:
+    out = io.StringIO()
+    console, gap = Console(file=out), RunningGap()
+    gap.begin("fit")  # through already: none of its steps is seen
+    train(console, gap, "loop")
+    assert "weight" not in out.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_left_out_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdict() -> str:
+        monkeypatch.setattr("sys.stdout", Terminal())
+        console = new_console(Options())
+        console.print("identical", style=style_of("identical"))
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "32m" in verdict()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "32m" not in verdict()
+
+
+def test_quiet_and_verbose_are_opposites(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert cli.main(["--quiet", "--verbose", "--reports", str(tmp_path / "reports")]) == 2
+    assert "--quiet and --verbose" in capsys.readouterr().err
+    assert not (tmp_path / "reports").exists()
+    with pytest.raises(RequestError):
+        Options(quiet=True, verbose=True)
+
+
+def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None:
+    data = {"source": "a file", "training_sha256": "aa", "validation_sha256": "bb"}
+    told = details({"versions": {"tensorflow": "2.21.0"}, "data": data})
+    assert told[0] == "tensorflow 2.21.0" and "a file" in told[1] and "aa" in told[2] and "bb" in told[3]
+    training = {"differing_variables": [{"name": "dense/kernel", "gap": 0.25}, {"name": "dense/bias", "gap": None}]}
+    skipped = [{"probe": "several processes", "reason": "one only"}]
+    assert variables({"training": training, "not_applicable": skipped}) == [
+        "  differs there: dense/kernel, by 2.5e-01 (Euclidean norm)",
+        "  differs there: dense/bias",
+        "  not applicable: several processes: one only",
+    ]
