@@ -113,6 +113,9 @@ def figure(
     said = sentences(verdict)
     if len(said) > 4:
         said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
+    causes = [c["id"] for each in verdict.get("comparisons", ()) for c in each.get("causes", ())]
+    if causes:
+        said.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
     texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), said, notes
     left = _header(fig, width, body, texts)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, left - 0.005), w_pad=0.08, h_pad=0.08))
