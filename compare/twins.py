@@ -11,12 +11,18 @@ from compare.records import AnyRecord, EpochRecord, Place, Sink, in_time
 from compare.runs import Run, Task
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
+HALVES = {"bfloat16": 1 << 16, "float16": 1 << 13}
+"""One unit in the last place of a half-precision type, in those of float32."""
 
 
 class TwinRun(Run):
     """A run that adds noise of one unit in the last place from some step on.
 
     Moving the initial weights alone is not enough: a contracting problem forgets them.
+
+    Where layers compute in half precision, weights that are moved by a unit of float32 are the same to them. What
+    is trained is moved by a unit of their type as well, for the time of the step: what is left is what the step
+    made of it. (To stay, it would be much more than rounding does, since the weights themselves are float32.)
 
     Args:
         task: what is trained.
@@ -36,48 +42,77 @@ class TwinRun(Run):
         self._start, self._twin = start, twin
         self._moves = 0
         self._move: Any = None
+        self._move_half: Any = None
+        self._half: Sequence[Sequence[tf.Variable]] = []
+        self._lent: list[tf.Tensor] = []
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         built = super().build()
-        self._move = None
+        assert self._fingerprint is not None
+        copies = self._fingerprint.copies
+        self._move = _mover(copies, self._twin)
+        half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
+        trained = copies[: len(built[0].trainable_variables)] if half else []
+        self._half = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
+        self._move_half = _mover(self._half, -self._twin, max((HALVES[kind] for kind in half), default=0))
         self._noise_before(self.epochs[0], 1)
         return built
 
     def end_step(self) -> None:
+        self._take_back()
         super().end_step()
         self._noise_before(self._epoch, self._step + 1)
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
+        self._take_back()
         super().end_epoch(epoch, logs)
         self._noise_before(epoch + 1, 1)
+
+    def close(self) -> None:
+        self._take_back()
+        super().close()
 
     def _noise_before(self, epoch: int, step: int) -> None:
         if not tf.executing_eagerly() or in_time((epoch, step)) < in_time(self._start):
             return
-        assert self._fingerprint is not None
-        if self._move is None:
-            self._move = _mover(self._fingerprint.copies, self._twin)
+        self._take_back()
         self._moves += 1
         self._move(tf.constant(self._moves))
+        self._lent = self._move_half(tf.constant(self._moves))
+
+    def _take_back(self) -> None:
+        """Undo what was lent for the time of a step."""
+        if not (self._lent and tf.executing_eagerly()):
+            return
+        for change, replicas in zip(self._lent, self._half, strict=True):
+            for copy in replicas:
+                copy.assign_sub(change)
+        self._lent = []
 
 
-def _mover(copies: Sequence[Sequence[tf.Variable]], twin: int) -> Any:
-    """A function that moves every copy of every variable by one unit in the last place, up or down at random."""
+def _mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:
+    """A function that moves every copy of every variable by units in the last place, up or down at random.
+
+    It returns the changes, one for each variable, of the first copies.
+    """
 
     @tf.function
-    def move(moves: tf.Tensor) -> None:
+    def move(moves: tf.Tensor) -> list[tf.Tensor]:
+        changes = []
         for i, replicas in enumerate(copies):
-            if not replicas[0].dtype.is_floating:
-                continue
-            kind = BITS[replicas[0].dtype.size]
-            seed = tf.stack([tf.constant(twin * len(copies) + i), moves])
-            up = tf.random.stateless_uniform(replicas[0].shape, seed, 0, 2, tf.int32)
-            for copy in replicas:  # the same way everywhere: replicas stay in step
-                value = copy.read_value()
-                moved = tf.bitcast(tf.bitcast(value, kind) + tf.cast(2 * up - 1, kind), value.dtype)
-                # Next to zero there is only what processors take for zero.
-                movable = tf.logical_and(tf.math.is_finite(value), tf.not_equal(value, 0))
-                copy.assign(tf.where(movable, moved, value))
+            before = replicas[0].read_value()
+            if replicas[0].dtype.is_floating:
+                kind = BITS[replicas[0].dtype.size]
+                seed = tf.stack([tf.constant(twin * len(copies) + i), moves])
+                up = tf.random.stateless_uniform(replicas[0].shape, seed, 0, 2, tf.int32)
+                for copy in replicas:  # the same way everywhere: replicas stay in step
+                    value = copy.read_value()
+                    moved = tf.bitcast(tf.bitcast(value, kind) + tf.cast(units * (2 * up - 1), kind), value.dtype)
+                    # Next to zero there is only what processors take for zero.
+                    movable = tf.logical_and(tf.math.is_finite(value), tf.not_equal(value, 0))
+                    copy.assign(tf.where(movable, moved, value))
+            changes.append(replicas[0].read_value() - before)
+        return changes
 
     return move
 

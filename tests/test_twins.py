@@ -110,3 +110,28 @@ def test_a_loop_that_only_rounds_differently_is_alike_and_a_wrong_one_is_not(tas
     assert (wrong.verdict, wrong.exit_status) == ("different", 1)
     assert [cause["id"] for cause in wrong.details["comparisons"][0]["causes"]] == ["loss-summed"]
     assert not (wrong.path / "twins").exists(), "the cause is known"
+
+
+def test_half_precision_rounds_by_its_own_units(tensorflow: Any, tmp_path: Any) -> None:
+    """A unit of float32 is nothing to layers that compute in bfloat16: twins would be equal to the reference."""
+    import tasks
+    import tensorflow as tf
+
+    import compare
+
+    class Backwards(compare.CustomLoop):
+        name = "backwards"
+
+        def train_step(self, batch: Any) -> None:
+            super().train_step(tf.nest.map_structure(lambda tensor: tf.reverse(tensor, [0]), batch))
+
+    def build_model() -> Any:
+        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        return tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3)])
+
+    experiment = tasks.experiment(build_model=build_model)
+    options: dict[str, Any] = {"replicas": 1, "epochs": 2, "batch_size": 8, "quiet": True, "reports": tmp_path}
+    result = compare.run(experiment, trainers=("fit", Backwards()), **options)
+    (comparison,) = result.details["comparisons"]
+    assert comparison["training"]["verdict"] == "alike", comparison
+    assert 0 < comparison["training"]["noise"]["largest_ratio"] < 30
