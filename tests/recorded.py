@@ -19,6 +19,7 @@ from compare.records import (
     Recorder,
     StepRecord,
     Variable,
+    read_json,
     read_records,
     write_json,
 )
@@ -113,7 +114,7 @@ def finish(
         made = as_json(
             reference, [compare_records(records[reference], records[name]) for name in candidates], scope="run"
         )
-    for entry in made["comparisons"]:
+    for entry in (entry for entry in made["comparisons"] if entry["verdict"] == "different"):
         entry["causes"] = [
             {"id": id, "side": entry["candidate"], "evidence": f"evidence of {id}", "remedy": CATALOGUE[id].remedy}
             for id in causes
@@ -150,7 +151,7 @@ def inconclusive(folder: Path) -> Path:
         "relative": True, "p": 0.2, "seeds_needed": 12, "verdict": "inconclusive",
     }  # fmt: skip
     finish(folder, title="my-task: fit and loop, 3 seeds")
-    made = html.read_json(folder / "verdict.json")
+    made = read_json(folder / "verdict.json")
     study = {"verdict": "inconclusive", "seeds": 3, "seeds_needed": 12, "reason": "", "tests": [test]}
     made["comparisons"][0] |= {"verdict": "inconclusive", "seed": 0, "study": study}
     made["comparisons"][0]["training"]["verdict"] = "inconclusive"
@@ -166,7 +167,7 @@ def interrupted(folder: Path) -> Path:
     record(folder, "fit")
     record(folder, "loop", epochs=1)
     finish(folder, status="interrupted")
-    made = html.read_json(folder / "verdict.json")
+    made = read_json(folder / "verdict.json")
     entry = made["comparisons"][0]
     entry["training"] |= {"verdict": "identical", "first_difference": None, "max_weight_gap": 0.0, "steps_compared": 4}
     entry["training"].pop("reason", None)

@@ -31,7 +31,7 @@ from compare.records import (
     read_metrics,
     write_json,
 )
-from compare.report import command, html, plots, tensorboard
+from compare.report import command, html, pictures, plots, tensorboard, view
 from compare.report.gaps import gaps_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ class Page(HTMLParser):
 def test_a_page_answers_the_six_questions_in_order(tmp_path: Path, kind: str) -> None:
     page = Page(recorded.KINDS[kind](tmp_path / "run") / "report.html")
     assert page.headings == QUESTIONS
-    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or html.ANSWERS[kind][1]
+    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or view.ANSWERS[kind][1]
     assert answer in page.text
 
 
@@ -124,7 +124,7 @@ def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> 
     record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
     page = Page(finish(tmp_path / "run") / "report.html")
     stops = {name: rows[0][1] for _, name, rows in page.charts[0]}
-    assert len(stops) <= html.STOPS + 1
+    assert len(stops) <= pictures.STOPS + 1
     names = list(stops)
     first = names.index("epoch 2, step 1,321")
     assert all(stops[name] == "equal, bit for bit" for name in names[:first])
@@ -208,22 +208,22 @@ def test_a_page_needs_no_network_and_no_other_file(tmp_path: Path, kind: str) ->
 
 
 def test_every_causes_story_is_there_to_be_linked(tmp_path: Path) -> None:
-    stories = Page(html.TRAPS)
+    stories = Page(view.TRAPS)
     assert stories.ids >= CATALOGUE.keys()
     page = Page(recorded.different(tmp_path / "run") / "report.html")
     links = [unescape(address) for address in page.addresses if address.endswith("#loss-constant-denominator")]
     assert links
     for link in links:
-        assert (tmp_path / "run" / link.partition("#")[0]).resolve() == html.TRAPS
+        assert (tmp_path / "run" / link.partition("#")[0]).resolve() == view.TRAPS
 
 
 def test_the_page_of_stories_is_the_one_that_the_catalogue_makes(tmp_path: Path) -> None:
-    for path in html.TRAPS.parent.glob("*.csv"):
+    for path in view.TRAPS.parent.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     made = html.write_traps(tmp_path)
-    assert Page(made).text == Page(html.TRAPS).text, "run: python scripts/traps.py --redraw"
-    pictures = [address for address in Page(made).addresses if address.endswith(".png")]
-    assert len(pictures) == len(CATALOGUE) and all((html.TRAPS.parent / name).exists() for name in pictures)
+    assert Page(made).text == Page(view.TRAPS).text, "run: python scripts/traps.py --redraw"
+    shown = [address for address in Page(made).addresses if address.endswith(".png")]
+    assert len(shown) == len(CATALOGUE) and all((view.TRAPS.parent / name).exists() for name in shown)
 
 
 def test_a_run_of_which_nothing_was_judged_has_a_page(tmp_path: Path) -> None:
@@ -262,8 +262,7 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
     assert command.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
-    views = [html.view_of(run) for run in runs[:2]]
-    charts = [html._metric_chart(view, "loss", [0.1, 2.0], 7) for view in views]
+    charts = [pictures.metric_chart(view.view_of(run), "loss", [0.1, 2.0], 7) for run in runs[:2]]
     assert charts[0]["y_ticks"] == charts[1]["y_ticks"] and charts[0]["x_ticks"] == charts[1]["x_ticks"]
 
 

@@ -72,6 +72,23 @@ def stops(verdict: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def where(entry: Mapping[str, Any]) -> str:
+    """Where two runs part, in a few words."""
+    training, first = entry["training"], entry["training"]["first_difference"]
+    if entry.get("failure"):
+        return "There is nothing to compare"
+    if first is None:
+        differing = [name for name, gap in entry["reporting"]["metrics"].items() if gap["max_gap"] != 0]
+        if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
+            return f"Only in the numbers: {', '.join(differing)}"
+        return "Nowhere" if training["verdict"] == "identical" else "Not known"
+    if first["step"] is None:
+        return f"At the end of epoch {first['epoch']}"
+    if first["step"] == 0:
+        return "Before the first step"
+    return f"Epoch {first['epoch']}, step {first['step']:,}"
+
+
 def _study(comparison: Mapping[str, Any], reference: str) -> str:
     """What several seeds say, where their weights are not equal."""
     candidate, study, training = comparison["candidate"], comparison["study"], comparison["training"]
