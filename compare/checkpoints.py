@@ -58,7 +58,7 @@ def damage(path: Path) -> str:
         reader = tf.train.load_checkpoint(str(path))
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)  # its checksum is looked at
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except Exception as error:  # TensorFlow raises half a dozen kinds, IndexError among them
         return " ".join(str(error).split())[:200]
     return ""
 
@@ -72,7 +72,7 @@ class Checkpoints:
         keep: how many of them to keep.
     """
 
-    def __init__(self, folder: Path, *, every: int, keep: int) -> None:
+    def __init__(self, folder: Path, *, every: int = 1, keep: int = 1) -> None:
         self._folder, self._every, self._keep = folder, every, keep
 
     def bind(

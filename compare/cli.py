@@ -247,7 +247,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         if member is not None and not member.is_chief:
             take_part(options, folder)
             return 0
-        with _stderr_to(folder / "tensorflow.log"):
+        with stderr_to(folder / "tensorflow.log"):
             return carry_out(options, folder, new_console(options)).exit_status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
@@ -266,7 +266,7 @@ def _fail(error: object, status: int) -> int:
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
+def stderr_to(path: Path) -> Iterator[None]:
     """Send stderr to a file: TensorFlow's start-up noise comes from C++, past ``sys.stderr``."""
     sys.stderr.flush()
     try:

@@ -40,7 +40,7 @@ def claimed(options: Options) -> Iterator[Path]:
     try:
         with lock:
             if options.resume:
-                refuse_changes(_request(folder), begun(options))
+                refuse_changes(request_of(folder), begun(options))
             yield folder
     except Timeout:
         raise RequestError(
@@ -77,12 +77,13 @@ def _source(wanted: str) -> Path | None:
     return Path(path) if path else None
 
 
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str = "--resume") -> None:
     """Refuse to resume a run that began as another.
 
     Args:
         before: ``run.json`` as the run left it.
         now: the same of this request; what either lacks is not known yet.
+        who: refuses, for the message.
 
     Raises:
         RequestError: naming what has changed.
@@ -93,7 +94,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         name = names[0]
         was, asked = (json.dumps(each.get(name)) for each in (ours, theirs))
         raise RequestError(
-            f"--resume: the run began with --{name.replace('_', '-')} {was}, this asks for {asked}: "
+            f"{who}: the run began with --{name.replace('_', '-')} {was}, this asks for {asked}: "
             "give the options that it began with, or start another run"
         )
     for part in FACTS:
@@ -102,8 +103,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             if known[name] != found[name]:
                 told = "" if "sha256" in name or part == "code" else f" (from {known[name]} to {found[name]})"
                 raise RequestError(
-                    f"--resume: {_named(part, name)} changed since the run began{told}: "
-                    "put it back, or start another run"
+                    f"{who}: {_named(part, name)} changed since the run began{told}: put it back, or start another run"
                 )
 
 
@@ -165,7 +165,7 @@ def _begun(options: Options) -> Path:
     return numbered(wanted, last)
 
 
-def _request(folder: Path) -> dict[str, Any]:
+def request_of(folder: Path) -> dict[str, Any]:
     """What a run left in ``run.json``.
 
     Raises:
@@ -176,15 +176,15 @@ def _request(folder: Path) -> dict[str, Any]:
         if not isinstance(content["options"], dict):
             raise TypeError("options")
     except RecordError as error:
-        raise RequestError(f"--resume: {error}; start another run") from None
+        raise RequestError(f"{error}; give the folder of a run") from None
     except (KeyError, TypeError):
-        raise RequestError(f"--resume: {folder}/run.json is not that of a run; start another run") from None
+        raise RequestError(f"{folder}/run.json is not that of a run; give the folder of a run") from None
     return dict(content)
 
 
 def _unfinished(folder: Path) -> bool:
     try:
-        return bool(_request(folder).get("status") != "finished")
+        return bool(request_of(folder).get("status") != "finished")
     except RequestError:
         return False
 

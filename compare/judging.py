@@ -112,8 +112,9 @@ def pairs(folder: Path) -> list[Pair | Comparison]:
             found.append(not_comparable(name, failure))
             continue
         seeds = sorted(records.get(reference, {}).keys() & records.get(name, {}).keys())
-        if interrupted:
-            seeds = [seed for seed in seeds if all(records[side][seed].last[1] != INITIAL for side in (reference, name))]
+        if interrupted and seeds:
+            sides = records[reference], records[name]
+            seeds = [seed for seed in seeds if all(side[seed].last[1] != INITIAL for side in sides)]
         if interrupted and not seeds:
             found.append(_not_begun(name))
             continue

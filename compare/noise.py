@@ -89,7 +89,7 @@ def measure(
         seen = np.fmax(seen, gap)
         for copy in copies:
             if place in copy:
-                largest = np.maximum(largest, np.nan_to_num(_gap(base[place], copy[place]), nan=np.inf))
+                largest = np.maximum(largest, np.nan_to_num(_gap(base[place], copy[place]), nan=0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(seen > 0, seen / largest, 0.0)
         ratios[np.isnan(ratios)] = 0.0  # both infinite

@@ -155,7 +155,7 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         from compare import facts
         from compare.loading import load_experiment, load_trainers
-        from compare.session import _prepare, _train
+        from compare.session import prepare, train
 
         records: list[AnyRecord] = []
 
@@ -164,10 +164,10 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
             records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
         name, trainer = load_trainers(options)[number]
-        task = _prepare(options, load_experiment(options))
+        task = prepare(options, load_experiment(options))
         error, end = "", End()
         try:
-            end = _train(
+            end = train(
                 trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name
             )
         except Exception as raised:

@@ -220,7 +220,7 @@ def _explain_here(options: Options, folder: Path, console: Console) -> str | Non
     try:
         select_keras(same)
         trainers, experiment = _load(same, Console(quiet=True))
-        task = _prepare(same, experiment)
+        task = prepare(same, experiment)
     except RequestError as error:
         say(console, f"The cause was not looked for: {error}")
         return None
@@ -269,7 +269,7 @@ def take_part(options: Options, folder: Path) -> None:
     from compare.loading import load_experiment, load_trainers
 
     trainers = load_trainers(options)
-    shared = _prepare(options, load_experiment(options))
+    shared = prepare(options, load_experiment(options))
     findings = preflight.findings(facts.for_preflight(options, shared, [name for name, _ in trainers]))
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(finding.severity in stops for finding in findings):
@@ -308,7 +308,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     from compare.trial import try_out
 
     trainers, experiment = _load(options, console)
-    task = _prepare(options, experiment)
+    task = prepare(options, experiment)
     if options.strategy not in CLUSTERS:
         try_out(task, fit="fit" in options.trainers)
     names = [name for name, _ in trainers]
@@ -460,7 +460,7 @@ def _train_on(
             recorder.rewind(begin)
             resumed_at = hashes_at(folder, name, options.seed, begin) if begin else None
         try:
-            end = _train(
+            end = train(
                 trainer,
                 options,
                 task,
@@ -611,7 +611,7 @@ def _load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]]
     return trainers, experiment
 
 
-def _prepare(options: Options, experiment: Experiment) -> Task:
+def prepare(options: Options, experiment: Experiment) -> Task:
     from compare import pipeline, strategies
     from compare.runs import Task
 
@@ -660,7 +660,7 @@ def _resume_points(shown: str, places: Sequence[Path], last: int, task: Task, co
     yield 0
 
 
-def _train(
+def train(
     trainer: Trainer,
     options: Options,
     task: Task,

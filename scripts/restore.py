@@ -1,0 +1,13 @@
+#!/usr/bin/env python3
+"""Restore what a run's trainers had learned, and evaluate it; see --help."""
+
+import sys
+from pathlib import Path
+
+# The package beside this script, from any folder and without installing; not this folder, which has a compare.py.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from compare.restore import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())
