@@ -65,7 +65,8 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
         series.append(Series(name, max(1, min(style, 5)), points, told=told))
         heights += [value for value in points.values() if math.isfinite(value) and value > 0]
     base = found[0][1]
-    low = {i + 1.0: float(base.rounding[i]) for i in [*range(0, len(base.places), every), len(base.places) - 1]}
+    at = [i for i in [*range(0, len(base.places), every), len(base.places) - 1] if np.isfinite(base.rounding[i])]
+    low = {i + 1.0: float(base.rounding[i]) for i in at}
     high = {at: 2 * value for at, value in low.items()}
     if any(np.isfinite(gaps.noise).any() for _, gaps in found):
         (_, noisy) = next((entry, gaps) for entry, gaps in found if np.isfinite(gaps.noise).any())
