@@ -197,7 +197,7 @@ def _evidence(entry: View, view: View) -> list[tuple[str, str]]:
     elif steps:
         how = "a hash of all weights, on every replica, after each of them"
         found.append(("Weights", f"{steps:,} optimizer steps were compared, bit for bit: {how}."))
-    elif training["verdict"] != "not-comparable":
+    elif training["first_difference"] is not None or training["verdict"] == "identical":
         found.append(("Weights", "They were compared bit for bit at the end of every epoch."))
     gap = training.get("max_weight_gap")
     if gap is not None and steps:
