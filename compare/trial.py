@@ -36,6 +36,11 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         model.compile(loss=loss, loss_weights=experiment.loss_weights, metrics=metrics, weighted_metrics=weighted)
         for what, examples in {"training": task.train, "validation": task.validation}.items():
             _trace(task, model, what, examples)
+        if not model.weights:
+            place = place_of(experiment.build_model)
+            raise RequestError(
+                f"build_model ({place}) gave a model that has no weights to train: give it a layer with some"
+            )
     finally:
         restore_policy(policy)
 
@@ -71,6 +76,7 @@ def why_not_resumable(task: Task) -> str:
     if experiment.build_callbacks is not nothing:
         return "callbacks keep a state of their own, which is in no checkpoint"
     policy = tf.keras.mixed_precision.global_policy()
+    tf.keras.utils.set_random_seed(0)  # without one Keras 2's dropout cannot be traced; a run sets its own
     try:
         model = built(experiment, "build_model")
         forward = tf.function(lambda x: model(x, training=True)).get_concrete_function(task.train.spec[0])

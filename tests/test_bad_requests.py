@@ -1,0 +1,216 @@
+"""Whatever is asked for wrongly: one line on stderr with what is wrong, exit 2, and nothing touched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_user_files import LOOP, TASK
+
+from compare.cli import main
+from compare.data import SAMPLE_FOLDER
+
+FOLDER = "{folder}"
+"""Stands for the folder of a test in the table below; there are task.py, loop.py and reports/old, a run."""
+MY_TASK = ["--experiment", f"{FOLDER}/task.py"]
+MY_LOOP = [*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py:MyLoop"]
+
+
+def task(old: str, new: str) -> Callable[[Path], None]:
+    """Makes a mistake in the user's experiment."""
+    return lambda folder: edit(folder / "task.py", old, new)
+
+
+def loop(old: str, new: str) -> Callable[[Path], None]:
+    """Makes a mistake in the user's loop."""
+    return lambda folder: edit(folder / "loop.py", old, new)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def run_json(**changes: object) -> Callable[[Path], None]:
+    """Changes what the old run's request says."""
+
+    def make(folder: Path) -> None:
+        path = folder / "reports" / "old" / "run.json"
+        content = json.loads(path.read_text()) | {"status": "training"}
+        content["options"] |= changes
+        path.write_text(json.dumps(content))
+
+    return make
+
+
+def written(name: str, content: str | bytes) -> Callable[[Path], None]:
+    """Puts a file into the test's folder."""
+
+    def make(folder: Path) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return make
+
+
+def data(name: str, change: Callable[[bytes], bytes] | None) -> Callable[[Path], None]:
+    """A data folder of which one file is damaged, or is not there."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(SAMPLE_FOLDER, folder / "data")
+        path = folder / "data" / f"{name}.gz"
+        content = path.read_bytes()
+        path.unlink()
+        if change is not None:
+            path.write_bytes(change(content))
+
+    return make
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+DATA = ["--experiment", "fashion-mnist", "--data-dir", f"{FOLDER}/data"]
+OLD = ["--experiment", f"{FOLDER}/task.py", "--strategy", "default", "--epochs", "1", "--name", "old"]
+CLUSTER = ["--strategy", "multi-worker"]
+
+TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
+    # Options.
+    (["--epochs", "0"], nothing, "at least 1"),
+    (["--epochs", "two"], nothing, "see --help"),
+    (["--epochs"], nothing, "see --help"),
+    (["--epoch", "2"], nothing, "see --help"),
+    (["extra"], nothing, "see --help"),
+    (["--batch-size", "-3"], nothing, "at least 1"),
+    (["--seed", "-1"], nothing, "from 0 to"),
+    (["--seed", "4294967295", "--seeds", "2"], nothing, "seeds end at"),
+    (["--seeds", "0"], nothing, "at least 1"),
+    (["--replicas", "0"], nothing, "at least 1"),
+    (["--replicas", "999", *MY_TASK], nothing, "configure"),
+    (["--strategy", "mirrord"], nothing, "there are default"),
+    (["--strategy", "default", "--replicas", "2"], nothing, "use --strategy mirrored"),
+    (["--strategy", "multi-worker", "--replicas", "2"], nothing, "use --workers"),
+    (["--workers", "2"], nothing, "use --replicas"),
+    (["--parameter-servers", "1"], nothing, "parameter-server only"),
+    (["--keras", "4"], nothing, "there are 3 and 2"),
+    (["--keras", "2", *MY_TASK], nothing, "set TF_USE_LEGACY_KERAS=1"),
+    (["--trainers", "fit"], nothing, "at least one candidate"),
+    (["--trainers", "fit", "lop"], nothing, "there are fit, loop, tutorial"),
+    (["--trainers", "fit", "os:getcwd"], nothing, "name"),
+    (["--experiment", "mnist"], nothing, "FILE.py[:ATTR]"),
+    (["--margin", "val_loss=0.1"], nothing, "add --seeds N"),
+    (["--margin", "val_loss", "--seeds", "2"], nothing, "give METRIC=VALUE"),
+    (["--jobs", "2"], nothing, "add --seeds N"),
+    (["--jobs", "0", "--seeds", "2"], nothing, "at least 1"),
+    (["--backend", "slurm", "--seeds", "2"], nothing, "there are local, dask"),
+    (["--backend", "dask", "--seeds", "2"], nothing, "go together"),
+    (["--check", "--seeds", "2"], nothing, "leave out"),
+    (["--check", "--resume"], nothing, "leave one of them out"),
+    (["--check", "--export"], nothing, "leave one of them out"),
+    (["--export", "--seeds", "2"], nothing, "leave out --seeds"),
+    (["--checkpoint-every", "-1"], nothing, "at least 0"),
+    (["--keep-checkpoints", "0"], nothing, "at least 1"),
+    (["--train-examples", "0"], nothing, "at least 1"),
+    (["--train-examples", "41", *MY_TASK], nothing, "has 40 training examples"),
+    (["--batch-size", "64", *MY_TASK], nothing, "--batch-size"),
+    (["--name", "../out"], nothing, "give a plain folder name"),
+    (["--name", ".."], nothing, "give a plain folder name"),
+    # A user's experiment.
+    (["--experiment", f"{FOLDER}/gone.py"], nothing, "gone.py"),
+    (["--experiment", f"{FOLDER}/task.py:other"], nothing, "name one of its attributes"),
+    (MY_TASK, task("import numpy as np", "import numpy as"), "line 1"),
+    (MY_TASK, task("import numpy as np", "import nunpy as np"), "nunpy"),
+    (MY_TASK, task("    build_loss=build_loss,\n", ""), "build_loss"),
+    (MY_TASK, task("experiment = compare.Experiment", "experiment = dict"), "not a compare.Experiment"),
+    (MY_TASK, task("return (x[:40], y[:40]),", "return (x[:40], y[:30]),"), "30, 40 examples"),
+    (MY_TASK, task("return (x[:40], y[:40]), (x[40:], y[40:])", "return None"), "load_data must give"),
+    (MY_TASK, task("layers.Dense(2)", "layers.Dens(2)"), "build_model raised"),
+    (MY_TASK, task("layers.Dense(2)", "layers.Flatten()"), "to train"),
+    (MY_TASK, task("return tf.keras.optimizers.SGD(0.1)", "return None"), "it must return a tf.keras.optimizers"),
+    ([*MY_TASK, "--data-dir", FOLDER], nothing, "built-in experiments"),
+    # A user's loop.
+    ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/gone.py:MyLoop"], nothing, "gone.py"),
+    ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py"], nothing, "FILE.py:ATTR"),
+    ([*MY_TASK, "--trainers", "fit", f"{FOLDER}/loop.py:Other"], nothing, "has no 'Other'"),
+    (MY_LOOP, loop("import tensorflow as tf", "import tensorflow as"), "line 1"),
+    (MY_LOOP, loop('    name = "my-loop"\n', ""), "name"),
+    (MY_LOOP, loop("def train(self, run)", "def fit(self, run)"), "train"),
+    (MY_LOOP, loop("class MyLoop:", "class MyLoop:\n    def __init__(self, x):\n        pass\n"), "MyLoop"),
+    # Data files.
+    (DATA, data("train-images-idx3-ubyte", None), "train-images-idx3-ubyte"),
+    (DATA, data("t10k-labels-idx1-ubyte", None), "t10k-labels-idx1-ubyte"),
+    (DATA, data("train-images-idx3-ubyte", lambda content: content[: len(content) // 2]), "with an intact copy"),
+    (DATA, data("train-images-idx3-ubyte", lambda content: b"no gzip"), "with an intact copy"),
+    (DATA, data("train-images-idx3-ubyte", lambda content: gzip.compress(b"x" * 1008)), "with an intact copy"),
+    (DATA, data("train-images-idx3-ubyte", lambda content: content), "with an intact copy"),  # a sample of it
+    (DATA, nothing, "/data"),
+    (DATA, written("data", "a file"), "/data"),
+    # Run folders.
+    (OLD, nothing, "exists and is not overwritten"),
+    ([*OLD[:-1], "new", "--resume"], nothing, "no run has begun"),
+    ([*OLD, "--resume"], written("reports/old/run.json", "{"), "cannot be read as JSON"),
+    ([*OLD, "--resume"], written("reports/old/run.json", "[]"), "is not that of a run"),
+    ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
+    ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
+    (["--against", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
+    (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
+]
+
+
+@pytest.fixture(scope="module")
+def before(tensorflow, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a right experiment, a right loop and a run of them."""
+    folder = tmp_path_factory.mktemp("before")
+    (folder / "task.py").write_text(TASK)
+    (folder / "loop.py").write_text(LOOP)
+    arguments = [argument.replace(FOLDER, str(folder)) for argument in OLD]
+    assert main([*arguments, "--batch-size", "10", "--reports", str(folder / "reports"), "--quiet"]) == 0
+    return folder
+
+
+def test_there_are_enough() -> None:
+    assert len(TABLE) >= 50
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+@pytest.mark.parametrize(
+    ("arguments", "make", "told"), TABLE, ids=[" ".join(row[0]).replace(FOLDER, "") + f": {row[2]}" for row in TABLE]
+)
+def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
+    folder = tmp_path / "here"
+    shutil.copytree(before, folder)
+    for path in [folder / "task.py", folder / "reports" / "old" / "run.json"]:  # which name files in full
+        path.write_text(path.read_text().replace(str(before), str(folder)))
+    make(folder)
+    files = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+    given = [argument.replace(FOLDER, str(folder)) for argument in arguments]
+    if "--reports" not in given:
+        given += ["--reports", str(folder / "reports")]
+    if "--batch-size" not in given:
+        given += ["--batch-size", "10"]
+    status = main(given)
+    err = capfd.readouterr().err
+    assert status == 2, err
+    (line,) = err.splitlines()
+    assert line.startswith("compare.py: ") and told in line and "Traceback" not in line
+    left = {path for path in folder.rglob("*") if path.is_file() and path.name != ".lock" and path.suffix != ".pyc"}
+    assert left == set(files), "nothing is left behind"
+    assert {path: path.read_bytes() for path in files} == files, "nothing is changed"
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["{", "[]", '{"cluster": {"worker": ["a:1"]}}', '{"cluster": {}, "task": {"type": "worker", "index": 0}}'],
+)
+def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config) -> None:
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert main([*CLUSTER, "--reports", str(tmp_path / "reports")]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "TF_CONFIG" in line and not (tmp_path / "reports").exists()
