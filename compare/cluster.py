@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ NO_VERDICT = 3
 """The exit status of a run without a verdict."""
 GRACE_SECONDS = 10.0
 """How long the other processes may take to end by themselves once one has failed."""
+
+
+JOIN_SECONDS = 50.0
+"""How long the tasks of a cluster wait for each other to begin."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,51 @@ def this_task() -> Task | None:
         raise RequestError(f"TF_CONFIG says this is task {kind} {index}, and its cluster has no such task")
     workers = len(addresses.get("worker", [])) + (kind != "ps" and "ps" not in addresses and "chief" in addresses)
     return Task(kind, index, "chief" in addresses, workers)
+
+
+def meet() -> None:
+    """Wait until every task of the cluster in ``TF_CONFIG`` is there, before TensorFlow does.
+
+    TensorFlow would wait for as long as it takes, with Python's lock held: no signal, not even Ctrl-C, ends it then.
+
+    Raises:
+        NoVerdictError: when some task is not there in time.
+    """
+    config = json.loads(os.environ["TF_CONFIG"])
+    kind, index = config["task"]["type"], int(config["task"]["index"])
+    addresses = {(name, i): address for name, listed in config["cluster"].items() for i, address in enumerate(listed)}
+    deadline = time.monotonic() + JOIN_SECONDS
+    with _answering(addresses.pop((kind, index))):
+        while addresses:
+            addresses = {task: address for task, address in addresses.items() if not _answers(address)}
+            if addresses and time.monotonic() > deadline:
+                missing = ", ".join(f"{name} {i} ({address})" for (name, i), address in addresses.items())
+                raise NoVerdictError(
+                    f"{missing} did not join within {JOIN_SECONDS:.0f} s: start the same command there, with its own "
+                    "TF_CONFIG, and see that the address can be reached"
+                )
+            time.sleep(0.2 if addresses else 0)
+
+
+@contextmanager
+def _answering(address: str) -> Iterator[None]:
+    """Accept connections at this task's own address, as TensorFlow's server does later."""
+    port = int(address.rpartition(":")[2])
+    try:
+        listener = socket.create_server(("", port), backlog=128)
+    except OSError as error:
+        raise NoVerdictError(f"{address} of TF_CONFIG cannot be listened on ({error.strerror}): is it taken?") from None
+    with listener:
+        yield
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def start_here(options: Options, folder: Path) -> tuple[int, str]:

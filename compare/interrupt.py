@@ -16,6 +16,13 @@ def catch() -> None:
         signal.signal(number, _handle)
 
 
+def catch_again() -> None:
+    """Put the handlers back that a library has replaced; nothing where there were none of ours."""
+    if signal.getsignal(signal.SIGTERM) is _handle or signal.getsignal(signal.SIGINT) is _handle:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _handle)
+
+
 def _handle(number: int, frame: FrameType | None) -> None:
     _asked.set()
     for each in (signal.SIGINT, signal.SIGTERM):

@@ -213,9 +213,6 @@ def _explain_here(options: Options, folder: Path, console: Console) -> str | Non
     Returns:
         The verdict with what was found; None if this process is not up to it.
     """
-    from compare import explain
-    from compare.judging import judge
-
     same = one_process(options)
     try:
         select_keras(same)
@@ -224,6 +221,9 @@ def _explain_here(options: Options, folder: Path, console: Console) -> str | Non
     except RequestError as error:
         say(console, f"The cause was not looked for: {error}")
         return None
+    from compare import explain
+    from compare.judging import judge
+
     say(
         console,
         f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
@@ -257,6 +257,8 @@ def take_part(options: Options, folder: Path) -> None:
     """
     if options.check:
         return  # the chief's process is enough for it
+    if options.resume and not (folder / "run.json").exists():
+        raise RequestError(f"--resume: {folder} is not there: it must be in a file system that all tasks share")
     task = cluster.this_task()
     assert task is not None
     select_keras(options)

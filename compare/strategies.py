@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare import interrupt
+from compare.cluster import meet, this_task
 from compare.errors import RequestError
 
 
@@ -76,7 +78,7 @@ def make(name: str, replicas: int | None = None) -> tf.distribute.Strategy:
         "one-device": lambda: tf.distribute.OneDeviceStrategy(chosen[0]),
         "mirrored": lambda: _mirrored(chosen),
         "central-storage": lambda: tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen),
-        "multi-worker": tf.distribute.MultiWorkerMirroredStrategy,
+        "multi-worker": _multi_worker,
         "parameter-server": _parameter_server,
         "tpu": _tpu,
     }
@@ -98,7 +100,17 @@ def _mirrored(chosen: list[str]) -> tf.distribute.Strategy:
     return strategy(chosen)
 
 
+def _multi_worker() -> tf.distribute.Strategy:
+    if this_task() is not None:
+        meet()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    interrupt.catch_again()  # TensorFlow takes SIGTERM for itself
+    return strategy
+
+
 def _parameter_server() -> tf.distribute.Strategy:
+    if this_task() is not None:
+        meet()
     return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
 
 
@@ -116,6 +128,7 @@ def _tpu() -> tf.distribute.Strategy:
 
 def serve() -> None:
     """Be a worker or parameter server of a ParameterServerStrategy, until the process is ended."""
+    meet()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     server = tf.distribute.Server(
         resolver.cluster_spec(),

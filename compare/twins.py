@@ -60,6 +60,9 @@ class TwinRun(Run):
 
     def end_step(self) -> None:
         self._take_back()
+        # After the step too: a bias that was 0 before could not be moved, and Adam's first step makes no difference.
+        self._noise_before(self._epoch, self._step + 1)
+        self._take_back()
         super().end_step()
         self._noise_before(self._epoch, self._step + 1)
 

@@ -788,14 +788,14 @@ class NeitherDivided(NotDivided):
 
 @plant("loss-scaled", "optimizer-differs", needs=("not-adam", "not-schedule", "not-clipped"))
 class ScaledAndSlower(Loop):
-    """Plain descent and momentum are linear: a loss four times too large, and a quarter of the rate."""
+    """Plain descent and momentum are linear: a loss eight times too large, and an eighth of the rate."""
 
     def begin(self, run):
         super().begin(run)
-        self.optimizer.learning_rate = self.optimizer.learning_rate / 4
+        self.optimizer.learning_rate = self.optimizer.learning_rate / 8
 
     def total(self, data, penalty):
-        return 4 * (data + penalty)
+        return 8 * (data + penalty)
 
 
 # Mistakes that no entry of the catalogue describes.

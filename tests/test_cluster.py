@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 import compare
+from compare import cluster as cluster_module
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "scripts"))
+from kill_and_resume import left_by  # noqa: E402
+
 SMALL = ["--experiment", "fashion-mnist-sample", "--train-examples", "288", "--batch-size", "32", "--epochs", "1"]
 
 
@@ -168,13 +172,58 @@ def test_a_cluster_of_its_own_is_joined_and_its_chief_writes(tmp_path):
     assert "identical: loop trains exactly like fit" in chief_out
     assert other_out == ""
     assert verdict(tmp_path / "0", "run")["verdict"] == "identical"
-    assert not (tmp_path / "1").exists(), "only the chief writes"
+    left = {path.name for path in (tmp_path / "1" / "run").iterdir()}
+    assert left == {"checkpoints"}, "only the chief writes, but each saves its own"
+
+
+@pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
+def test_a_task_that_never_joins_is_named_within_a_minute(tmp_path, strategy):
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        mine, absent = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+    kinds = {"multi-worker": ("worker", {"worker": [mine, absent]})}
+    kinds["parameter-server"] = ("chief", {"chief": [mine], "worker": [absent]})
+    kind, cluster = kinds[strategy]
+    config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
+    assert cluster_module.JOIN_SECONDS < 60
+    script = (
+        "import sys; from compare import cluster, cli; cluster.JOIN_SECONDS = 5.0; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    arguments = [*SMALL, "--strategy", strategy, "--keras", "2", "--name", "run", "--reports", str(tmp_path)]
+    environment = os.environ | {"TF_CONFIG": json.dumps(config), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"({absent}) did not join" in line and "TF_CONFIG" in line
+    assert_none_left(tmp_path)
+
+
+def test_an_interrupted_cluster_goes_on_and_ends_the_same(tmp_path):
+    cluster = ["--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "4"]
+    cluster += ["--checkpoint-every", "1", "--quiet"]
+    assert run(tmp_path, *cluster, "--name", "whole")[0] == 0
+    process = start(tmp_path, *cluster, "--name", "run")
+    metrics = tmp_path / "run" / "metrics.csv"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume" in err
+    assert verdict(tmp_path, "run")["interrupted"] is True
+    assert_none_left(tmp_path)
+    status, _, err = run(tmp_path, *cluster, "--name", "run", "--resume")
+    assert status == 0, err
+    assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
 
 
 def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
     assert "epoch 1/500" in read_until(process, "epoch 1/500")
-    (worker,) = [pid for pid in children(process.pid) if b'"folder": null' in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (worker,) = [pid for pid in children(process.pid) if b'"index": 1' in Path(f"/proc/{pid}/environ").read_bytes()]
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 3

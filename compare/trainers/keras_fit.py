@@ -26,6 +26,8 @@ class KerasFit:
                 weighted_metrics=run.weighted_metrics,
                 jit_compile=False,
             )
+        for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
+            metric.reset_state()  # fit does so before every epoch; Keras 2 not before the first that it knows of
         first, last = run.epochs[0], run.epochs[-1]
         validation, validation_steps = run.validation_dataset(), None
         if isinstance(run.strategy, tf.distribute.ParameterServerStrategy):
