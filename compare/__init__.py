@@ -101,13 +101,13 @@ def load(run: str | Path) -> Result:
     Raises:
         RequestError: when no judged run is there, or its files are damaged.
     """
-    from compare.records import RecordError, read_json
+    from compare.records import RecordError, read_verdict
     from compare.session import Result
     from compare.verdict import EXIT_STATUS
 
     folder = Path(run)
     try:
-        verdict = read_json(folder / "verdict.json")
+        verdict = read_verdict(folder / "verdict.json")
     except RecordError as error:
         raise RequestError(f"{folder}: no run with a verdict is there: {error}") from None
     if not isinstance(verdict, dict) or verdict.get("verdict") not in EXIT_STATUS:

@@ -205,10 +205,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
-        if status == EXIT_INTERRUPTED and not options.check:
+        if status == EXIT_INTERRUPTED:
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
-            print(f"{PREFIX}go on with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}", file=sys.stderr)
+            go_on = f"; go on with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}"
+            return _fail("interrupted" + ("" if options.check else go_on), status)
         return status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
@@ -252,7 +253,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
     except NoVerdictError as error:
         return _fail(error, EXIT_NO_VERDICT)
     except Exception as error:

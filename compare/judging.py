@@ -13,7 +13,7 @@ from rich.console import Console
 from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.options import margin
-from compare.records import INITIAL, Place, Record, in_time, read_json, read_records, write_json
+from compare.records import INITIAL, Place, Record, in_time, read_json, read_records, write_verdict
 from compare.report import html, plots, tensorboard
 from compare.report.text import causes, sentence, stops, truth_sentence
 from compare.study import DEFAULT_MARGINS, Margin, Study, study
@@ -190,7 +190,7 @@ def judge(folder: Path, console: Console) -> str:
         found = content.get("check", {}).get(entry["candidate"])
         if found and not entry.get("against"):
             entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
-    write_json(folder / "verdict.json", verdict)
+    write_verdict(folder / "verdict.json", verdict)
 
     shown = [records[name] for name in names if name in records]
     files = ["metrics.csv", "verdict.json"]

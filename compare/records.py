@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import hashlib
 import io
 import json
 import math
@@ -203,6 +204,29 @@ def read_json(path: Path) -> Any:
         raise RecordError(f"{path}: cannot be read as JSON ({error})") from None
 
 
+def write_verdict(path: Path, verdict: Mapping[str, Any]) -> None:
+    """Write ``verdict.json``, with a checksum of its content as the last entry."""
+    write_json(path, {**verdict, "sha256": _checksum(verdict)})
+
+
+def read_verdict(path: Path) -> dict[str, Any]:
+    """The content of a ``verdict.json``.
+
+    Raises:
+        RecordError: when it cannot be read, or is not as it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or "verdict" not in content:
+        raise RecordError(f"{path}: damaged, it has no verdict")
+    if content.pop("sha256", None) != _checksum(content):
+        raise RecordError(f"{path}: damaged, its content is not what was written")
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 class MetricsFile:
     """``metrics.csv``: one row per trainer, seed and epoch; rows that are there already are kept.
 
@@ -244,8 +268,8 @@ class MetricsFile:
         else:
             self.path.unlink(missing_ok=True)
 
-    def append(self, trainer: str, seed: int, record: EpochRecord) -> None:
-        """Write one epoch's row.
+    def row(self, trainer: str, seed: int, record: EpochRecord) -> dict[str, str]:
+        """One epoch's row, as it is to be written.
 
         Raises:
             RequestError: for a metric that cannot have a column of its name.
@@ -262,6 +286,10 @@ class MetricsFile:
             "seconds": f"{record.seconds:.3f}",
             "examples_per_second": f"{record.examples_per_second:.1f}",
         }
+        return row
+
+    def append(self, row: dict[str, str]) -> None:
+        """Write one epoch's row."""
         self._rows.append(row)
         columns = _columns(self._rows)
         if columns == self._columns:
@@ -311,6 +339,7 @@ class Recorder:
         self._replicas = 0
         self._pending: list[StepRecord] = []
         self._reported: dict[int, dict[str, str]] = {}
+        self._rows: dict[int, str] = {}
 
     def rewind(self, epoch: int) -> None:
         """Forget whatever came after an epoch's end; 0 forgets all."""
@@ -325,6 +354,7 @@ class Recorder:
             return
         record, types, _ = _read_sidecar(sidecar)
         self._reported = {number: kinds for number, kinds in types.items() if number <= epoch}
+        self._rows = {number: text for number, text in record.rows.items() if number <= epoch}
         self._variables, self._replicas = record.variables, _replicas(record)
         steps = record.steps[record.steps["epoch"] <= epoch] if epoch else record.steps[:0]
         replace_file(_steps_path(self._stem), steps.tobytes())
@@ -350,9 +380,10 @@ class Recorder:
         if record.weights is not None:
             replace_file(_weights_path(self._stem, record.epoch), _npz(record.weights))
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
-        self._reported[record.epoch] = types
+        row = self._metrics.row(self._trainer, self._seed, record)
+        self._reported[record.epoch], self._rows[record.epoch] = types, _checksum(row)
         self._write_sidecar()
-        self._metrics.append(self._trainer, self._seed, record)
+        self._metrics.append(row)
 
     def flush(self) -> None:
         """Append the fingerprints that are still in memory (an interrupted epoch's, say)."""
@@ -372,6 +403,7 @@ class Recorder:
             "replicas": self._replicas,
             "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
             "reported": {str(epoch): types for epoch, types in self._reported.items()},
+            "rows_sha256": {str(epoch): text for epoch, text in self._rows.items()},
         }
         if end is not None:
             content["end"] = asdict(end)
@@ -453,6 +485,7 @@ class Record:
         steps: the fingerprints, structured as ``step_dtype`` says, in the order they were taken.
         logs: for each epoch that ended, the reported metrics as they were reported, bit for bit.
         end: how it ended; None while it has not.
+        rows: for each epoch that ended, a checksum of its row of ``metrics.csv``.
     """
 
     trainer: str
@@ -462,6 +495,7 @@ class Record:
     logs: Mapping[int, Mapping[str, float]]
     stem: Path = field(repr=False)
     end: End | None = None
+    rows: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     @property
     def last(self) -> Place:
@@ -565,6 +599,9 @@ def read_records(folder: Path) -> list[Record]:
             raise RecordError(f"{metrics}: there are no fingerprints of {trainer!r}, seed {seed}")
         record, types = sidecars[trainer, seed]
         logs = {int(row["epoch"]): _logs(row, types, metrics) for row in rows.get((trainer, seed), [])}
+        for row in rows.get((trainer, seed), []):
+            if record.rows.get(int(row["epoch"])) != _checksum(_filled(row)):
+                raise RecordError(f"{metrics}: damaged, epoch {row['epoch']} of {trainer!r} is not what was written")
         ended = record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist()
         for epoch in sorted(logs.keys() - ended):
             raise RecordError(f"{_steps_path(record.stem)}: damaged, it lacks the end of epoch {epoch}")
@@ -647,6 +684,7 @@ def _read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _T
         types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
         if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
             raise ValueError("a metric is neither float32 nor float64")
+        rows = {int(epoch): str(text) for epoch, text in content["rows_sha256"].items()}
         end = End(**content["end"]) if "end" in content else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: damaged ({error})") from None
@@ -659,7 +697,7 @@ def _read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _T
     if half and not damaged_tail:
         raise RecordError(f"{_steps_path(stem)}: damaged, its size is not a whole number of fingerprints")
     steps = np.frombuffer(fingerprints, dtype, count=len(fingerprints) // dtype.itemsize)
-    return Record(trainer, seed, variables, steps, {}, stem, end), types, half
+    return Record(trainer, seed, variables, steps, {}, stem, end, rows), types, half
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:

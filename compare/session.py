@@ -35,8 +35,10 @@ from compare.records import (
     kept,
     read_json,
     read_metrics,
+    read_verdict,
     recover,
     write_json,
+    write_verdict,
 )
 from compare.report.text import sentences
 from compare.terminal import RunningGap, TrainerProgress, details, say, style_of
@@ -79,7 +81,7 @@ class Result:
     @property
     def details(self) -> dict[str, Any]:
         """The content of ``verdict.json``."""
-        content: dict[str, Any] = read_json(self.path / "verdict.json")
+        content: dict[str, Any] = read_verdict(self.path / "verdict.json")
         return content
 
     @property
@@ -173,7 +175,7 @@ def _finished(folder: Path, console: Console) -> Result | None:
     content = read_json(folder / "run.json")
     if content["status"] != "finished" or not (folder / "verdict.json").exists():
         return None
-    verdict = read_json(folder / "verdict.json")
+    verdict = read_verdict(folder / "verdict.json")
     if verdict.get("interrupted"):
         return None
     say(console, f"This run is finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
@@ -201,7 +203,7 @@ def _carry_out_in_processes(options: Options, folder: Path, console: Console) ->
         raise RequestError(message)
     if not (folder / "verdict.json").exists():
         raise NoVerdictError(message or f"the chief process ended with status {status}")
-    verdict = read_json(folder / "verdict.json")["verdict"]
+    verdict = read_verdict(folder / "verdict.json")["verdict"]
     if verdict == DIFFERENT:
         verdict = _explain_here(options, folder, console) or verdict
     return Result(folder, verdict)
@@ -595,7 +597,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()
-    write_json(folder / "verdict.json", verdict)
+    write_verdict(folder / "verdict.json", verdict)
     content = {"schema": 1, "status": "finished", "options": options.as_json(), "finished": now()}
     write_json(folder / "run.json", content)
     for file in [*publish(folder), "verdict.json"]:

@@ -19,9 +19,10 @@ from compare.records import (
     Recorder,
     StepRecord,
     Variable,
-    read_json,
     read_records,
+    read_verdict,
     write_json,
+    write_verdict,
 )
 from compare.report import html, plots
 from compare.verdict import Failure, as_json, compare_records, not_comparable
@@ -119,7 +120,7 @@ def finish(
             {"id": id, "side": entry["candidate"], "evidence": f"evidence of {id}", "remedy": CATALOGUE[id].remedy}
             for id in causes
         ]
-    write_json(folder / "verdict.json", made | dict(verdict or {}))
+    write_verdict(folder / "verdict.json", made | dict(verdict or {}))
     if (folder / "metrics.csv").exists():
         plots.draw(folder)
     html.write(folder)
@@ -151,7 +152,7 @@ def inconclusive(folder: Path) -> Path:
         "relative": True, "p": 0.2, "seeds_needed": 12, "verdict": "inconclusive",
     }  # fmt: skip
     finish(folder, title="my-task: fit and loop, 3 seeds")
-    made = read_json(folder / "verdict.json")
+    made = read_verdict(folder / "verdict.json")
     study = {"verdict": "inconclusive", "seeds": 3, "seeds_needed": 12, "reason": "", "tests": [test]}
     made["comparisons"][0] |= {"verdict": "inconclusive", "seed": 0, "study": study}
     made["comparisons"][0]["training"]["verdict"] = "inconclusive"
@@ -167,7 +168,7 @@ def interrupted(folder: Path) -> Path:
     record(folder, "fit")
     record(folder, "loop", epochs=1)
     finish(folder, status="interrupted")
-    made = read_json(folder / "verdict.json")
+    made = read_verdict(folder / "verdict.json")
     entry = made["comparisons"][0]
     entry["training"] |= {"verdict": "identical", "first_difference": None, "max_weight_gap": 0.0, "steps_compared": 4}
     entry["training"].pop("reason", None)

@@ -14,9 +14,10 @@ import pytest
 from compare import cli
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
+from compare.folder import claimed
 from compare.loading import load_experiment, load_trainers
 from compare.options import STRATEGIES, Options
-from compare.session import Result, claim_folder
+from compare.session import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "compare.py"
@@ -245,7 +246,10 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
 
 def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: Path) -> None:
     options = Options(reports=tmp_path / "new" / "reports", seed=7)
-    names = [claim_folder(options).name for _ in range(3)]
+    names = []
+    for _ in range(3):
+        with claimed(options) as folder:
+            names.append(folder.name)
     assert names == [options.default_name() + number for number in ("", "-2", "-3")]
 
 
@@ -287,7 +291,8 @@ def test_an_interruption_is_said_and_exit_130(
 
     monkeypatch.setattr("compare.session.carry_out", interrupted)
     assert cli.main(["--reports", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "compare.py: interrupted\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("compare.py: interrupted; go on with: ") and line.endswith(" --resume")
 
 
 # The one-way rule
@@ -313,7 +318,7 @@ for trainer in ("fit", "loop"):
 
 fit, loop = records.read_records(folder)
 content = verdict.as_json(fit.trainer, [verdict.compare_records(fit, loop)])
-records.write_json(folder / "verdict.json", content)
+records.write_verdict(folder / "verdict.json", content)
 plots.draw(folder)
 terminal.epoch_table(fit, [loop])
 print(text.sentence(content["comparisons"][0], fit.trainer))

@@ -29,7 +29,8 @@ from compare.records import (
     StepRecord,
     read_json,
     read_metrics,
-    write_json,
+    read_verdict,
+    write_verdict,
 )
 from compare.report import command, html, pictures, plots, tensorboard, view
 from compare.report.gaps import gaps_of
@@ -140,7 +141,7 @@ def test_noise_twins_are_the_band(tmp_path: Path) -> None:
     told = {name: rows[0][1] for _, name, rows in page.charts[0]}
     assert "rounding alone: 1.41e-07" in told["epoch 1, step 3"] and "rounding" not in told["epoch 1, step 2"]
     assert "rounding alone, measured by noise twins" in page.text
-    (_, _, gaps), *_ = gaps_of(folder, read_json(folder / "verdict.json"))
+    (_, _, gaps), *_ = gaps_of(folder, read_verdict(folder / "verdict.json"))
     assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
 
 
@@ -350,7 +351,7 @@ def test_a_recorded_run_is_loaded_with_its_figures(tmp_path: Path) -> None:
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     with pytest.raises(compare.RequestError, match="no run with a verdict"):
         compare.load(tmp_path)
-    write_json(tmp_path / "verdict.json", {"verdict": "yes"})
+    write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
     with pytest.raises(compare.RequestError, match="has no verdict"):
         compare.load(tmp_path)
 

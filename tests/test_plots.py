@@ -33,7 +33,7 @@ def rows(folder: Path, **trainers: Logs) -> list[dict[str, str]]:
     metrics = MetricsFile(folder / "metrics.csv")
     for trainer, epochs in trainers.items():
         for epoch, logs in enumerate(epochs, start=1):
-            metrics.append(trainer, 0, EpochRecord(epoch, logs, 10.0 / epoch, 100.0))
+            metrics.append(metrics.row(trainer, 0, EpochRecord(epoch, logs, 10.0 / epoch, 100.0)))
     return read_metrics(folder / "metrics.csv")
 
 

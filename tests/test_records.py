@@ -31,8 +31,10 @@ from compare.records import (
     Variable,
     read_metrics,
     read_records,
+    read_verdict,
     shortest,
     write_json,
+    write_verdict,
 )
 
 Logs = Sequence[Mapping[str, float]]
@@ -78,7 +80,7 @@ def row(metrics: MetricsFile, trainer: str, epoch: int, **logs: float) -> str:
 
 
 def append(metrics: MetricsFile, trainer: str, epoch: int, logs: Mapping[str, float]) -> None:
-    metrics.append(trainer, 0, EpochRecord(epoch, logs, 1.25, 80.0))
+    metrics.append(metrics.row(trainer, 0, EpochRecord(epoch, logs, 1.25, 80.0)))
 
 
 # Numbers
@@ -220,6 +222,66 @@ def test_seeds_are_records_of_their_own(tmp_path: Path) -> None:
         ("fit", 3, 3.0),
         ("fit", 4, 4.0),
     ]
+
+
+# Damage
+
+
+def flipped(content: bytes, place: float, mask: int) -> bytes:
+    """The same with bits flipped in one byte."""
+    at = min(int(place * len(content)), len(content) - 1)
+    return content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :]
+
+
+places = st.floats(0, 1, exclude_max=True)
+masks = st.integers(1, 255)
+
+
+@given(epochs=st.lists(st.dictionaries(names, numbers, max_size=3), min_size=1, max_size=3), place=places, mask=masks)
+@often
+def test_a_damaged_metrics_csv_is_an_error_and_never_a_wrong_number(epochs: Logs, place: float, mask: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (before,) = record(Path(folder), fit=epochs)
+        path = Path(folder) / "metrics.csv"
+        path.write_bytes(flipped(path.read_bytes(), place, mask))
+        try:
+            after = read_records(Path(folder))
+        except RecordError:
+            return
+        assert [repr(dict(each.logs)) for each in after] == [repr(dict(before.logs))]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(content=st.dictionaries(names, json_values, max_size=4), place=places, mask=masks)
+@often
+def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, object], place: float, mask: int) -> None:
+    verdict = {key: value for key, value in content.items() if key != "sha256"} | {"verdict": "identical"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "verdict.json"
+        write_verdict(path, verdict)
+        assert read_verdict(path) == verdict
+        path.write_bytes(flipped(path.read_bytes(), place, mask))
+        try:
+            after = read_verdict(path)
+        except RecordError:
+            return
+        assert after == verdict, "a blank for another, at most"
+
+
+@given(text=st.text() | st.binary().map(lambda content: content.decode("latin-1")))
+@often
+def test_whatever_stands_in_a_verdict_is_read_or_an_error(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "verdict.json"
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        with pytest.raises(RecordError):
+            read_verdict(path)
 
 
 # Fingerprints and weights

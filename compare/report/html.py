@@ -17,7 +17,7 @@ from urllib.parse import quote
 import jinja2
 
 from compare.check.causes import CATALOGUE
-from compare.records import RecordError, replace_file
+from compare.records import RecordError, read_verdict, replace_file
 from compare.report import traps
 from compare.report.pictures import metric_chart
 from compare.report.view import ANSWERS, View, read_object, view_of
@@ -128,7 +128,7 @@ def summary_of(folder: Path) -> View:
         RecordError: when ``run.json`` or ``verdict.json`` is damaged.
     """
     run = read_object(folder / "run.json")
-    verdict = read_object(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     options = run.get("options")
     if not isinstance(options, dict) or verdict.get("verdict", "unfinished") not in ANSWERS:
         raise RecordError(f"{folder}: run.json or verdict.json is damaged")

@@ -20,7 +20,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy import stats
 
-from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, replace_file
+from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict, replace_file
 from compare.report.text import sentences
 from compare.verdict import absolute_gap
 
@@ -72,8 +72,8 @@ def figure_of(folder: Path) -> Figure | None:
     rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
     if not rows:
         return None
-    paths = folder / "run.json", folder / "verdict.json"
-    run, verdict = (read_json(path) if path.exists() else {} for path in paths)
+    run = read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     return figure(rows, {"title": folder.name, **run}, verdict, twins)
 

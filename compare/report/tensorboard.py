@@ -19,7 +19,16 @@ from urllib.parse import quote
 import numpy as np
 
 from compare.errors import RequestError
-from compare.records import INITIAL, KEY_COLUMNS, Record, RecordError, read_json, read_metrics, read_records
+from compare.records import (
+    INITIAL,
+    KEY_COLUMNS,
+    Record,
+    RecordError,
+    read_json,
+    read_metrics,
+    read_records,
+    read_verdict,
+)
 from compare.report.gaps import gaps_of
 from compare.report.text import causes, sentence
 
@@ -51,7 +60,7 @@ def write(folder: Path) -> Path:
     log = folder / FOLDER
     shutil.rmtree(log, ignore_errors=True)
     rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
-    verdict = read_json(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     began = _time(read_json(folder / "run.json").get("started"))
     several = len({row["seed"] for row in rows}) > 1
 

@@ -14,7 +14,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.costs import FILE as COSTS
 from compare.options import EXPERIMENTS, Options, is_file
-from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics
+from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict
 from compare.report import pictures
 from compare.report.plots import Curves, read_curves
 from compare.report.text import difference, sentence, truth_sentence, where
@@ -51,7 +51,7 @@ def view_of(folder: Path, beside: Path | None = None) -> View:
     run = read_object(folder / "run.json")
     if not isinstance(run.get("options"), dict):
         raise RecordError(f"{folder / 'run.json'}: damaged, it has no options")
-    verdict = read_object(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
     try:
         return _view(folder, beside or folder, run, verdict, rows)
