@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics
+from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_verdict
 from compare.report import plots
 from compare.report.text import sentences
 from compare.verdict import Comparison, Difference, Reporting, Training, as_json
@@ -239,7 +239,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path) -> None:
 def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
     rows(tmp_path, fit=LOOP, loop=LOOP)
     (tmp_path / "run.json").write_text(json.dumps({"title": "t", "notes": []}))
-    (tmp_path / "verdict.json").write_text(json.dumps(verdict(SAME)))
+    write_verdict(tmp_path / "verdict.json", verdict(SAME))
     before = set(tmp_path.iterdir())
     path = plots.draw(tmp_path)
     assert path == tmp_path / "comparison.png"
