@@ -64,6 +64,7 @@ def _essence(error: BaseException) -> tuple[str, str]:
 
 def place_of(function: Any) -> str:
     """Where a function is written: ``FILE, line N``; its module's name for what is not written in Python."""
+    function = getattr(function, "func", function)  # of a partial
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else str(getattr(function, "__module__", ""))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class Experiment:
             and outputs.
         build_loss: ``() -> tf.keras.losses.Loss``; for several outputs a list or dict of them as
             ``compile`` takes it, or one that serves all outputs.
-        build_optimizer: ``() -> tf.keras.optimizers.Optimizer``.
+        build_optimizer: ``() -> tf.keras.optimizers.Optimizer``; or with a parameter ``global_batch_size``, for
+            a learning rate that goes by it.
         build_metrics: ``() -> list[tf.keras.metrics.Metric]``, which do not see sample weights; for
             several outputs a list or dict of lists as ``compile`` takes it. None by default.
         build_weighted_metrics: the same for metrics that do see sample and class weights.
@@ -51,7 +54,7 @@ class Experiment:
     load_data: Callable[[], tuple[Any, Any]]
     build_model: Callable[[], tf.keras.Model]
     build_loss: Callable[[], Any]
-    build_optimizer: Callable[[], tf.keras.optimizers.Optimizer]
+    build_optimizer: Callable[..., tf.keras.optimizers.Optimizer]
     build_metrics: Callable[[], Any] = nothing
     build_weighted_metrics: Callable[[], Any] = nothing
     loss_weights: Any = None
@@ -60,3 +63,13 @@ class Experiment:
     prepare: Callable[..., Part] | None = None
     data_source: str = ""
     notes: tuple[str, ...] = ()
+
+    def with_batches_of(self, global_batch_size: int) -> Experiment:
+        """The same, its ``build_optimizer`` knowing how many examples a step has over all replicas."""
+        try:
+            wanted = "global_batch_size" in inspect.signature(self.build_optimizer).parameters
+        except (TypeError, ValueError):  # nothing that can be called; whoever calls it says so
+            return self
+        if not wanted:
+            return self
+        return replace(self, build_optimizer=partial(self.build_optimizer, global_batch_size=global_batch_size))

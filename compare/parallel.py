@@ -60,20 +60,23 @@ def division(options: Options, jobs: int) -> tuple[int, int]:
     return processes, max(1, cores() // processes)
 
 
-def run_all(options: Options, jobs: list[Job], done: Callable[[Job, Finished], None]) -> None:
+def run_all(
+    options: Options, jobs: list[Job], done: Callable[[Job, Finished], None], processes: int, threads: int
+) -> None:
     """Make every run once; those of a worker that is lost are made again.
 
     Args:
         options: the request; a file named in it must be there for the workers too.
         jobs: the runs.
         done: called here, as each run ends.
+        processes: how many at a time.
+        threads: how many threads each has.
 
     Raises:
         RequestError: when no Dask scheduler answers.
         NoVerdictError: when workers keep dying.
     """
     options = _absolute(options)
-    processes, threads = division(options, len(jobs))
     left, attempts = list(jobs), 0
     while left:
         finished = 0

@@ -64,6 +64,9 @@ class Task:
     global_batch_size: int
     initial_weights: MutableMapping[int, list[np.ndarray]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.experiment = self.experiment.with_batches_of(self.global_batch_size)
+
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch, the short last one included."""

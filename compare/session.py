@@ -346,6 +346,7 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     for finding in findings:
         say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
     if content["failures"]:
+        write_json(folder / "run.json", content | {"status": "finished", "finished": now()})
         return Result(folder, judge(folder, console))
 
     shutil.rmtree(folder / "twins", ignore_errors=True)
@@ -503,11 +504,12 @@ def _train_study(
     from compare import parallel
 
     jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
+    # By all runs, though some may be through: sums depend on the number of threads.
+    processes, threads = parallel.division(options, len(jobs))
     if options.resume:
         made = [(number, seed) for number, seed in jobs if kept(folder, names[number], seed)[1] is not None]
         jobs = [job for job in jobs if job not in made]
         say(console, f"{len(made)} runs are through already")
-    processes, threads = parallel.division(options, len(jobs))
     content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     say(
         console,
@@ -545,7 +547,7 @@ def _train_study(
         took = time.perf_counter() - began
         say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
 
-    parallel.run_all(options, jobs, done)
+    parallel.run_all(options, jobs, done, processes, threads)
     metrics.sort(names)
     return raised[0] if raised else None
 

@@ -45,7 +45,7 @@ OTHER_WITH_REPLICAS = {
     "transformer": "dropout and clipping",
     "ncf": "clipping",
     "clipped": "clipping",
-    "regression, its own": "a learning rate that is looked up by the number of replicas",
+    "nmt": "each replica's loss is divided by the number of its own characters that are not padding",
 }
 """What makes the same on two replicas another computation, by model or optimizer."""
 

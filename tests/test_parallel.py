@@ -136,6 +136,27 @@ def test_a_worker_that_dies_costs_nothing_but_its_own_run(task: Path) -> None:
     assert content["study"]["processes"] == 2
 
 
+def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -> None:
+    study = task.parent / "reports" / "study"
+    options = ["--seeds", "3", "--jobs", "2"]
+    process = subprocess.Popen(command(task, "Counted", *options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (study / "metrics.csv").exists() or len(read_metrics(study / "metrics.csv")) < 4:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    through = [path.stem for path in (study / "records").glob("*.json") if "end" in read_json(path)]
+    before = {name: (study / "records" / f"{name}.steps").stat().st_mtime_ns for name in through}
+    assert through and len(through) < 6
+    done = run(task, "Counted", *options, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"{len(through)} runs are through already" in done.stdout
+    assert {name: (study / "records" / f"{name}.steps").stat().st_mtime_ns for name in through} == before
+    rows = read_metrics(study / "metrics.csv")
+    order = [(seed, trainer) for seed in "012" for trainer in ("fit", "counted") for _ in range(2)]
+    assert [(row["seed"], row["trainer"]) for row in rows] == order
+
+
 def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
     done = run(task, "DiesAlways", "--seeds", "2", "--jobs", "1")
     assert done.returncode == 3

@@ -226,3 +226,18 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
         quiet=True,
     )  # fmt: skip
     assert result.details["comparisons"][0]["training"]["first_difference"] == {"epoch": 1, "step": 0}
+
+
+def test_an_optimizer_may_go_by_the_global_batch_size(tensorflow):
+    from compare import pipeline, strategies
+    from compare.experiments import BUILT_IN
+    from compare.runs import Run, Task
+
+    experiment = BUILT_IN["regression"](None)
+    rates = {}
+    for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
+        strategy = strategies.make("mirrored", replicas)
+        task = Task(experiment, *pipeline.load(experiment), strategy, replicas * per_replica)
+        _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
+        rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
+    assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}

@@ -20,8 +20,6 @@ from compare.experiment import Experiment
 if TYPE_CHECKING:
     import tensorflow as tf
 
-BATCH_SIZE_PER_REPLICA = 64
-"""The command's default. The table is looked up by the number of replicas times this."""
 LEARNING_RATES_BY_BATCH_SIZE = {64: 0.1, 128: 0.15, 256: 0.2}
 
 
@@ -48,13 +46,11 @@ def build_loss() -> tf.keras.losses.Loss:
     return tf.keras.losses.MeanSquaredError()
 
 
-def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    """SGD with the learning rate of the largest batch size in the table that is not above this run's."""
+def build_optimizer(global_batch_size: int) -> tf.keras.optimizers.Optimizer:
+    """SGD with the learning rate of the largest batch size in the table that is not above this run's, or the first."""
     import tensorflow as tf
 
-    # Optimizers are built in the scope of the strategy, which knows how many replicas it has.
-    global_batch_size = BATCH_SIZE_PER_REPLICA * tf.distribute.get_strategy().num_replicas_in_sync
-    listed = max(size for size in LEARNING_RATES_BY_BATCH_SIZE if size <= global_batch_size)
+    listed = max((size for size in LEARNING_RATES_BY_BATCH_SIZE if size <= global_batch_size), default=64)
     return tf.keras.optimizers.SGD(LEARNING_RATES_BY_BATCH_SIZE[listed])
 
 
