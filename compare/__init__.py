@@ -22,8 +22,8 @@ from compare.experiment import Experiment
 from compare.options import Options
 
 if TYPE_CHECKING:
+    from compare.result import Result
     from compare.runs import Run
-    from compare.session import Result
     from compare.strategies import configure
     from compare.trainers.base import Trainer
     from compare.trainers.custom_loop import CustomLoop
@@ -44,7 +44,7 @@ __all__ = [
 # Imported when first asked for: TensorFlow takes seconds, and reading reports does without it.
 _LAZY = {
     "CustomLoop": "compare.trainers.custom_loop",
-    "Result": "compare.session",
+    "Result": "compare.result",
     "Run": "compare.runs",
     "Trainer": "compare.trainers.base",
     "configure": "compare.strategies",
@@ -102,7 +102,7 @@ def load(run: str | Path) -> Result:
         RequestError: when no judged run is there, or its files are damaged.
     """
     from compare.records import RecordError, read_verdict
-    from compare.session import Result
+    from compare.result import Result
     from compare.verdict import EXIT_STATUS
 
     folder = Path(run)

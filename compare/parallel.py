@@ -158,7 +158,7 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         from compare import facts
         from compare.loading import load_experiment, load_trainers
-        from compare.session import prepare, train
+        from compare.training import prepare, train
 
         records: list[AnyRecord] = []
 

@@ -70,7 +70,8 @@ def restore(given: argparse.Namespace) -> None:
     refuse_changes({**content, "code": _of_user(content)}, begun(original), "restore.py")
     options = _under(original, content, given)
 
-    from compare.session import prepare, select_keras
+    from compare.session import select_keras
+    from compare.training import prepare
 
     select_keras(options)
     from compare.checkpoints import folder_of, saved

@@ -7,129 +7,34 @@ import datetime
 import os
 import shutil
 import sys
-import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 
 from compare import cluster
-from compare.blame import describe, place_in, place_of
-from compare.costs import CostMeter
-from compare.errors import NoVerdictError, RequestError, StorageError
+from compare.errors import NoVerdictError, RequestError
 from compare.folder import refuse_changes
 from compare.options import CLUSTERS, Options
 from compare.records import (
-    End,
-    EpochRecord,
-    InitialWeights,
-    MetricsFile,
-    Recorder,
     RecordError,
-    hashes_at,
-    kept,
     read_json,
-    read_metrics,
     read_verdict,
     recover,
     write_json,
     write_verdict,
 )
 from compare.report.text import sentences
-from compare.terminal import RunningGap, TrainerProgress, details, say, style_of
-from compare.verdict import DIFFERENT, EXIT_STATUS, as_json
+from compare.result import Result
+from compare.terminal import details, say, style_of
+from compare.training import prepare, train_all, train_on, train_study
+from compare.verdict import DIFFERENT, as_json
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from compare.checkpoints import Checkpoints
     from compare.experiment import Experiment
-    from compare.runs import Task
     from compare.trainers.base import Trainer
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found, and where its files are.
-
-    Attributes:
-        path: the run's folder.
-        verdict: the overall verdict, as in ``verdict.json``.
-    """
-
-    path: Path
-    verdict: str
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN."""
-        import pandas as pd
-
-        frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
-        whole = {"seed": int, "epoch": int}
-        # Not read_csv: depending on pandas's version its floats are off by one in the last place.
-        return frame.replace("", np.nan).astype(
-            {name: whole.get(name, float) for name in frame.columns if name != "trainer"}
-        )
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """The content of ``verdict.json``."""
-        content: dict[str, Any] = read_verdict(self.path / "verdict.json")
-        return content
-
-    @property
-    def exit_status(self) -> int:
-        """The command's exit status for this verdict."""
-        return EXIT_STATUS[self.verdict]
-
-    @property
-    def gaps(self) -> pd.DataFrame:
-        """How far apart the weights are after every step: candidate, seed, epoch, step, gap, equal, noise.
-
-        ``gap`` and ``noise`` (of noise twins; NaN without any) are estimates of a Euclidean norm; ``step`` is -1 at
-        the end of an epoch of a trainer that does not tell its steps. Empty where no steps were recorded.
-        """
-        import pandas as pd
-
-        from compare.report.gaps import gaps_of
-
-        frames = [
-            pd.DataFrame(
-                {
-                    "candidate": entry["candidate"],
-                    "seed": gaps.seed,
-                    "epoch": [epoch for epoch, _ in gaps.places],
-                    "step": [step for _, step in gaps.places],
-                    "gap": gaps.gaps,
-                    "equal": gaps.equal,
-                    "noise": gaps.noise,
-                }
-            )
-            for entry, _, gaps in gaps_of(self.path, self.details)
-        ]
-        columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-
-    @property
-    def figures(self) -> dict[str, Figure]:
-        """Matplotlib's figures of the run, by name: ``comparison``; none where no epoch was reported."""
-        from compare.report import plots
-
-        drawn = plots.figure_of(self.path)
-        return {} if drawn is None else {"comparison": drawn}
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from compare.report import html
-
-        return html.notebook(self.path)
 
 
 def new_console(options: Options) -> Console:
@@ -281,7 +186,7 @@ def take_part(options: Options, folder: Path) -> None:
     for seed in options.all_seeds:
         for name, trainer in trainers:
             try:
-                _train_on(name, trainer, dataclasses.replace(options, seed=seed), shared, folder)
+                train_on(name, trainer, dataclasses.replace(options, seed=seed), shared, folder)
             except Exception:
                 traceback.print_exc()  # the chief goes on with the next trainer, and reports
 
@@ -352,9 +257,9 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     shutil.rmtree(folder / "twins", ignore_errors=True)
     content["initial_weights_sha256"] = before.get("initial_weights_sha256", {})
     if options.seeds > 1 and options.strategy not in CLUSTERS:
-        raised = _train_study(names, options, folder, console, content)
+        raised = train_study(names, options, folder, console, content)
     else:
-        raised = _train_all(trainers, options, task, folder, console, content["failures"])
+        raised = train_all(trainers, options, task, folder, console, content["failures"])
         for seed, weights in task.initial_weights.items():
             content["initial_weights_sha256"][str(seed)] = facts.digest(weights)
     content |= {"status": "trained"}
@@ -370,198 +275,6 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         raised.add_note(f"The other trainers' results are in {folder}.")
         raise raised
     return result
-
-
-def _train_all(
-    trainers: Sequence[tuple[str, Trainer]],
-    options: Options,
-    task: Task,
-    folder: Path,
-    console: Console,
-    failures: list[dict[str, str]],
-) -> Exception | None:
-    """Train with each trainer; one that fails goes into ``failures``, and the others are trained all the same.
-
-    Returns:
-        What the first of a user's own trainers raised.
-    """
-    from compare.loading import TRAINERS
-
-    raised: Exception | None = None
-    metrics = MetricsFile(folder / "metrics.csv")
-    task.initial_weights = InitialWeights(folder)
-    for seed in options.all_seeds:
-        gap = RunningGap()
-        for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
-            recorder = Recorder(folder, metrics, name, seed)
-            try:
-                shown = name if options.seeds == 1 else f"{name}, seed {seed}"
-                of_seed = dataclasses.replace(options, seed=seed)
-                _train_on(name, trainer, of_seed, task, folder, recorder, console, shown, gap)
-            except (StorageError, KeyboardInterrupt):
-                raise
-            except Exception as error:
-                traceback.print_exc()
-                _fail(failures, name, error, console)
-                if wanted not in TRAINERS:
-                    raised = raised or error
-            finally:
-                recorder.flush()
-    if options.truth:
-        from compare.trainers.truth import Truth, exact_task
-
-        never_saved = dataclasses.replace(options, checkpoint_every=0)
-        recorder = Recorder(folder, metrics, Truth.name, options.seed)
-        _train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, recorder, console, Truth.name)
-    return raised
-
-
-def _train_on(
-    name: str,
-    trainer: Trainer,
-    options: Options,
-    task: Task,
-    folder: Path,
-    recorder: Recorder | None = None,
-    console: Console | None = None,
-    shown: str = "",
-    gap: RunningGap | None = None,
-) -> None:
-    """Train one trainer with one seed; if it is resumed, from its last checkpoint on, or not at all if it is through.
-
-    Args:
-        name: the trainer's, in the run's files.
-        trainer: the trainer.
-        options: the request, for this seed.
-        task: what is trained.
-        folder: the run's.
-        recorder: what keeps the records; None for a member of a cluster that is not its chief.
-        console: where progress is told.
-        shown: the name to show.
-        gap: the gap to the trainers before it.
-    """
-    from compare.checkpoints import Checkpoints, folder_of
-    from compare.runs import NotResumableError
-
-    console = console or Console(quiet=True)
-    member = cluster.this_task() if options.strategy == "multi-worker" else None  # where each worker saves its own
-    seed = options.seed if options.seeds > 1 else None
-    places = [folder_of(folder, name, seed, worker) for worker in range(member.workers if member else 1)]
-    own = places[member.worker if member else 0]
-    begins: Iterable[int] = [0]
-    if options.resume:
-        done, end = kept(folder, name, options.seed)
-        if end is not None:
-            say(console, f"{shown}  is through already")
-            return
-        # Never from the last epoch: what a trainer does when training ends would not be done.
-        begins = _resume_points(shown, places, min(done, options.epochs - 1), task, console)
-    for begin in begins:
-        checkpoints = None
-        if options.checkpoint_every:
-            checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
-        resumed_at = None
-        if recorder is not None and options.resume:
-            recorder.rewind(begin)
-            resumed_at = hashes_at(folder, name, options.seed, begin) if begin else None
-        try:
-            end = train(
-                trainer,
-                options,
-                task,
-                [recorder, CostMeter(folder, name, options.seed)] if recorder else [],
-                console,
-                shown,
-                gap=gap,
-                checkpoints=checkpoints,
-                begin=begin,
-                resumed_at=resumed_at,
-                export=folder / "exports" / name if options.export and recorder else None,
-            )
-        except NotResumableError as error:
-            say(console, f"{shown}  cannot go on from epoch {begin}: {error}")
-            continue
-        if recorder is not None:
-            recorder.end(end)
-        return
-
-
-def _train_study(
-    names: Sequence[str], options: Options, folder: Path, console: Console, content: dict[str, Any]
-) -> Exception | None:
-    """Train with every trainer and seed, as many at a time as there are processors.
-
-    Args:
-        names: the trainers' names.
-        options: the request.
-        folder: the run's folder.
-        console: where progress is told.
-        content: of ``run.json``; failures, digests of initial weights and the division of threads go there.
-
-    Returns:
-        What the first trainer that failed raised.
-    """
-    from compare import parallel
-
-    jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
-    # By all runs, though some may be through: sums depend on the number of threads.
-    processes, threads = parallel.division(options, len(jobs))
-    if options.resume:
-        made = [(number, seed) for number, seed in jobs if kept(folder, names[number], seed)[1] is not None]
-        jobs = [job for job in jobs if job not in made]
-        say(console, f"{len(made)} runs are through already")
-    content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
-    say(
-        console,
-        f"{len(jobs)} runs, "
-        + (
-            f"on {options.scheduler}"
-            if options.backend == "dask"
-            else f"{processes} at a time with {threads} thread(s)"
-        ),
-    )
-    metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
-    raised: list[Exception] = []
-    ended: list[parallel.Job] = []
-
-    def done(job: parallel.Job, finished: parallel.Finished) -> None:
-        number, seed = job
-        recorder = Recorder(folder, metrics, names[number], seed)
-        recorder.rewind(0)
-        for record in finished.records:
-            recorder(record)
-        recorder.flush()
-        ended.append(job)
-        if finished.digest:
-            content["initial_weights_sha256"][str(seed)] = finished.digest
-        if finished.error:
-            raised.append(RuntimeError(finished.error))
-            _fail(content["failures"], names[number], finished.error, console)
-            return
-        recorder.end(finished.end)
-        if finished.end.epoch is not None:
-            say(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
-            return
-        last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
-        numbers = "  ".join(f"{name} {value:.4f}" for name, value in last.logs.items())
-        took = time.perf_counter() - began
-        say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
-
-    parallel.run_all(options, jobs, done, processes, threads)
-    metrics.sort(names)
-    return raised[0] if raised else None
-
-
-def _fail(failures: list[dict[str, str]], name: str, error: Exception | str, console: Console) -> None:
-    """Put a trainer's failure down, once, and say it."""
-    if name in [failure["side"] for failure in failures]:
-        return
-    text = error if isinstance(error, str) else describe(error)
-    remedy = f"mend {name}, or compare without it"
-    if isinstance(error, MemoryError) or "ResourceExhausted" in text:
-        remedy = "there is not enough memory: give a smaller --batch-size"
-    failures.append({"side": name, "error": text, "remedy": remedy})
-    say(console, f"{name} failed: {text}", style="red")
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:
@@ -615,125 +328,6 @@ def _load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]]
     for note in experiment.notes:
         say(console, f"Note: {note}", style="yellow")
     return trainers, experiment
-
-
-def prepare(options: Options, experiment: Experiment) -> Task:
-    from compare import pipeline, strategies
-    from compare.runs import Task
-
-    strategies.configure(options.replicas)
-    strategy = strategies.make(options.strategy, options.replicas)  # first: some bear no operation before them
-    train, validation = pipeline.load(experiment)
-    if options.train_examples is not None:
-        if options.train_examples > train.count:
-            raise RequestError(
-                f"--train-examples {options.train_examples}: {experiment.name} has {train.count} training examples"
-            )
-        train = train.first(options.train_examples)
-    # The last one too, now rather than in the middle of training: a function may ask for a file that is not there.
-    train.of_epoch(options.seed, options.epochs, options.batch_size)
-    # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
-    replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
-    global_batch_size = options.batch_size * replicas
-    return Task(experiment, train, validation, strategy, global_batch_size)
-
-
-def _resume_points(shown: str, places: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
-    """The epochs after which training may go on, the latest first; in the end 0, the beginning.
-
-    Args:
-        shown: the trainer's name.
-        places: where its checkpoints are, for each worker.
-        last: the last epoch that has records.
-        task: what is trained.
-        console: where to say which are used.
-    """
-    from compare.checkpoints import damage, path_of, saved
-    from compare.trial import why_not_resumable
-
-    reason = why_not_resumable(task) if last else ""
-    for epoch in saved(places[0]) if not reason else []:
-        if epoch > last:
-            continue
-        found = [(path, damage(path)) for path in (path_of(place, epoch) for place in places)]
-        if damaged := [f"{path}: {text}" for path, text in found if text]:
-            say(console, f"Note: a checkpoint is damaged, and the one before it used: {damaged[0]}", style="yellow")
-            continue
-        say(console, f"{shown}  goes on after epoch {epoch}")
-        yield epoch
-    if last:
-        say(console, f"{shown}  begins again: {reason or 'there is no checkpoint to go on from'}")
-    yield 0
-
-
-def train(
-    trainer: Trainer,
-    options: Options,
-    task: Task,
-    sinks: Sequence[Any],
-    console: Console | None = None,
-    name: str = "",
-    *,
-    checkpoints: Checkpoints | None = None,
-    begin: int = 0,
-    resumed_at: np.ndarray | None = None,
-    export: Path | None = None,
-    gap: RunningGap | None = None,
-) -> End:
-    """Let a trainer train.
-
-    Args:
-        trainer: the trainer.
-        options: the request, for one seed.
-        task: what is trained.
-        sinks: where the records go.
-        console: where progress is told.
-        name: the name to show.
-        checkpoints: where to save, and to resume from.
-        begin: after which epoch to go on; 0 for the beginning.
-        resumed_at: the weights' hashes at that epoch's end, where they are known.
-        export: the folder for the final model; None for no export.
-        gap: the gap to the trainers before it.
-
-    Returns:
-        How it ended.
-
-    Raises:
-        TrainerError: when the trainer does not keep the contract.
-        NotResumableError: when it cannot go on from there.
-    """
-    from compare.runs import NotFiniteError, Run, TrainerError
-
-    name = name or trainer.name
-    epochs = range(begin + 1, options.epochs + 1)
-    console = console or Console(quiet=True)
-    with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as progress:
-        run = Run(
-            task,
-            seed=options.seed,
-            epochs=epochs,
-            sinks=[*sinks, progress],
-            checkpoints=checkpoints,
-            resumed_at=resumed_at,
-        )
-        try:
-            trainer.train(run)
-        except NotFiniteError as error:
-            say(console, f"{name} stops: {error}", style="red")
-            return End(error.epoch, error.step, error.what)
-        except TrainerError as error:
-            raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
-        run.close()
-    if not run.finished:
-        raise TrainerError(
-            f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
-            f"{options.epochs}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
-        )
-    if export is not None:
-        from compare.export import export_model
-
-        export_model(run, export)
-    return End()
 
 
 def now() -> str:

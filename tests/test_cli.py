@@ -17,7 +17,7 @@ from compare.experiments import BUILT_IN
 from compare.folder import claimed
 from compare.loading import load_experiment, load_trainers
 from compare.options import STRATEGIES, Options
-from compare.session import Result
+from compare.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "compare.py"
