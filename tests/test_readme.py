@@ -51,4 +51,4 @@ def test_the_package_docstring_runs(tensorflow, tmp_path, monkeypatch):
 def test_the_first_lines_of_its_shell_blocks_are_the_two_commands():
     first, second = re.findall(r"```sh\n(.*?)\n", README)
     assert first.endswith(".venv/bin/python scripts/compare.py")
-    assert second.endswith(".venv/bin/python -m pytest -q -n 2 --dist loadfile")
+    assert second.endswith(".venv/bin/python -m pytest -q -n 3 --dist loadfile")
