@@ -19,7 +19,7 @@ from compare.errors import RequestError, StorageError
 from compare.options import Options, is_file, source_and_attribute
 from compare.records import RecordError, read_json, write_json
 
-HARMLESS = {"resume", "quiet", "verbose", "reports", "name"}
+HARMLESS = {"resume", "quiet", "verbose", "tensorboard", "reports", "name"}
 """Options that may be others when a run is resumed."""
 FACTS = ("code", "versions", "data", "threads", "strategy")
 """What else of ``run.json`` must be the same."""
