@@ -144,6 +144,26 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="where the data set's files are; they are looked for there and nowhere else",
     )
+    add(
+        "--iteration",
+        metavar="WAY",
+        help="how loop goes through an epoch: a Python for over batches, an iterator that a tf.function takes batches "
+        "from, or the whole epoch in one call of that function (default: for; iterator with --steps-per-execution)",
+    )
+    add(
+        "--steps-per-execution",
+        metavar="K",
+        type=int,
+        default=defaults.steps_per_execution,
+        help="fit and loop make K steps per call of a tf.function; weights are compared after each call "
+        "(default: %(default)s)",
+    )
+    add("--jit", action="store_true", help="XLA compiles the steps of fit and loop; op determinism is off")
+    add(
+        "--parallel",
+        action="store_true",
+        help="all trainers at the same time, in processes that share the processor's threads",
+    )
     add("--truth", action="store_true", help="also train on one replica in float64, to tell which side is off")
     add(
         "--against",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from compare.records import AnyRecord, EpochRecord, StepRecord, read_json, write_json
+from compare.records import AnyRecord, EpochRecord, StepRecord
 
-FILE = "costs.json"
-"""By trainer and seed: seconds of the first step and of a later one, peak memory in bytes (None: not known), and
-``own_peak``, whether that peak is of the time when this trainer trained, or since the process began."""
 STEPS = 200
 """Later steps that are timed, at most."""
 RESET = Path("/proc/self/clear_refs")
@@ -22,12 +21,14 @@ RESET = Path("/proc/self/clear_refs")
 class CostMeter:
     """The sink that takes the time of steps and the peak of memory of one trainer, trained in this process.
 
-    Both are in ``costs.json`` of the run's folder as soon as an epoch ends.
+    Args:
+        keep: is given both as soon as an epoch ends, to be put in the run's folder (``Recorder.keep_costs``).
     """
 
-    def __init__(self, folder: Path, trainer: str, seed: int) -> None:
-        self._path, self._trainer, self._seed = folder / FILE, trainer, str(seed)
+    def __init__(self, keep: Callable[[dict[str, Any]], None]) -> None:
+        self._keep = keep
         self._last = time.perf_counter()
+        self._step = 0
         self._first_step: float | None = None
         self._steps: list[float] = []
         self._own_peak = _begin_anew()
@@ -35,20 +36,20 @@ class CostMeter:
     def __call__(self, record: AnyRecord) -> None:
         now = time.perf_counter()
         if isinstance(record, StepRecord):
-            if record.step > 1 and len(self._steps) < STEPS:
-                self._steps.append(now - self._last)
-            elif record.step == 1 and self._first_step is None:
+            made = record.step - self._step  # several in one call, it may be
+            if record.step > 0 and self._first_step is None:
                 self._first_step = now - self._last
-            self._last = now
+            elif record.step > 0 and self._step > 0 and len(self._steps) < STEPS:
+                self._steps.append((now - self._last) / made)
+            self._last, self._step = now, record.step
         elif isinstance(record, EpochRecord):
-            content = read_json(self._path) if self._path.exists() else {}
-            content.setdefault(self._trainer, {})[self._seed] = {
+            costs = {
                 "first_step_seconds": self._first_step,
                 "step_seconds": float(np.median(self._steps)) if self._steps else None,
                 "peak_memory_bytes": peak_memory(),
                 "own_peak": self._own_peak,
             }
-            write_json(self._path, content)
+            self._keep(costs)
 
 
 def peak_memory() -> int | None:

@@ -89,6 +89,8 @@ def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> pref
         batch_norm=any("BatchNormalization" in name for name in layers),
         convolution=any("Conv" in name for name in layers),
         dropout=any("Dropout" in name for name in layers),
+        steps_per_execution=options.steps_per_execution,
+        jit_compile=options.jit,
     )
 
 

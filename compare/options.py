@@ -25,8 +25,24 @@ EXPERIMENTS = (
 STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
 ONE_REPLICA = ("default", "one-device")
 BACKENDS = ("local", "dask")
+ITERATIONS = ("for", "iterator", "function")
 CLUSTERS = ("multi-worker", "parameter-server")
 """Strategies of several processes; each worker is one replica, or as many as it has GPUs."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a trainer executes its steps, where that changes no number.
+
+    Attributes:
+        iteration: one of ``ITERATIONS``.
+        steps_per_execution: optimizer steps per call of a ``tf.function``.
+        jit_compile: whether XLA compiles them.
+    """
+
+    iteration: str = "for"
+    steps_per_execution: int = 1
+    jit_compile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +74,13 @@ class Options:
         reports: the folder that holds the runs.
         name: the run's folder in ``reports``; None for one made from the options.
         data_dir: where the data set's files are; None for wherever they are found.
+        iteration: how the built-in loop goes through an epoch: a Python ``for`` over batches, an ``iterator`` that a
+            ``tf.function`` takes its batches from, or the whole epoch in one call of that ``function``. By default
+            ``for``, and ``iterator`` where a call makes several steps.
+        steps_per_execution: optimizer steps per call of a ``tf.function``, in the built-in ``fit`` and ``loop``.
+        jit: have XLA compile the steps of the built-in ``fit`` and ``loop``, without op determinism.
+        parallel: train with all trainers at the same time, each in a process of its own, the processor's threads
+            divided between them.
         truth: also train on one replica in float64, to tell which side is off.
         against: the folder of a recorded run to compare each trainer with its namesake there.
         check: only the short check, without a full training.
@@ -96,6 +119,10 @@ class Options:
     reports: Path = Path("reports")
     name: str | None = None
     data_dir: Path | None = None
+    iteration: str | None = None
+    steps_per_execution: int = 1
+    jit: bool = False
+    parallel: bool = False
     truth: bool = False
     against: Path | None = None
     check: bool = False
@@ -114,7 +141,7 @@ class Options:
             self._set("data_dir", _folder("data_dir", self.data_dir))
         if self.against is not None:
             self._set("against", _folder("against", self.against))
-        for name in ("epochs", "batch_size", "seeds", "keep_checkpoints"):
+        for name in ("epochs", "batch_size", "seeds", "keep_checkpoints", "steps_per_execution"):
             self._set(name, _count(name, getattr(self, name), least=1))
         self._set("checkpoint_every", _count("checkpoint_every", self.checkpoint_every, least=0))
         for name in ("replicas", "workers", "parameter_servers", "train_examples", "jobs"):
@@ -124,6 +151,7 @@ class Options:
         if self.seed + self.seeds > 2**32:
             raise RequestError(f"--seed {self.seed} with --seeds {self.seeds}: seeds end at {2**32 - 1}")
         self._check_study()
+        self._check_execution()
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
@@ -182,6 +210,43 @@ class Options:
             raise RequestError(
                 f"--strategy {self.strategy} starts processes of its own for every run: leave out --jobs and --backend"
             )
+
+    def _check_execution(self) -> None:
+        if self.iteration is not None and self.iteration not in ITERATIONS:
+            raise RequestError(f"--iteration {self.iteration}: unknown; there are {', '.join(ITERATIONS)}")
+        several = self.steps_per_execution > 1
+        if several and self.iteration == "for":
+            raise RequestError(
+                f"--iteration for makes one step per call, not --steps-per-execution {self.steps_per_execution}: "
+                "use --iteration iterator"
+            )
+        if several and self.iteration == "function":
+            raise RequestError(
+                "--iteration function makes all steps of an epoch in one call, not --steps-per-execution "
+                f"{self.steps_per_execution}: leave one of them out"
+            )
+        asked = {"--iteration": self.iteration, "--steps-per-execution": several, "--jit": self.jit}
+        given = [name for name, value in asked.items() if value]
+        if given and self.strategy == "parameter-server":
+            raise RequestError(f"{given[0]}: a parameter server's coordinator sends out single steps: leave it out")
+        if given and self.check:
+            raise RequestError(
+                f"{given[0]} is for a full training; --check looks at single steps: leave one of them out"
+            )
+
+        if self.parallel and (self.check or self.seeds > 1 or self.strategy in CLUSTERS):
+            why = {
+                "--check is one process": self.check,
+                "a study's runs are parallel already (--jobs)": self.seeds > 1,
+                f"--strategy {self.strategy} has processes of its own": self.strategy in CLUSTERS,
+            }
+            raise RequestError(f"--parallel: {next(text for text, so in why.items() if so)}; leave it out")
+
+    @property
+    def execution(self) -> Execution:
+        """How the built-in trainers execute their steps."""
+        iteration = self.iteration or ("iterator" if self.steps_per_execution > 1 else "for")
+        return Execution(iteration, self.steps_per_execution, self.jit)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from compare.blame import describe
 from compare.errors import NoVerdictError, RequestError
@@ -33,13 +35,11 @@ class Finished:
 
     Attributes:
         records: all that it reported, without the weights.
-        digest: of the initial weights.
         error: what the trainer raised, in a line; empty where all went well.
         end: how it ended, where it raised nothing.
     """
 
     records: list[AnyRecord]
-    digest: str
     error: str = ""
     end: End = field(default_factory=End)
 
@@ -61,13 +61,20 @@ def division(options: Options, jobs: int) -> tuple[int, int]:
 
 
 def run_all(
-    options: Options, jobs: list[Job], done: Callable[[Job, Finished], None], processes: int, threads: int
+    options: Options,
+    jobs: list[Job],
+    initial: Mapping[int, list[np.ndarray]],
+    done: Callable[[Job, Finished], None],
+    processes: int,
+    threads: int,
 ) -> None:
     """Make every run once; those of a worker that is lost are made again.
 
     Args:
         options: the request; a file named in it must be there for the workers too.
         jobs: the runs.
+        initial: by seed, what every model begins with. (Made by each run, they may differ: Keras takes them from
+            Python's own random numbers, and so do other threads of a Dask worker.)
         done: called here, as each run ends.
         processes: how many at a time.
         threads: how many threads each has.
@@ -76,13 +83,15 @@ def run_all(
         RequestError: when no Dask scheduler answers.
         NoVerdictError: when workers keep dying.
     """
-    options = _absolute(options)
+    options = absolute(options)
     left, attempts = list(jobs), 0
     while left:
         finished = 0
         try:
             with _executor(options, processes) as executor:
-                futures = {executor.submit(run_one, options, *job, threads, os.getpid()): job for job in left}
+                futures = {
+                    executor.submit(run_one, options, *job, initial[job[1]], threads, os.getpid()): job for job in left
+                }
                 for future in as_completed(futures):
                     result = future.result()
                     left.remove(futures[future])
@@ -90,7 +99,7 @@ def run_all(
                     done(futures[future], result)
         except RequestError:
             raise
-        except _lost() as error:
+        except lost() as error:
             attempts = 0 if finished else attempts + 1
             if attempts == ATTEMPTS:
                 raise NoVerdictError(
@@ -99,7 +108,7 @@ def run_all(
                 ) from error
 
 
-def _lost() -> tuple[type[BaseException], ...]:
+def lost() -> tuple[type[BaseException], ...]:
     """What is raised when a worker is gone."""
     from concurrent.futures import BrokenExecutor, CancelledError
 
@@ -123,6 +132,13 @@ def _executor(options: Options, processes: int) -> Iterator[Executor]:
         with client:
             yield client.get_executor(pure=False)
         return
+    with local(processes) as executor:
+        yield executor
+
+
+@contextmanager
+def local(processes: int) -> Iterator[Executor]:
+    """So many processes of this machine, which end with this block however it ends."""
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(max_workers=processes)
@@ -132,31 +148,40 @@ def _executor(options: Options, processes: int) -> Iterator[Executor]:
         executor.shutdown(wait=True, kill_workers=True)
 
 
+def limit_threads(threads: int) -> None:
+    """Have TensorFlow use so many threads in this process.
+
+    Raises:
+        RuntimeError: when it is in use already, with another number.
+    """
+    import tensorflow as tf
+
+    if tf.config.threading.get_intra_op_parallelism_threads() != threads:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
 _one_at_a_time = threading.Lock()
 
 
-def run_one(options: Options, number: int, seed: int, threads: int, parent: int) -> Finished:
+def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray], threads: int, parent: int) -> Finished:
     """Make one run in this process, which is a worker's; its processes are the parent's own, or Dask's.
 
     Args:
         options: the request.
         number: which of its trainers.
         seed: the run's seed.
+        initial: what every model begins with.
         threads: how many threads TensorFlow may use.
         parent: the process that asked; a worker of this machine ends with it.
     """
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
         if options.backend == "local":
-            _end_with(parent)
+            end_with(parent)
         from compare.session import select_keras
 
         select_keras(options)
-        import tensorflow as tf
-
-        if tf.config.threading.get_intra_op_parallelism_threads() != threads:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
-        from compare import facts
+        limit_threads(threads)
         from compare.loading import load_experiment, load_trainers
         from compare.training import prepare, train
 
@@ -168,6 +193,7 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
 
         name, trainer = load_trainers(options)[number]
         task = prepare(options, load_experiment(options))
+        task.initial_weights[seed] = initial
         error, end = "", End()
         try:
             end = train(
@@ -176,14 +202,13 @@ def run_one(options: Options, number: int, seed: int, threads: int, parent: int)
         except Exception as raised:
             traceback.print_exc()
             error = describe(raised)
-        weights = task.initial_weights.get(seed)
-        return Finished(records, facts.digest(weights) if weights else "", error, end)
+        return Finished(records, error, end)
 
 
 _NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local", "scheduler": None}
 
 
-def _absolute(options: Options) -> Options:
+def absolute(options: Options) -> Options:
     """The same options with files named in full: a worker may stand in another folder."""
 
     def full(wanted: Any) -> Any:
@@ -200,7 +225,7 @@ def _absolute(options: Options) -> Options:
 _watched: set[int] = set()
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when its parent is gone, however that ended."""
     if parent in _watched or sys.platform == "win32":
         return

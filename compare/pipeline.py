@@ -90,11 +90,16 @@ class Examples:
         return self.batches(shuffled(self.count, seed, epoch), regular_bounds(self.count, batch_size))
 
     def of_epochs(
-        self, epochs: range, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
+        self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
     ) -> tf.data.Dataset:
-        """One data set of several epochs, each as ``of_epoch`` gives it; any process can iterate it."""
-        following = tf.data.Dataset.range(epochs[0], epochs[-1] + 1).flat_map(of_epoch)
-        return following.with_options(_options())
+        """One data set of several epochs, each as ``of_epoch`` gives it; any process can iterate it.
+
+        Args:
+            epochs: which; a variable is the number of the only one, read whenever the data set is iterated.
+            of_epoch: what gives an epoch's data set.
+            elsewhere: whether another process iterates it.
+        """
+        return _numbers(epochs).flat_map(of_epoch).with_options(_options())
 
     def sha256(self) -> str:
         """A digest of all arrays: their structure, dtypes, shapes and bytes."""
@@ -240,7 +245,7 @@ class Stream:
         return dataset.prefetch(2).with_options(_options())
 
     def of_epochs(
-        self, epochs: range, of_epoch: Callable[[int], tf.data.Dataset], *, elsewhere: bool = False
+        self, epochs: range | tf.Variable, of_epoch: Callable[[int], tf.data.Dataset], *, elsewhere: bool = False
     ) -> tf.data.Dataset:
         """One data set of several epochs, each as ``of_epoch`` gives it.
 
@@ -248,11 +253,11 @@ class Stream:
         each with the arrays that it was made from.
 
         Args:
-            epochs: which.
+            epochs: which; a variable is the number of the only one, read whenever the data set is iterated.
             of_epoch: what gives an epoch's data set.
             elsewhere: whether another process iterates it, which cannot call ``of_epoch``.
         """
-        if elsewhere:
+        if elsewhere and isinstance(epochs, range):
             return _one_after_another([of_epoch(epoch) for epoch in epochs]).with_options(_options())
 
         def made(epoch: tf.Tensor) -> tf.Tensor:
@@ -264,9 +269,8 @@ class Stream:
             variant.set_shape([])
             return tf.data.experimental.from_variant(variant, spec)
 
-        spec = of_epoch(epochs[0]).element_spec
-        following = tf.data.Dataset.range(epochs[0], epochs[-1] + 1).flat_map(made_in_turn)
-        return following.with_options(_options())
+        spec = of_epoch(epochs[0] if isinstance(epochs, range) else int(epochs)).element_spec
+        return _numbers(epochs).flat_map(made_in_turn).with_options(_options())
 
     def sha256(self) -> str:
         """A digest of the examples of epoch 1: their structure, dtypes, shapes and bytes."""
@@ -277,6 +281,12 @@ class Stream:
             batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
             self._sha256 = _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
         return self._sha256
+
+
+def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:
+    if isinstance(epochs, range):
+        return tf.data.Dataset.range(epochs[0], epochs[-1] + 1)
+    return tf.data.Dataset.range(1).map(lambda _: epochs.read_value())
 
 
 def _one_after_another(datasets: list[tf.data.Dataset]) -> tf.data.Dataset:

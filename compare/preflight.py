@@ -33,6 +33,8 @@ class Facts:
         batch_norm: whether a layer normalizes by the batch's statistics.
         convolution: whether a layer convolves: such kernels fail on an empty batch.
         dropout: whether a layer draws random masks.
+        steps_per_execution: optimizer steps per call of a ``tf.function``.
+        jit_compile: whether XLA compiles them.
     """
 
     strategy: str
@@ -45,6 +47,8 @@ class Facts:
     batch_norm: bool = False
     convolution: bool = False
     dropout: bool = False
+    steps_per_execution: int = 1
+    jit_compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,24 @@ def _cannot_run(facts: Facts) -> Iterator[Finding]:
                     f"{first} examples into {parts(first, facts.replicas)} (InvalidArgumentError: AddN)",
                     f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
                 )
+    if fit and facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
+        yield Finding(
+            "fit-steps-per-execution-keras-3",
+            CANNOT_RUN,
+            "fit",
+            "Keras 3's fit does not make several steps per execution on several replicas "
+            "(InvalidArgumentError: You must feed a value for placeholder tensor 'while/cond/Placeholder')",
+            "use --keras 2, or one replica; loop --iteration function makes them",
+        )
+    if facts.jit_compile and facts.replicas > 1:
+        yield Finding(
+            "jit-several-replicas",
+            CANNOT_RUN,
+            "",
+            "what XLA compiles cannot use the variables of several replicas on the processor (InvalidArgumentError: "
+            "Trying to access resource … located in device CPU:1 from device CPU:0)",
+            "use one replica, or leave out --jit",
+        )
     state = facts.batch_norm or (facts.dropout and facts.keras == 3)
     if facts.keras == 3 and facts.strategy == "central-storage" and facts.replicas > 1 and state:
         yield Finding(

@@ -20,6 +20,7 @@ import io
 import json
 import math
 import os
+import threading
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -230,6 +231,8 @@ def _checksum(content: Mapping[str, Any]) -> str:
 class MetricsFile:
     """``metrics.csv``: one row per trainer, seed and epoch; rows that are there already are kept.
 
+    Recorders that share it take its ``lock`` while they write: they may be used by several threads.
+
     The columns are known once the first epoch has been reported. A trainer that later reports a
     metric of another name widens the table: the file is written anew with the column added.
 
@@ -239,6 +242,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = threading.RLock()
         self._rows = [_filled(row) for row in read_metrics(path)] if path.exists() else []
         self._columns: list[str] = _columns(self._rows)
 
@@ -319,6 +323,11 @@ def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: b
     return text.getvalue()
 
 
+COSTS = "costs.json"
+"""By trainer and seed: seconds of the first step and of a later one, peak memory in bytes (None: not known), and
+``own_peak``, whether that peak is of the time when this trainer trained, or since the process began."""
+
+
 class Recorder:
     """The sink that puts one trainer's records on disk.
 
@@ -331,7 +340,7 @@ class Recorder:
 
     def __init__(self, folder: Path, metrics: MetricsFile, trainer: str, seed: int) -> None:
         self._metrics = metrics
-        self._trainer, self._seed = trainer, seed
+        self._folder, self._trainer, self._seed = folder, trainer, seed
         self._stem = stem_of(folder, trainer, seed)
         with storing(self._stem):
             self._stem.parent.mkdir(exist_ok=True)
@@ -344,7 +353,8 @@ class Recorder:
     def rewind(self, epoch: int) -> None:
         """Forget whatever came after an epoch's end; 0 forgets all."""
         self._pending.clear()
-        self._metrics.rewind(self._trainer, self._seed, epoch)
+        with self._metrics.lock:
+            self._metrics.rewind(self._trainer, self._seed, epoch)
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:
                 path.unlink()
@@ -359,6 +369,14 @@ class Recorder:
         steps = record.steps[record.steps["epoch"] <= epoch] if epoch else record.steps[:0]
         replace_file(_steps_path(self._stem), steps.tobytes())
         self._write_sidecar()
+
+    def keep_costs(self, costs: dict[str, Any]) -> None:
+        """Put down what the trainer costs so far (see ``compare.costs``)."""
+        path = self._folder / COSTS
+        with self._metrics.lock:
+            content = read_json(path) if path.exists() else {}
+            content.setdefault(self._trainer, {})[str(self._seed)] = costs
+            write_json(path, content)
 
     def end(self, end: End) -> None:
         """Say that the trainer is through."""
@@ -383,7 +401,8 @@ class Recorder:
         row = self._metrics.row(self._trainer, self._seed, record)
         self._reported[record.epoch], self._rows[record.epoch] = types, _checksum(row)
         self._write_sidecar()
-        self._metrics.append(row)
+        with self._metrics.lock:
+            self._metrics.append(row)
 
     def flush(self) -> None:
         """Append the fingerprints that are still in memory (an interrupted epoch's, say)."""

@@ -16,7 +16,8 @@ from compare.blame import blaming, place_of, place_of_op
 from compare.checkpoints import Checkpoints
 from compare.errors import RequestError
 from compare.experiment import Experiment, nothing
-from compare.fingerprints import Fingerprinter
+from compare.fingerprints import Fingerprinter, distributed
+from compare.options import Execution
 from compare.pipeline import Examples, Stream
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
 
@@ -54,7 +55,9 @@ class Task:
         validation: the validation examples.
         strategy: the strategy that every trainer runs under.
         global_batch_size: examples per optimizer step, over all replicas.
-        initial_weights: by seed, what the first model built with that seed began with.
+        execution: how the built-in trainers execute their steps.
+        initial_weights: by seed, what the first model built with that seed began with: its weights, and the state
+            of its random number generators.
     """
 
     experiment: Experiment
@@ -62,6 +65,7 @@ class Task:
     validation: Examples | Stream
     strategy: tf.distribute.Strategy
     global_batch_size: int
+    execution: Execution = field(default_factory=Execution)
     initial_weights: MutableMapping[int, list[np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,13 @@ class Task:
     def steps_per_epoch(self) -> int:
         """Batches in an epoch, the short last one included."""
         return math.ceil(self.train.count / self.global_batch_size)
+
+
+def initial_weights(task: Task, seed: int) -> list[np.ndarray]:
+    """What every model begins with that is built with a seed."""
+    if seed not in task.initial_weights:
+        Run(task, seed=seed, epochs=range(1, 2)).build()
+    return task.initial_weights[seed]
 
 
 class Run:
@@ -84,6 +95,7 @@ class Run:
         weighted_metrics: the metrics that see sample and class weights, once ``build`` has been called.
         class_weight: class to weight, for the training loss; None for none.
         loss_weights: the weight of each output's loss, as ``compile`` takes it; None for none.
+        execution: how to execute the steps, for a trainer that leaves this open: the built-in ones do.
 
     Args:
         task: what is trained.
@@ -111,6 +123,7 @@ class Run:
         self.strategy = task.strategy
         self.global_batch_size = task.global_batch_size
         self.epochs = epochs
+        self.execution = task.execution
         self.weighted_metrics: Any = []
         self.class_weight = task.experiment.class_weight
         self.loss_weights = task.experiment.loss_weights
@@ -179,10 +192,13 @@ class Run:
                 variables = [*model.trainable_weights, *model.non_trainable_weights]
                 if not variables:
                     raise RequestError(f"the model of experiment {experiment.name} has no weights to train")
+                # Keras 3's seed generators are among a model's variables, not among its weights.
+                known = {id(distributed(variable)) for variable in variables}
+                state = [*variables, *(v for v in model.variables if id(distributed(v)) not in known)]
                 initial = self._task.initial_weights.setdefault(
-                    self._seed, [np.array(variable.numpy()) for variable in variables]
+                    self._seed, [np.array(variable.numpy()) for variable in state]
                 )
-                for variable, value in zip(variables, initial, strict=True):
+                for variable, value in zip(state, initial, strict=True):
                     variable.assign(tf.cast(value, variable.dtype))
                 scaling = tf.keras.mixed_precision.LossScaleOptimizer
                 if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, scaling):
@@ -238,26 +254,40 @@ class Run:
             self._began = time.perf_counter()
         return self._task.train.of_epoch(self._seed, epoch, self.global_batch_size)
 
-    def train_datasets(self) -> tf.data.Dataset:
-        """One data set of all epochs to train, one after the other, for a single call of ``fit``."""
+    def train_datasets(self, epoch: tf.Variable | None = None) -> tf.data.Dataset:
+        """One data set for a single call of ``fit``: of all epochs to train, one after the other.
+
+        Args:
+            epoch: instead, of the epoch whose number this variable (int64) has whenever the data set is iterated.
+        """
         self.train_dataset(self.epochs[0])
         # From here on tf.data may ask for an epoch at any moment, while weights are being changed.
         self._has_all_data = True
         elsewhere = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
-        return self._task.train.of_epochs(self.epochs, self.train_dataset, elsewhere=elsewhere)
+        epochs = self.epochs if epoch is None else epoch
+        return self._task.train.of_epochs(epochs, self.train_dataset, elsewhere=elsewhere)
 
     def validation_dataset(self) -> tf.data.Dataset:
         """The validation examples in fixed order: a ``tf.data.Dataset`` of global batches, undistributed."""
         return self._task.validation.in_order(self.global_batch_size)
 
-    def end_step(self) -> None:
-        """Say that an optimizer step has been made; from Python, not inside a ``tf.function``."""
+    def end_step(self, steps: int = 1) -> None:
+        """Say that an optimizer step has been made; from Python, not inside a ``tf.function``.
+
+        Args:
+            steps: how many were made since this was last called; the weights are compared after the last of them.
+
+        Raises:
+            TrainerError: when they are less than one.
+        """
+        if steps < 1:
+            raise TrainerError(f"end_step was called for {steps} steps: call it after one step, or after several")
         if not tf.executing_eagerly():
             # Told at the end of the epoch: what is raised here would reach the user in TensorFlow's wrapping.
             self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
         interrupt.raise_if_asked()
-        self._step += 1
+        self._step += steps
         what = self._emit_fingerprint(self._step)
         if what and self.stops_at_nan:
             raise NotFiniteError(self._epoch, self._step, what)

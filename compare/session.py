@@ -10,11 +10,12 @@ import sys
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from compare import cluster
+from compare.beside import limit_threads, threads_each
 from compare.errors import NoVerdictError, RequestError
 from compare.folder import refuse_changes
 from compare.options import CLUSTERS, Options
@@ -29,11 +30,12 @@ from compare.records import (
 from compare.report.text import sentences
 from compare.result import Result
 from compare.terminal import details, say, style_of
-from compare.training import prepare, train_all, train_on, train_study
+from compare.training import fail, prepare, train_all, train_on, train_study, train_truth
 from compare.verdict import DIFFERENT, as_json
 
 if TYPE_CHECKING:
     from compare.experiment import Experiment
+    from compare.runs import Task
     from compare.trainers.base import Trainer
 
 
@@ -216,6 +218,8 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     from compare.judging import judge
     from compare.trial import try_out
 
+    if options.parallel:
+        limit_threads(threads_each(options))
     trainers, experiment = _load(options, console)
     task = prepare(options, experiment)
     if options.strategy not in CLUSTERS:
@@ -257,11 +261,16 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     shutil.rmtree(folder / "twins", ignore_errors=True)
     content["initial_weights_sha256"] = before.get("initial_weights_sha256", {})
     if options.seeds > 1 and options.strategy not in CLUSTERS:
-        raised = train_study(names, options, folder, console, content)
+        raised = train_study(names, options, task, folder, console, content)
     else:
-        raised = train_all(trainers, options, task, folder, console, content["failures"])
-        for seed, weights in task.initial_weights.items():
-            content["initial_weights_sha256"][str(seed)] = facts.digest(weights)
+        if options.parallel:
+            raised = _train_beside(trainers, options, task, folder, console, content)
+        else:
+            raised = train_all(trainers, options, task, folder, console, content["failures"])
+        if options.truth:
+            train_truth(options, task, folder, console)
+    for seed, weights in task.initial_weights.items():
+        content["initial_weights_sha256"][str(seed)] = facts.digest(weights)
     content |= {"status": "trained"}
     write_json(folder / "run.json", content)
     if options.strategy not in CLUSTERS:
@@ -275,6 +284,30 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
         raised.add_note(f"The other trainers' results are in {folder}.")
         raise raised
     return result
+
+
+def _train_beside(
+    trainers: list[tuple[str, Trainer]], options: Options, task: Task, folder: Path, console: Console, content: Any
+) -> Exception | None:
+    """Train with all trainers at the same time.
+
+    Returns:
+        What the first of a user's own trainers raised.
+    """
+    from compare.beside import train_beside
+    from compare.loading import TRAINERS
+
+    threads = threads_each(options)
+    content["parallel"] = {"processes": len(trainers), "threads_per_process": threads}
+    write_json(folder / "run.json", content)
+    each = f"each with {threads} thread{'s' * (threads > 1)}"
+    say(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
+    raised: Exception | None = None
+    for name, error in train_beside(trainers, options, task, folder, console):
+        fail(content["failures"], name, error, console)
+        if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
+            raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
+    return raised
 
 
 def check_only(options: Options, folder: Path, console: Console) -> Result:

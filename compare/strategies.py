@@ -7,13 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from compare import interrupt
 from compare.cluster import meet, this_task
 from compare.errors import RequestError
 
 
-def configure(replicas: int | None = None) -> None:
+def configure(replicas: int | None = None, *, deterministic: bool = True) -> None:
     """Set up this process for runs with up to ``replicas`` replicas; call it before using TensorFlow.
 
     Without a GPU the replicas are logical CPU devices, which TensorFlow makes only before its first
@@ -22,11 +23,20 @@ def configure(replicas: int | None = None) -> None:
 
     Args:
         replicas: how many devices to provide; None leaves the devices as they are.
+        deterministic: whether to switch op determinism on. XLA cannot have it: Keras's fit then leaves XLA out
+            without a word, and there is no max pooling.
 
     Raises:
-        RequestError: when there are fewer devices and no more can be made.
+        RequestError: when there are fewer devices and no more can be made, or when op determinism is to be off
+            and was switched on before.
     """
-    tf.config.experimental.enable_op_determinism()
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    elif is_op_determinism_enabled():
+        raise RequestError(
+            "--jit: this process has switched op determinism on, which XLA cannot have, and there is no way back: "
+            "compile with XLA in a process of its own"
+        )
     if replicas is None or len(devices()) >= replicas:
         return
     if tf.config.list_physical_devices("GPU"):

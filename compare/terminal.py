@@ -149,7 +149,7 @@ class TrainerProgress:
                 soft_wrap=True,
             )
         elif isinstance(record, StepRecord) and record.step > 0:
-            self._done += 1
+            self._done = (record.epoch - self._epochs[0]) * self._steps + record.step
             now = time.perf_counter()
             if now > self._next_refresh and not self._bar.disable:
                 self._next_refresh = now + 0.25

@@ -31,7 +31,7 @@ def prepare(options: Options, experiment: Experiment) -> Task:
     from compare import pipeline, strategies
     from compare.runs import Task
 
-    strategies.configure(options.replicas)
+    strategies.configure(options.replicas, deterministic=not options.jit)
     strategy = strategies.make(options.strategy, options.replicas)  # first: some bear no operation before them
     train, validation = pipeline.load(experiment)
     if options.train_examples is not None:
@@ -45,7 +45,7 @@ def prepare(options: Options, experiment: Experiment) -> Task:
     # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
     replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
-    return Task(experiment, train, validation, strategy, global_batch_size)
+    return Task(experiment, train, validation, strategy, global_batch_size, options.execution)
 
 
 def train_all(
@@ -78,36 +78,41 @@ def train_all(
                 raise
             except Exception as error:
                 traceback.print_exc()
-                _fail(failures, name, error, console)
+                fail(failures, name, error, console)
                 if wanted not in TRAINERS:
                     raised = raised or error
             finally:
                 recorder.flush()
-    if options.truth:
-        from compare.trainers.truth import Truth, exact_task
-
-        never_saved = dataclasses.replace(options, checkpoint_every=0)
-        recorder = Recorder(folder, metrics, Truth.name, options.seed)
-        train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, recorder, console, Truth.name)
     return raised
 
 
+def train_truth(options: Options, task: Task, folder: Path, console: Console) -> None:
+    """Train the plain truth: one replica, in float64."""
+    from compare.trainers.truth import Truth, exact_task
+
+    never_saved = dataclasses.replace(options, checkpoint_every=0)
+    recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), Truth.name, options.seed)
+    train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, recorder, console, Truth.name)
+
+
 def train_study(
-    names: Sequence[str], options: Options, folder: Path, console: Console, content: dict[str, Any]
+    names: Sequence[str], options: Options, task: Task, folder: Path, console: Console, content: dict[str, Any]
 ) -> Exception | None:
     """Train with every trainer and seed, as many at a time as there are processors.
 
     Args:
         names: the trainers' names.
         options: the request.
+        task: what is trained.
         folder: the run's folder.
         console: where progress is told.
-        content: of ``run.json``; failures, digests of initial weights and the division of threads go there.
+        content: of ``run.json``; failures and the division of threads go there.
 
     Returns:
         What the first trainer that failed raised.
     """
     from compare import parallel
+    from compare.runs import initial_weights
 
     jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
     # By all runs, though some may be through: sums depend on the number of threads.
@@ -138,11 +143,9 @@ def train_study(
             recorder(record)
         recorder.flush()
         ended.append(job)
-        if finished.digest:
-            content["initial_weights_sha256"][str(seed)] = finished.digest
         if finished.error:
             raised.append(RuntimeError(finished.error))
-            _fail(content["failures"], names[number], finished.error, console)
+            fail(content["failures"], names[number], finished.error, console)
             return
         recorder.end(finished.end)
         if finished.end.epoch is not None:
@@ -153,7 +156,9 @@ def train_study(
         took = time.perf_counter() - began
         say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
 
-    parallel.run_all(options, jobs, done, processes, threads)
+    task.initial_weights = InitialWeights(folder)
+    initial = {seed: initial_weights(task, seed) for seed in options.all_seeds}
+    parallel.run_all(options, jobs, initial, done, processes, threads)
     metrics.sort(names)
     return raised[0] if raised else None
 
@@ -211,7 +216,7 @@ def train_on(
                 trainer,
                 options,
                 task,
-                [recorder, CostMeter(folder, name, options.seed)] if recorder else [],
+                [recorder, CostMeter(recorder.keep_costs)] if recorder else [],
                 console,
                 shown,
                 gap=gap,
@@ -326,7 +331,7 @@ def train(
     return End()
 
 
-def _fail(failures: list[dict[str, str]], name: str, error: Exception | str, console: Console) -> None:
+def fail(failures: list[dict[str, str]], name: str, error: Exception | str, console: Console) -> None:
     """Put a trainer's failure down, once, and say it."""
     if name in [failure["side"] for failure in failures]:
         return

@@ -58,12 +58,12 @@ class TwinRun(Run):
         self._noise_before(self.epochs[0], 1)
         return built
 
-    def end_step(self) -> None:
+    def end_step(self, steps: int = 1) -> None:
         self._take_back()
         # After the step too: a bias that was 0 before could not be moved, and Adam's first step makes no difference.
         self._noise_before(self._epoch, self._step + 1)
         self._take_back()
-        super().end_step()
+        super().end_step(steps)
         self._noise_before(self._epoch, self._step + 1)
 
     def end_epoch(self, epoch: int, logs: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,15 @@ def worst(verdicts: Sequence[str | None]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs part: the optimizer step (None: seen only when the epoch had ended)."""
+    """Where two runs part: the optimizer step (None: seen only when the epoch had ended).
+
+    ``since`` is the first step that may have made the difference: another one where several steps are made in one
+    call, and only the weights after the last of them can be seen.
+    """
 
     epoch: int
     step: int | None
+    since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,13 @@ class Training:
         max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
             both runs finished, in the weights' own unit; None when it is unknown or not a number.
         first_difference: the first optimizer step after which a weight differs.
-        steps: how many optimizer steps were compared, weight for weight.
+        steps: after how many optimizer steps weights were compared, all of them.
         variables: the variables that differ at ``first_difference``, with an estimate of how far
             (the Euclidean norm of the difference).
         reason: why there is no verdict, or a difference that is not one of weights after the same
             step; else empty.
         noise: how the gap compares with what rounding does; None where that was not measured.
+        made: how many steps were made up to the last that was compared in each epoch.
     """
 
     verdict: str
@@ -66,6 +72,12 @@ class Training:
     variables: tuple[tuple[str, float | None], ...] = ()
     reason: str = ""
     noise: Noise | None = None
+    made: int = 0
+
+    @property
+    def several_in_one_call(self) -> bool:
+        """Whether weights could be compared after some of the steps only."""
+        return 0 < self.steps < self.made
 
 
 @dataclass(frozen=True)
@@ -152,7 +164,7 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
     if training.verdict != DIFFERENT or training.reason or first is None or first.step == INITIAL:
         return None
     if first.step is not None:
-        return first.epoch, first.step
+        return first.epoch, first.since or first.step
     # Seen at the epoch's end only: after its last step, or somewhere in it if one side does not tell its steps.
     steps = [
         max((step for epoch, step in record.by_place() if epoch == first.epoch and step > INITIAL), default=1)
@@ -235,17 +247,27 @@ def compare_training(reference: Record, candidate: Record) -> Training:
     if not (_has_steps(ours) and _has_steps(theirs)):  # one side never says where its steps end
         ours, theirs = _epoch_ends(ours), _epoch_ends(theirs)
     steps = sum(step > INITIAL for _, step in ours.keys() & theirs.keys())
+    ours_last, theirs_last = _last_steps(ours), _last_steps(theirs)
+    made = sum(_last_steps(ours.keys() & theirs.keys()).values())
+    before = (1, INITIAL)
     for place in sorted(ours.keys() | theirs.keys(), key=in_time):
         if place not in ours or place not in theirs:
+            epoch, step = place
+            if INITIAL < step < (theirs_last if place in ours else ours_last).get(epoch, INITIAL):
+                continue  # that side made several steps in one call, and could not look amid them
             reason = _lack(candidate if place in ours else reference, place)
-            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, reason=reason)
+            gap = max_weight_gap(reference, candidate)
+            return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, made=made)
         differing = _differing(ours[place], theirs[place])
         if differing.any():
             names = [v.name for v in reference.variables]
             gaps = _estimated_gaps(ours[place], theirs[place])
             variables = tuple((names[i], gaps[i]) for i in np.flatnonzero(differing))
-            return Training(DIFFERENT, max_weight_gap(reference, candidate), _difference(place), steps, variables)
-    return Training(IDENTICAL, 0.0, None, steps)
+            parting = replace(_difference(place), since=_since(before, place))
+            gap = max_weight_gap(reference, candidate)
+            return Training(DIFFERENT, gap, parting, steps, variables, made=made)
+        before = place
+    return Training(IDENTICAL, 0.0, None, steps, made=made)
 
 
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
@@ -315,6 +337,18 @@ def _epoch_ends(places: dict[Place, np.void]) -> dict[Place, np.void]:
     return {place: row for place, row in places.items() if place[1] in (INITIAL, EPOCH_END)}
 
 
+def _last_steps(places: Iterable[Place]) -> dict[int, int]:
+    """By epoch, the last step that a side looked at."""
+    return {epoch: step for epoch, step in sorted(places, key=in_time) if step != EPOCH_END}
+
+
+def _since(before: Place, place: Place) -> int | None:
+    """The first step after a place where both were equal, if it is not the very step where they are no longer."""
+    epoch, step = place
+    first = before[1] + 1 if before[0] == epoch and before[1] > INITIAL else 1
+    return first if step > first else None
+
+
 def _difference(place: Place) -> Difference:
     epoch, step = place
     return Difference(epoch, None if step == EPOCH_END else step)
@@ -373,8 +407,9 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "training": {
             "verdict": training.verdict,
             "max_weight_gap": training.max_weight_gap,
-            "first_difference": None if first is None else {"epoch": first.epoch, "step": first.step},
+            "first_difference": None if first is None else _difference_json(first),
             "steps_compared": training.steps,
+            **({"steps_made": training.made} if training.several_in_one_call else {}),
             "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
             **({"reason": training.reason} if training.reason else {}),
             **({"noise": _noise_json(training.noise)} if training.noise else {}),
@@ -394,6 +429,11 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         **({"failure": asdict(comparison.failure)} if comparison.failure else {}),
         "causes": [],
     }
+
+
+def _difference_json(first: Difference) -> dict[str, int | None]:
+    content = {"epoch": first.epoch, "step": first.step}
+    return content if first.since is None else content | {"since_step": first.since}
 
 
 def _noise_json(noise: Noise) -> dict[str, Any]:

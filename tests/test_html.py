@@ -25,6 +25,8 @@ from compare.records import (
     EPOCH_END,
     INITIAL,
     EpochRecord,
+    MetricsFile,
+    Recorder,
     RecordError,
     StepRecord,
     read_json,
@@ -361,7 +363,10 @@ def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
 
 def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path: Path) -> None:
     folder = recorded.identical(tmp_path / "run")
-    meter, nothing = CostMeter(folder, "fit", 0), (np.zeros((2, 1), np.uint64), np.zeros((2, 2)))
+    meter, nothing = (
+        CostMeter(Recorder(folder, MetricsFile(folder / "metrics.csv"), "fit", 0).keep_costs),
+        (np.zeros((2, 1), np.uint64), np.zeros((2, 2))),
+    )
     for step in (INITIAL, 1, 2, 3, EPOCH_END):
         meter(StepRecord(1, step, *nothing))
     before = peak_memory()

@@ -202,7 +202,7 @@ def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Pa
     with distributed.LocalCluster(host="127.0.0.1", env=environment, silence_logs=50, **options) as cluster:
         address = cluster.scheduler_address
         done = run(task, "DiesOnce", "--seeds", "3", "--backend", "dask", "--scheduler", address)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "identical: counted trains exactly like fit, for each of 3 seeds" in done.stdout
     assert (task.parent / "died").exists()
     assert made(task).keys() == {"0", "1", "2"}

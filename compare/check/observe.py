@@ -173,8 +173,8 @@ class ProbeRun(Run):
 
         return tf.data.Dataset.zip((batches, wanted)).map(shorten)
 
-    def end_step(self) -> None:
-        super().end_step()
+    def end_step(self, steps: int = 1) -> None:
+        super().end_step(steps)
         self._latest = self._read()
         self.seen.rates.append(self._rate)
         self._rate = float(_learning_rate(self._optimizers[-1] if self._optimizers else self._given))

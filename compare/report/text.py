@@ -38,7 +38,7 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
-            f"{_when(training['steps_compared'])}, and {numbers}"
+            f"{_when(training)}, and {numbers}"
         )
     if training["verdict"] == "alike" and comparison["reporting"]["verdict"] != "different":
         return f"{candidate} trains like {reference}, up to rounding: {_parting(training)}{_noise(training)}"
@@ -47,7 +47,7 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     if training["verdict"] == "identical" and comparison["reporting"]["verdict"] == "alike":
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
-            f"{_when(training['steps_compared'])}; the reported numbers differ by no more than rounding: "
+            f"{_when(training)}; the reported numbers differ by no more than rounding: "
             f"{_metrics(comparison['reporting']['metrics'])}"
         )
     if training["verdict"] == "identical":
@@ -86,6 +86,8 @@ def where(entry: Mapping[str, Any]) -> str:
         return f"At the end of epoch {first['epoch']}"
     if first["step"] == 0:
         return "Before the first step"
+    if "since_step" in first:
+        return f"Epoch {first['epoch']}, in steps {first['since_step']:,} to {first['step']:,}"
     return f"Epoch {first['epoch']}, step {first['step']:,}"
 
 
@@ -171,7 +173,10 @@ def _by_value(values: Mapping[str, float | None]) -> str:
     return ", ".join(f"{' and '.join(names)} {text}" for text, names in together.items())
 
 
-def _when(steps: int) -> str:
+def _when(training: Mapping[str, Any]) -> str:
+    steps = training["steps_compared"]
+    if "steps_made" in training:
+        return f"after each of {steps:,} calls, which made {training['steps_made']:,} steps"
     if steps == 0:
         return "at the end of every epoch"
     return "after the only step" if steps == 1 else f"after each of {steps:,} steps"
@@ -186,6 +191,11 @@ def _parting(training: dict[str, Any]) -> str:
         text = f"their weights differ for the first time at the end of epoch {first['epoch']}"
     elif (first["epoch"], first["step"]) == (1, 0):
         text = "they begin with different weights"
+    elif "since_step" in first:
+        text = (
+            f"their weights differ after step {first['step']:,} of epoch {first['epoch']}, which was made in one call "
+            f"with those from step {first['since_step']:,} on"
+        )
     else:
         text = f"their weights differ from step {first['step']:,} of epoch {first['epoch']} on"
     gap = training["max_weight_gap"]

@@ -12,9 +12,8 @@ from urllib.parse import quote
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.costs import FILE as COSTS
 from compare.options import EXPERIMENTS, Options, is_file
-from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict
+from compare.records import COSTS, KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict
 from compare.report import pictures
 from compare.report.plots import Curves, read_curves
 from compare.report.text import difference, sentence, truth_sentence, where
@@ -124,7 +123,7 @@ def _view(folder: Path, beside: Path, run: View, verdict: View, rows: list[dict[
         for name in metrics
     ]
     view["table"] = _table(rows, names, columns) if view["seeds"] <= 1 else []
-    view["costs"] = _costs(view)
+    view["costs"], view["shared"] = _costs(view), _shared(run)
     view["seconds"] = pictures.seconds_chart(view) if rows else None
     view["options"] = _options(run)
     view["command"], view["command_note"] = _command(run)
@@ -194,6 +193,9 @@ def _evidence(entry: View, view: View) -> list[tuple[str, str]]:
         found.append(
             ("How it was compared", "A few small batches were trained, on one replica and on two if there are.")
         )
+    elif "steps_made" in training:
+        how = f"after each of the {steps:,} calls a hash of all weights, on every replica, was compared"
+        found.append(("Weights", f"{training['steps_made']:,} optimizer steps were made, several in one call; {how}."))
     elif steps:
         how = "a hash of all weights, on every replica, after each of them"
         found.append(("Weights", f"{steps:,} optimizer steps were compared, bit for bit: {how}."))
@@ -305,6 +307,18 @@ def _costs(view: View) -> list[View]:
     return costs
 
 
+def _shared(run: View) -> str:
+    """That times are those of runs which shared the processor, if they did."""
+    found = run.get("parallel") or run.get("study") or {}
+    processes, threads = found.get("processes", 1), found.get("threads_per_process", 1)
+    if processes < 2:
+        return ""
+    return (
+        f"{processes} runs were made at the same time, each in a process with {threads} thread{'s' * (threads > 1)}: "
+        "these times are of a shared processor, not of one trainer alone."
+    )
+
+
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
@@ -401,7 +415,9 @@ def _glance(view: View) -> list[View]:
     steps = first["training"].get("steps_compared", 0) if first else 0
     where = {"answer": first["where"] if first else "Not known yet", "more": ""}
     if first and first["training"]["verdict"] == "identical" and steps:
-        where["more"] = f"weights equal after each of {steps:,} steps"
+        where["more"] = (
+            f"weights equal after each of {steps:,} {'calls' if 'steps_made' in first['training'] else 'steps'}"
+        )
     elif first and first["training"].get("differing_variables"):
         count = len(first["training"]["differing_variables"])
         where["more"] = f"in {count} variable{'s' * (count > 1)}"

@@ -16,11 +16,12 @@ from compare.runs import Run
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
+from compare.trainers.iteration import Iteration, tracing
 from compare.trainers.outputs import KERAS_3, Outputs
 
 
 class CustomLoop:
-    """Trains with a Python loop over distributed batches.
+    """Trains with a loop over distributed batches, in one of three ways (``run.execution``), bit for bit the same.
 
     Attributes, for use in the methods that a subclass overrides:
         strategy: the run's strategy.
@@ -67,15 +68,21 @@ class CustomLoop:
         # short last batch, and with a static shape batch normalization rounds differently from fit.
         # Something is returned, since TensorFlow does not optimize the graph of a function that returns
         # nothing: sums would be taken in another order than in fit, and the last bit would tell.
-        @tf.function(input_signature=[training.element_spec])
+        traced = tracing(run.execution, self.model, self.strategy.num_replicas_in_sync)
+
+        @tf.function(input_signature=[training.element_spec], **traced)
         def train_on_batch(batch: Any) -> tf.Tensor:
             self.strategy.run(self.train_step, args=(batch,))
             return tf.constant(True)
 
-        @tf.function(input_signature=[validation.element_spec])
+        @tf.function(input_signature=[validation.element_spec], **traced)
         def test_on_batch(batch: Any) -> tf.Tensor:
             self.strategy.run(self.test_step, args=(batch,))
             return tf.constant(True)
+
+        # The three ways of iterating differ only in how many batches one call from Python takes.
+        in_training = Iteration(run.execution, train_on_batch, _batches(run.train_dataset(run.epochs[0])))
+        in_validation = Iteration(run.execution, test_on_batch, _batches(run.validation_dataset()))
 
         callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
         callbacks.on_train_begin({})
@@ -84,20 +91,20 @@ class CustomLoop:
             # Asked for anew in every epoch: a data set that is distributed once and iterated again
             # gives the same order again, unless it reshuffles itself.
             training = self.strategy.experimental_distribute_dataset(run.train_dataset(epoch))
-            for step, batch in enumerate(training):
-                callbacks.on_train_batch_begin(step, {})
-                train_on_batch(batch)
-                callbacks.on_train_batch_end(step, callbacks.logs_so_far())
-                run.end_step()
+            for call in in_training.calls(training):
+                callbacks.on_train_batch_begin(call.first, {})
+                call.make()
+                callbacks.on_train_batch_end(call.last, callbacks.logs_so_far())
+                run.end_step(call.steps)
                 if self.model.stop_training:
                     break
             logs = self.results()
 
             callbacks.on_test_begin({})
-            for step, batch in enumerate(validation):
-                callbacks.on_test_batch_begin(step, {})
-                test_on_batch(batch)
-                callbacks.on_test_batch_end(step, callbacks.logs_so_far())
+            for call in in_validation.calls(validation):
+                callbacks.on_test_batch_begin(call.first, {})
+                call.make()
+                callbacks.on_test_batch_end(call.last, callbacks.logs_so_far())
             validation_logs = self.results()
             callbacks.on_test_end(validation_logs)
 
@@ -206,6 +213,10 @@ class CustomLoop:
         for metric in metrics.values():
             metric.reset_state()
         return results
+
+
+def _batches(dataset: tf.data.Dataset) -> int:
+    return int(dataset.cardinality())
 
 
 def _mask(predictions: tf.Tensor, dtype: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.runs import Run
+from compare.trainers.outputs import KERAS_3
 
 
 class KerasFit:
@@ -17,14 +18,15 @@ class KerasFit:
     def train(self, run: Run) -> None:
         model, optimizer, loss, metrics = run.build()
         with run.strategy.scope():
-            # XLA rounds differently (2e-6), and Keras 3 would use it by default where it can.
+            # XLA rounds differently (2e-6), and Keras 3 would use it by default where it can: only on request.
             model.compile(
                 optimizer=optimizer,
                 loss=loss,
                 loss_weights=run.loss_weights,
                 metrics=metrics,
                 weighted_metrics=run.weighted_metrics,
-                jit_compile=False,
+                steps_per_execution=run.execution.steps_per_execution,
+                jit_compile=run.execution.jit_compile,
             )
         for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
             metric.reset_state()  # fit does so before every epoch; Keras 2 not before the first that it knows of
@@ -33,9 +35,18 @@ class KerasFit:
         if isinstance(run.strategy, tf.distribute.ParameterServerStrategy):
             # A worker cannot tell the coordinator that its data set is over: it must not end.
             validation, validation_steps = validation.repeat(), int(validation.cardinality())
+        listener = _listener(run)
+        steps = int(run.train_dataset(first).cardinality())
+        training = run.train_datasets()  # of all epochs, since each has an order of its own and fit takes one data set
+        uneven = KERAS_3 and steps % run.execution.steps_per_execution
+        if uneven:
+            # The last call of an epoch would run on into the next one: Keras 3 stops at an end only, so that the
+            # data set has to have one, and give another epoch's order whenever it is asked for again.
+            listener.epoch = tf.Variable(first, dtype=tf.int64)
+            training = run.train_datasets(listener.epoch).apply(tf.data.experimental.assert_cardinality(steps))
         model.fit(
-            run.train_datasets(),  # of all epochs, since each has an order of its own and fit takes one data set
-            steps_per_epoch=int(run.train_dataset(first).cardinality()),
+            training,
+            steps_per_epoch=None if uneven else steps,
             initial_epoch=first - 1,
             epochs=last,
             validation_data=validation,
@@ -43,30 +54,45 @@ class KerasFit:
             shuffle=False,  # for arrays only; the data set is shuffled already
             class_weight=run.class_weight,
             # The run listens last, when the other callbacks have done what they do to weights and logs.
-            callbacks=[*run.build_callbacks(), _listener(run)],
+            callbacks=[*run.build_callbacks(), listener],
             verbose=0,
         )
 
 
 class _EpochListener(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the run when fit ends an epoch; Keras counts them from 0."""
+    """Tells the run when fit ends an epoch; Keras counts them from 0.
+
+    Attributes:
+        epoch: where to put the number of the epoch, from 1, when it begins; None for nowhere.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self._run = run
+        self.epoch: tf.Variable | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.epoch is not None:
+            self.epoch.assign(epoch + 1)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._run.end_epoch(epoch + 1, logs or {})
 
 
 class _StepListener(_EpochListener):
-    """Tells the run about every optimizer step too."""
+    """Tells the run about every optimizer step too, or of several where fit makes them in one call."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_begin(epoch, logs)
+        self._done = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._run.end_step()
+        done = min(batch + 1, self.params["steps"])  # Keras 3 counts the last call's steps as if they were all there
+        self._run.end_step(done - self._done)
+        self._done = done
 
 
-def _listener(run: Run) -> tf.keras.callbacks.Callback:
+def _listener(run: Run) -> _EpochListener:
     # Under a parameter server fit refuses callbacks per batch: several steps are under way at once.
     asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
     return (_EpochListener if asynchronous else _StepListener)(run)

@@ -1,0 +1,187 @@
+"""All trainers at the same time: the same files as one after the other would leave, and nothing lost with a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.errors import RequestError
+from compare.options import Options
+from compare.records import read_json, read_metrics, read_records, read_verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+TASK = """
+import os, signal
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import compare
+
+HERE = Path(__file__).parent
+
+
+def load_data():
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(120, 4)).astype("float32")
+    y = (x[:, 0] > 0).astype("int32")
+    return (x[:90], y[:90]), (x[90:], y[90:])
+
+
+def build_model():
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Dense(8, activation="relu"), layers.Dropout(0.2), layers.Dense(2)])
+
+
+experiment = compare.Experiment(
+    name="sign",
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    build_optimizer=lambda: tf.keras.optimizers.Adam(0.01),
+    build_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+)
+
+
+class Dies(compare.CustomLoop):
+    name = "dies"
+
+    def train_step(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(compare.CustomLoop):
+    name = "raises"
+
+    def train_step(self, batch):
+        raise LookupError("nothing here")
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("beside") / "task.py"
+    path.write_text(TASK)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(task: Path) -> subprocess.CompletedProcess[str]:
+    """A run with both trainers at the same time, in the folder "whole"."""
+    return run(task, "whole", "--parallel", "--export")
+
+
+def command(task: Path, name: str, *arguments: str) -> list[str]:
+    given = ["--experiment", str(task), "--reports", str(task.parent), "--name", name, "--epochs", "4"]
+    return [sys.executable, str(ROOT / "scripts" / "compare.py"), *given, "--batch-size", "16", *arguments]
+
+
+def run(task: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(task, name, *arguments), capture_output=True, text=True, timeout=300)
+
+
+def test_it_leaves_what_one_after_the_other_leaves_with_as_many_threads(
+    task: Path, whole: subprocess.CompletedProcess[str]
+) -> None:
+    done = whole
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "each with 1 thread" in done.stdout and "loop  epoch 4/4" in done.stdout
+    folder = task.parent / "whole"
+    content = read_json(folder / "run.json")
+    assert content["parallel"] == {"processes": 2, "threads_per_process": content["threads"]["intra_op"]}
+    assert [row["trainer"] for row in read_metrics(folder / "metrics.csv")] == ["fit"] * 4 + ["loop"] * 4
+    costs = read_json(folder / "costs.json")
+    assert all(costs[name]["0"]["peak_memory_bytes"] for name in ("fit", "loop"))
+    for name in ("fit", "loop"):
+        assert sorted(path.name for path in (folder / "checkpoints" / name).glob("*.index")) == [
+            "ckpt-2.index",
+            "ckpt-4.index",
+        ]
+        assert (folder / "exports" / name).is_dir()
+    page = (folder / "report.html").read_text()
+    assert "2 runs were made at the same time" in page, "times of trainers that shared the processor are marked as such"
+
+    # One after the other on as many threads gives the same weights and numbers.
+    threads = {
+        name: str(content["threads"]["intra_op"]) for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    }
+    plain = subprocess.run(
+        command(task, "one-after-the-other"), env=os.environ | threads, capture_output=True, text=True
+    )
+    assert plain.returncode == 0, plain.stderr
+    whole_run, after = (read_records(task.parent / name) for name in ("whole", "one-after-the-other"))
+    for ours, theirs in zip(whole_run, after, strict=True):
+        assert ours.logs == theirs.logs
+        assert (ours.by_place()[4, -1]["hashes"] == theirs.by_place()[4, -1]["hashes"]).all()
+
+
+@pytest.mark.parametrize(("trainer", "says"), [("Dies", "its process died"), ("Raises", "LookupError: nothing here")])
+def test_one_that_fails_leaves_the_others_results(task: Path, trainer: str, says: str) -> None:
+    done = run(task, trainer, "--parallel", "--trainers", "fit", f"{task}:{trainer}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert says in done.stdout + done.stderr
+    folder = task.parent / trainer
+    assert [row["epoch"] for row in read_metrics(folder / "metrics.csv")] == ["1", "2", "3", "4"]
+    assert read_verdict(folder / "verdict.json")["verdict"] == "not-comparable"
+
+
+def test_interrupted_it_goes_on_and_ends_the_same(task: Path, whole: subprocess.CompletedProcess[str]) -> None:
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen(command(task, "broken", "--parallel"), stderr=subprocess.PIPE, start_new_session=True)
+    metrics = task.parent / "broken" / "metrics.csv"
+    until = time.monotonic() + 120
+    while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), errors  # it may have been through
+    resumed = run(task, "broken", "--parallel", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    for ours, theirs in zip(*(read_records(task.parent / name) for name in ("broken", "whole")), strict=True):
+        assert ours.logs == theirs.logs
+        assert ours.steps.tobytes() == theirs.steps.tobytes()
+
+
+def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
+    process = subprocess.Popen(command(task, "killed", "--parallel", "--epochs", "500"), stdout=subprocess.DEVNULL)
+    metrics = task.parent / "killed" / "metrics.csv"
+    until = time.monotonic() + 120
+    while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    others = children(process.pid)
+    assert others, "there must be another process"
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 20
+    while any(map(alive, others)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(alive, others))
+
+
+def children(pid: int) -> list[int]:
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return found + [each for child in found for each in children(child)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"check": True}, {"seeds": 2}, {"strategy": "multi-worker", "workers": 2}],
+)
+def test_what_is_parallel_already_or_one_process_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=r"--parallel: .*leave it out"):
+        Options(parallel=True, **given)

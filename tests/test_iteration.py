@@ -1,0 +1,262 @@
+"""Ways of going through an epoch: other calls, the same steps, and the verdict knows what was not seen."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tasks
+
+import compare
+from compare import preflight
+from compare.costs import CostMeter
+from compare.options import Execution, Options
+from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
+from compare.report.text import sentence, where
+from compare.verdict import DIFFERENT, IDENTICAL, as_json, compare_records, noise_start
+
+# 75 examples, 5 batches of 16 on one replica; the last one is short.
+FOR, ITERATOR, FUNCTION = Execution("for"), Execution("iterator"), Execution("function")
+TWO, THREE = Execution("iterator", 2), Execution("iterator", 3)
+
+Train = Callable[..., Record]
+
+
+@pytest.fixture(scope="module")
+def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train with a built-in trainer, or one given; the records, read back from disk."""
+    from compare import pipeline, strategies
+    from compare.loading import load_trainers
+    from compare.runs import Run, Task
+
+    @functools.cache
+    def train(
+        trainer: Any,
+        execution: Execution,
+        *,
+        replicas: int = 1,
+        image: bool = False,
+        epochs: int = 2,
+        **complications: Any,
+    ) -> Record:
+        experiment = images() if image else tasks.experiment(batch_norm=True, dropout=True, regularize=True)
+        strategy = strategies.make("mirrored", replicas)
+        task = Task(experiment, *pipeline.load(experiment), strategy, 16, execution)
+        folder = tmp_path_factory.mktemp("run")
+        (name, found), _ = load_trainers(Options(trainers=(trainer, "fit")))
+        recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
+        found.train(Run(task, seed=0, epochs=range(1, epochs + 1), sinks=[recorder]))
+        recorder.flush()
+        (record,) = read_records(folder)
+        return record
+
+    return train
+
+
+def images() -> compare.Experiment:
+    """A convolution, whose bias oneDNN treats in its own way."""
+    import tensorflow as tf
+
+    def load_data() -> Any:
+        generator = np.random.default_rng(3)
+        x = generator.normal(size=(60, 12, 12, 1)).astype("float32")
+        y = (x.mean((1, 2, 3)) > 0).astype("int32")
+        return (x[:40], y[:40]), (x[40:], y[40:])
+
+    layers = tf.keras.layers
+    conv = [(layers.Conv2D, {"filters": 8, "kernel_size": 3, "activation": "relu"}), (layers.Flatten, {})]
+    return replace(
+        tasks.experiment(),
+        name="images",
+        load_data=load_data,
+        build_model=lambda: tf.keras.Sequential([*(kind(**given) for kind, given in conv), layers.Dense(3)]),
+    )
+
+
+def places(record: Record) -> list[tuple[int, int]]:
+    return [place for place in record.by_place() if place[1] not in (INITIAL, EPOCH_END)]
+
+
+@pytest.fixture(scope="module")
+def fits(train: Train) -> dict[Any, Record]:
+    return {1: train("fit", FOR), 2: train("fit", FOR, replicas=2), "images": train("fit", FOR, replicas=2, image=True)}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("execution", [ITERATOR, FUNCTION], ids=lambda execution: execution.iteration)
+def test_every_way_of_iterating_trains_exactly_like_fit(
+    train: Train, fits: dict[Any, Record], execution: Execution, replicas: int
+) -> None:
+    comparison = compare_records(fits[replicas], train("loop", execution, replicas=replicas))
+    assert comparison.verdict == IDENTICAL
+    steps = 10 if execution is ITERATOR else 2
+    assert (comparison.training.steps, comparison.training.made) == (steps, 10)
+
+
+def test_a_whole_epoch_of_convolutions_on_two_replicas_is_fits(train: Train, fits: dict[Any, Record]) -> None:
+    assert compare_records(fits["images"], train("loop", FUNCTION, replicas=2, image=True)).verdict == IDENTICAL
+
+
+@pytest.mark.parametrize("execution", [THREE, Execution("iterator", 8)], ids=str)
+def test_several_steps_per_execution_make_the_same_steps_and_no_more(
+    train: Train, fits: dict[Any, Record], execution: Execution
+) -> None:
+    fit, loop = (train(name, execution, epochs=3) for name in ("fit", "loop"))
+    assert places(fit) == places(loop)
+    size = execution.steps_per_execution
+    assert [step for epoch, step in places(fit) if epoch == 2] == sorted({*range(size, 6, size), 5})
+    assert compare_records(fit, loop).verdict == IDENTICAL
+    # Not just like each other: like single steps, which see each example of an epoch once.
+    alone = compare_records(fits[1], fit.up_to((2, EPOCH_END)))
+    assert alone.verdict == IDENTICAL and alone.training.made == 10
+
+
+def test_sides_that_see_other_steps_are_compared_where_both_look(train: Train, fits: dict[Any, Record]) -> None:
+    comparison = compare_records(train("fit", TWO), train("loop", THREE))
+    assert comparison.verdict == IDENTICAL
+    assert comparison.training.steps == 2, "step 5 of each epoch is the only one that both have seen"
+
+
+def test_a_trainer_may_say_several_steps_at_once_and_not_none(train: Train, fits: dict[Any, Record]) -> None:
+    class InPairs(compare.CustomLoop):
+        name = "in-pairs"
+
+        def train(self, run: Any) -> None:
+            said, waiting = run.end_step, []
+
+            def end_step(steps: int = 1) -> None:
+                waiting.append(steps)
+                if len(waiting) == 5 or not self.patient:
+                    said(sum(waiting) if self.patient else 0)
+                    waiting.clear()
+
+            run.end_step = end_step
+            super().train(run)
+
+    trainer = InPairs()
+    trainer.patient = True
+    assert compare_records(fits[1], train(trainer, FOR)).verdict == IDENTICAL
+    trainer.patient = False
+    with pytest.raises(compare.RequestError, match="end_step was called for 0 steps"):
+        train(trainer, FOR)
+
+
+class Skips(compare.CustomLoop):
+    """A mistake in every fourth step."""
+
+    name = "skips"
+
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> Any:
+        loss = super().compute_loss(y, predictions, sample_weight)
+        fourth = self.optimizer.iterations % 4 == 3
+        import tensorflow as tf
+
+        return tf.where(tf.convert_to_tensor(fourth), loss * 1.5, loss)
+
+
+def test_a_difference_is_placed_between_the_steps_that_were_seen(train: Train, fits: dict[Any, Record]) -> None:
+    fit, loop = train("fit", THREE), train(Skips(), THREE)
+    comparison = compare_records(fit, loop)
+    first = comparison.training.first_difference
+    assert comparison.training.verdict == DIFFERENT and first is not None
+    assert (first.epoch, first.since, first.step) == (1, 4, 5)
+    assert noise_start(fit, loop, comparison.training) == (1, 4), "twins' noise begins before all that may have done it"
+    verdict = as_json("fit", [comparison])
+    (entry,) = verdict["comparisons"]
+    assert entry["training"]["first_difference"] == {"epoch": 1, "step": 5, "since_step": 4}
+    assert where(entry) == "Epoch 1, in steps 4 to 5"
+    assert "differ after step 5 of epoch 1, which was made in one call with those from step 4 on" in sentence(
+        entry, "fit"
+    )
+
+    exactly = compare_records(fits[1], train(Skips(), FOR)).training.first_difference
+    assert exactly is not None and (exactly.step, exactly.since) == (4, None)
+
+
+def test_identical_says_how_many_calls_were_looked_at(train: Train) -> None:
+    fit = train("fit", TWO)
+    (entry,) = as_json("fit", [compare_records(fit, replace(fit, trainer="loop"))])["comparisons"]
+    assert (entry["training"]["steps_compared"], entry["training"]["steps_made"]) == (6, 10)
+    assert "after each of 6 calls, which made 10 steps" in sentence(entry, "fit")
+
+
+def test_steps_that_one_side_never_makes_are_no_steps_it_passed_over() -> None:
+    def record(name: str, steps: list[int]) -> Record:
+        from compare.records import Variable, step_dtype
+
+        rows = np.zeros(len(steps) + 2, step_dtype(1, 1))
+        for row, step in zip(rows, [INITIAL, *steps, EPOCH_END], strict=True):
+            row["epoch"], row["step"], row["hashes"] = 1, step, step + 2
+        return Record(name, 0, (Variable("w", (1,), "float32"),), rows, {}, Path("/nonexistent"))
+
+    training = compare_records(record("fit", [2, 4, 6]), record("loop", [1, 2, 3, 4])).training
+    assert training.verdict == DIFFERENT and training.first_difference is not None
+    assert training.first_difference.step == 6 and training.reason == "loop makes no step 6 in epoch 1"
+
+
+def test_the_time_of_a_step_is_its_share_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compare import costs
+    from compare.records import EpochRecord
+
+    clock = iter([0.0, 0.0, 10.0, 14.0, 16.0, 17.0])
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: next(clock))
+    kept: list[dict[str, Any]] = []
+    meter, nothing = CostMeter(kept.append), (np.zeros((1, 1), np.uint64), np.zeros((1, 2)))
+    for step in (INITIAL, 4, 8, 10):
+        meter(StepRecord(1, step, *nothing))
+    meter(EpochRecord(1, {}, 1.0, 1.0))
+    assert (kept[0]["first_step_seconds"], kept[0]["step_seconds"]) == (10.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"iteration": "while"}, "--iteration while: unknown; there are for, iterator, function"),
+        ({"iteration": "for", "steps_per_execution": 2}, "--iteration for makes one step per call"),
+        ({"iteration": "function", "steps_per_execution": 2}, "--iteration function makes all steps of an epoch"),
+        ({"steps_per_execution": 0}, "--steps-per-execution 0: give a whole number, at least 1"),
+        ({"jit": True, "check": True}, "--jit is for a full training"),
+        ({"iteration": "iterator", "check": True}, "--iteration is for a full training"),
+        ({"steps_per_execution": 2, "strategy": "parameter-server"}, "sends out single steps"),
+    ],
+)
+def test_ways_that_exclude_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(compare.RequestError, match=message):
+        Options(**given)
+
+
+def test_several_steps_are_taken_from_an_iterator() -> None:
+    assert Options().execution == FOR
+    assert Options(steps_per_execution=2).execution == TWO
+    assert Options(iteration="function", jit=True).execution == Execution("function", 1, True)
+
+
+def test_what_cannot_run_is_known_beforehand() -> None:
+    facts = preflight.Facts("mirrored", 3, ["fit", "loop"], 2, 1, (64, 64), 32)
+
+    def found(**changes: Any) -> list[str]:
+        return [finding.id for finding in preflight.findings(replace(facts, **changes))]
+
+    assert found() == []
+    assert found(steps_per_execution=2) == ["fit-steps-per-execution-keras-3"]
+    assert found(steps_per_execution=2, keras=2) == found(steps_per_execution=2, replicas=1) == []
+    assert found(jit_compile=True) == ["jit-several-replicas"]
+    assert found(jit_compile=True, replicas=1) == []
+
+
+def test_what_cannot_run_does_not(train: Train) -> None:
+    import tensorflow as tf
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="feed a value for placeholder"):
+        train("fit", TWO, replicas=2)
+
+
+def test_xla_needs_a_process_without_op_determinism(tensorflow: Any, tmp_path: Path) -> None:
+    with pytest.raises(compare.RequestError, match="--jit: this process has switched op determinism on"):
+        compare.run(tasks.experiment(), jit=True, replicas=1, reports=tmp_path)
+    assert not list(tmp_path.iterdir())
