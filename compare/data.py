@@ -12,11 +12,13 @@ import sys
 import tempfile
 import zlib
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compare import memory
 from compare.errors import RequestError
 
 FULL_SHA256 = {
@@ -36,6 +38,8 @@ SAMPLE_SHA256 = {
 """The same for the embedded sample, as ``scripts/make_sample.py`` prints it."""
 
 FILES = tuple(FULL_SHA256)
+LARGEST = 60_000 * 28 * 28
+"""Bytes of data in the largest file: a damaged header is not to ask for more memory."""
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 SAMPLE_FOLDER = Path(__file__).parent / "datasets" / "fashion-mnist-sample"
@@ -155,28 +159,39 @@ def _missing(folder: Path) -> list[str]:
 def _read(source: Source, name: str, digest: str) -> Array:
     path = _path(source.folder, name)
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        array = _parse_idx(content, dimensions=3 if "images" in name else 1)
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise ValueError("its content is not that of the original, by SHA-256")
+        with open(path, "rb") as packed, gzip.open(packed) if path.suffix == ".gz" else packed as file:
+            return _read_idx(file, dimensions=3 if "images" in name else 1, digest=digest)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise RequestError(f"{path} cannot be used ({error}): {source.remedy}") from error
-    return array
 
 
-def _parse_idx(content: bytes, dimensions: int) -> Array:
-    """Parse the format of http://yann.lecun.com/exdb/mnist/: magic number, sizes, then the bytes."""
-    start = 4 + 4 * dimensions
-    unsigned_bytes = 8
-    if len(content) < start or content[:4] != bytes((0, 0, unsigned_bytes, dimensions)):
+def _read_idx(file: BufferedIOBase, dimensions: int, digest: str) -> Array:
+    """Read the format of http://yann.lecun.com/exdb/mnist/: magic number, sizes, then the bytes.
+
+    They are read straight to where they stay, in memory that TensorFlow can use as it is.
+    """
+    start, unsigned_bytes = 4 + 4 * dimensions, 8
+    header = file.read(start)
+    if len(header) < start or header[:4] != bytes((0, 0, unsigned_bytes, dimensions)):
         raise ValueError(f"it is not an idx file of bytes in {dimensions} dimension(s)")
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    size = len(content) - start
-    if size != math.prod(shape):
-        raise ValueError(f"it has {size} bytes of data where its header says {math.prod(shape)}")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise ValueError(f"it has at most {LARGEST} bytes of data where its header says {size}")
+    array = memory.empty(size)
+    done = 0
+    while got := file.readinto(array[done:].data):
+        done += got
+    done += len(file.read(1))
+    if done != size:
+        found = done if done < size else f"more than {size}"
+        raise ValueError(f"it has {found} bytes of data where its header says {size}")
+    content = hashlib.sha256(header)
+    content.update(array.data)
+    if content.hexdigest() != digest:
+        raise ValueError("its content is not that of the original, by SHA-256")
+    array.flags.writeable = False
+    return array.reshape(shape)
 
 
 def _download(folder: Path) -> None:

@@ -13,7 +13,7 @@ from compare.records import PROJECTIONS, Variable
 
 
 class Fingerprinter:
-    """Reads every replica's copy of every variable in one traced call and condenses it.
+    """Reads every replica's copy of every variable and condenses it.
 
     The hash (XXH3 over the bytes) says whether two copies are equal. The projections, on fixed
     vectors of random signs in float64, say how far apart two variables are without keeping them:
@@ -34,15 +34,15 @@ class Fingerprinter:
         self.variables = tuple(
             Variable(getattr(v, "path", v.name), tuple(v.shape), tf.as_dtype(v.dtype).name) for v in variables
         )
-        flat = [copy for per_replica in self.copies for copy in per_replica]
-        # The concrete function spares the checks of a tf.function call, a third of its cost here.
-        self._read = tf.function(lambda: [copy.read_value() for copy in flat]).get_concrete_function()
+        self._flat = [copy for per_replica in self.copies for copy in per_replica]
         # One generator per shape: equal shapes share the signs, and the memory.
         self._signs = {v.shape: _signs(v.shape) for v in self.variables}
 
     def read(self) -> list[list[np.ndarray]]:
         """Every copy of every variable, ``[variable][replica]``, without copying where it can."""
-        flat = [np.asarray(tensor) for tensor in self._read()]
+        # The bare operation: read_value() takes three times as long, and a traced function of all twice.
+        read = tf.raw_ops.ReadVariableOp
+        flat = [np.asarray(read(resource=copy.handle, dtype=copy.dtype)) for copy in self._flat]
         return [flat[i : i + self.replicas] for i in range(0, len(flat), self.replicas)]
 
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ class Fingerprinter:
                 mean = copies[0].astype(np.float64)
             else:
                 mean = np.mean([copy.astype(np.float64) for copy in copies], axis=0)
-            projections[i] = mean.ravel() @ self._signs[self.variables[i].shape]
+            projections[i] = self._signs[self.variables[i].shape] @ mean.ravel()
         return hashes, projections
 
     def weights(self) -> list[np.ndarray]:
@@ -71,4 +71,5 @@ def distributed(variable: Any) -> Any:
 
 def _signs(shape: tuple[int, ...]) -> np.ndarray:
     generator = np.random.default_rng(list(shape))
-    return generator.choice(np.array([-1.0, 1.0]), size=(int(np.prod(shape)), PROJECTIONS))
+    signs = generator.choice(np.array([-1.0, 1.0]), size=(int(np.prod(shape)), PROJECTIONS))
+    return np.ascontiguousarray(signs.T)  # a projection a row: faster by a quarter

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from compare import memory
 from compare.blame import blaming
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
@@ -45,7 +46,7 @@ class Examples:
             with tf.device("CPU:0"):
                 # The raw arrays, once: float32 copies of uint8 images would take four times the memory.
                 # What NumPy sees from here on are views of these tensors.
-                self._tensors = tf.nest.map_structure(tf.constant, arrays)
+                self._tensors = tf.nest.map_structure(memory.tensor, arrays)
         except (TypeError, ValueError) as error:
             raise RequestError(
                 f"the {what} data cannot be arrays ({error}): give NumPy arrays, with examples of one shape"

@@ -1,0 +1,39 @@
+"""Memory that NumPy and TensorFlow share, so that data are there once; TensorFlow comes with the first tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+ALIGNMENT = 64
+"""Bytes: TensorFlow ends the process over tensors that begin elsewhere."""
+
+
+def empty(size: int) -> np.ndarray:
+    """uint8 ``[size]``, not filled, where a tensor may begin."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    return memory[begin : begin + size]
+
+
+def tensor(array: np.ndarray) -> tf.Tensor:
+    """The same values as a tensor: in the array's own memory if nobody can write there, else in a copy.
+
+    Args:
+        array: any, of numbers or text. Shared is what ``empty`` gave and was made read-only since.
+    """
+    import tensorflow as tf
+
+    owner: Any = array.base
+    aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0 and array.size > 0
+    if aligned and not array.flags.writeable and isinstance(owner, np.ndarray) and owner.dtype == np.uint8:
+        begin = array.ctypes.data - owner.ctypes.data
+        # DLPack does not take read-only arrays: this one is the same memory.
+        same = owner[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        if same.flags.writeable:
+            return tf.experimental.dlpack.from_dlpack(same.__dlpack__())
+    return tf.constant(array)
