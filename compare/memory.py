@@ -29,11 +29,11 @@ def tensor(array: np.ndarray) -> tf.Tensor:
     import tensorflow as tf
 
     owner: Any = array.base
+    ours = isinstance(owner, np.ndarray) and owner.ndim == 1 and owner.dtype == np.uint8 and owner.flags.writeable
     aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0 and array.size > 0
-    if aligned and not array.flags.writeable and isinstance(owner, np.ndarray) and owner.dtype == np.uint8:
-        begin = array.ctypes.data - owner.ctypes.data
-        # DLPack does not take read-only arrays: this one is the same memory.
-        same = owner[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-        if same.flags.writeable:
-            return tf.experimental.dlpack.from_dlpack(same.__dlpack__())
-    return tf.constant(array)
+    if not (ours and aligned) or array.flags.writeable:
+        return tf.constant(array)
+    begin = array.ctypes.data - owner.ctypes.data
+    # DLPack does not take read-only arrays: this one is the same memory.
+    same = owner[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    return tf.experimental.dlpack.from_dlpack(same.__dlpack__())
