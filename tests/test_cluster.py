@@ -65,9 +65,9 @@ def verdict(reports, name):
     return json.loads((reports / name / "verdict.json").read_text())
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_workers_equal_replicas_bit_for_bit(tmp_path, count):
-    """Keras 2, whose fit runs under both."""
+def test_workers_equal_replicas_bit_for_bit(tmp_path):
+    """Keras 2, whose fit runs under both. Three: a sum of two is the same in any order."""
+    count = 3
     status, _, err = run(tmp_path, "--keras", "2", "--replicas", str(count), "--name", "replicas")
     assert (status, err) == (0, "")
     arguments = ["--keras", "2", "--strategy", "multi-worker", "--workers", str(count), "--name", "workers"]
@@ -202,7 +202,7 @@ def test_a_task_that_never_joins_is_named_within_a_minute(tmp_path, strategy):
 
 
 def test_an_interrupted_cluster_goes_on_and_ends_the_same(tmp_path):
-    cluster = ["--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "4"]
+    cluster = ["--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "3"]
     cluster += ["--checkpoint-every", "1", "--quiet"]
     assert run(tmp_path, *cluster, "--name", "whole")[0] == 0
     process = start(tmp_path, *cluster, "--name", "run")
@@ -210,6 +210,7 @@ def test_an_interrupted_cluster_goes_on_and_ends_the_same(tmp_path):
     while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+    assert len(left_behind(tmp_path)) == 3
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in err
@@ -231,14 +232,15 @@ def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     assert_none_left(tmp_path)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+# SIGINT: see the cluster that is interrupted and goes on.
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_survives_the_one_that_started_it(tmp_path, how):
     process = start(tmp_path, "--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "500")
     read_until(process, "epoch 1/500")
     assert len(left_behind(tmp_path)) == 3
     process.send_signal(how)
     process.communicate(timeout=60)
-    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 130, signal.SIGKILL: -9}[how]
+    assert process.returncode == {signal.SIGTERM: 130, signal.SIGKILL: -9}[how]
     assert_none_left(tmp_path)
 
 
