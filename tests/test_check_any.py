@@ -125,7 +125,7 @@ def assert_named(report, training=(), reporting=()):
 
 
 class Rounded(compare.CustomLoop):
-    """Right but for rounding, so that the check has to explain it."""
+    """Right but for rounding, so that the check has to explain it, as it need not where all is equal."""
 
     name = "rounded"
 
@@ -177,15 +177,13 @@ def test_class_weights_are_missed(tensorflow):
     report = checker("class-weights", 1).check(NoClassWeights())
     assert_named(report, ["sample-weights-dropped"])
     assert "class weights" in report.training[0].evidence
-    for trainer in (compare.CustomLoop(), Rounded()):
-        assert_passes(checker("class-weights", 1).check(trainer))
+    assert_passes(checker("class-weights", 1).check(Rounded()))
 
 
 def test_weights_are_missed_in_validations_loss_and_weighted_metrics(tensorflow):
     report = checker("weighted-metrics", 1).check(ValidatesUnweighted())
     assert_named(report, reporting=["validation-sample-weights-dropped"])
-    for trainer in (compare.CustomLoop(), Rounded()):
-        assert_passes(checker("weighted-metrics", 1).check(trainer))
+    assert_passes(checker("weighted-metrics", 1).check(Rounded()))
 
 
 class Deaf(compare.CustomLoop):
@@ -209,8 +207,7 @@ def test_what_callbacks_do_to_the_end_of_training_is_missed(tensorflow, name, to
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_mixed_precision_has_the_rounding_of_its_own_type(tensorflow, name):
-    for trainer in (compare.CustomLoop(), Rounded()):
-        assert_passes(checker(name, 2).check(trainer))
+    assert_passes(checker(name, 2).check(Rounded()))
     report = checker(name, 2).check(Doubled())
     assert_named(report, ["loss-not-divided-by-replicas"])
 
