@@ -18,7 +18,7 @@ TRAINERS = [
     "test_a_trainer_reports_every_step_and_every_epoch[fit-2]",
     "test_a_trainer_reports_every_step_and_every_epoch[loop-2]",
     "test_a_trainer_reports_every_step_and_every_epoch[tutorial-2]",
-    "test_a_trainer_can_train_again_and_does_the_same[fit]",
+    "test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_does_not[fit]",
     "test_a_trainer_begins_where_its_run_says[fit]",
     "test_a_trainer_begins_where_its_run_says[loop]",
     "test_fit_and_loop_are_identical_for_every_optimizer[momentum-2]",
