@@ -201,11 +201,11 @@ def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Pa
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with distributed.LocalCluster(host="127.0.0.1", env=environment, silence_logs=50, **options) as cluster:
         address = cluster.scheduler_address
-        done = run(task, "DiesOnce", "--seeds", "3", "--backend", "dask", "--scheduler", address)
+        done = run(task, "DiesOnce", "--seeds", "2", "--backend", "dask", "--scheduler", address)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "identical: counted trains exactly like fit, for each of 3 seeds" in done.stdout
+    assert "identical: counted trains exactly like fit, for each of 2 seeds" in done.stdout
     assert (task.parent / "died").exists()
-    assert made(task).keys() == {"0", "1", "2"}
+    assert made(task).keys() == {"0", "1"}
     pids = {line.split()[1] for line in (task.parent / "made").read_text().splitlines()}
     assert str(os.getpid()) not in pids
 
