@@ -18,8 +18,8 @@ from compare.verdict import Comparison, compare_records, moved
 
 REPLICAS = 2
 PER_REPLICA = 16
-TRAINING = 300
-VALIDATION = 150
+TRAINING = 140
+VALIDATION = 86
 """The last batch of an epoch is short, and splits evenly over the replicas."""
 MORE_THAN_ROUNDING = 1e-4
 """A weight gap that two epochs of rounding do not make."""
