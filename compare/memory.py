@@ -28,12 +28,23 @@ def tensor(array: np.ndarray) -> tf.Tensor:
     """
     import tensorflow as tf
 
+    if array.dtype.kind not in "uif" or array.size == 0:
+        return tf.constant(array)  # DLPack knows no text
+    if not _is_shareable(array):
+        copy = empty(array.nbytes).view(array.dtype).reshape(array.shape)
+        copy[...] = array  # by way of tf.constant it would be there three times for a moment
+        copy.flags.writeable = False
+        array = copy
     owner: Any = array.base
-    ours = isinstance(owner, np.ndarray) and owner.ndim == 1 and owner.dtype == np.uint8 and owner.flags.writeable
-    aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0 and array.size > 0
-    if not (ours and aligned) or array.flags.writeable:
-        return tf.constant(array)
     begin = array.ctypes.data - owner.ctypes.data
     # DLPack does not take read-only arrays: this one is the same memory.
     same = owner[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     return tf.experimental.dlpack.from_dlpack(same.__dlpack__())
+
+
+def _is_shareable(array: np.ndarray) -> bool:
+    """Whether it is a part of what ``empty`` gave, begins where a tensor may, and can be read only."""
+    owner: Any = array.base
+    ours = isinstance(owner, np.ndarray) and owner.ndim == 1 and owner.dtype == np.uint8 and owner.flags.writeable
+    aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    return ours and aligned and not array.flags.writeable

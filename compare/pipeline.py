@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from compare import memory
 from compare.blame import blaming
+from compare.cluster import this_task
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
 
@@ -47,6 +48,10 @@ class Examples:
                 # The raw arrays, once: float32 copies of uint8 images would take four times the memory.
                 # What NumPy sees from here on are views of these tensors.
                 self._tensors = tf.nest.map_structure(memory.tensor, arrays)
+                # A pipeline reads variables, which have the same memory. Tensors would be copied into it: for op
+                # determinism, or to divide it between replicas, TensorFlow writes it out, with all that it captured.
+                # (In a cluster it may go to another process, where there is no such variable.)
+                self._read = self._tensors if this_task() else tf.nest.map_structure(_variable, self._tensors)
         except (TypeError, ValueError) as error:
             raise RequestError(
                 f"the {what} data cannot be arrays ({error}): give NumPy arrays, with examples of one shape"
@@ -119,7 +124,9 @@ class Examples:
             indices = tf.range(bound[0], bound[1])
             if order is not None:
                 indices = tf.gather(order, indices)
-            examples = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self._tensors)
+            examples = tf.nest.map_structure(
+                lambda values: tf.gather(tf.convert_to_tensor(values), indices), self._read
+            )
             return examples if self._prepare is None else self._prepare(*examples)
 
         dataset = tf.data.Dataset.from_tensor_slices(np.array(bounds, np.int64)).map(batch).prefetch(2)
@@ -282,6 +289,10 @@ class Stream:
             batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
             self._sha256 = _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
         return self._sha256
+
+
+def _variable(tensor: tf.Tensor) -> tf.Variable:
+    return tf.Variable(tensor, trainable=False)
 
 
 def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:

@@ -1,6 +1,6 @@
 """One of this project's trainers alone in a process, with all fingerprints, records and progress of a real run.
 
-Run by scripts/benchmark.py as: ours.py TRAINER FOLDER EPOCHS EXAMPLES
+Run by scripts/benchmark.py as: ours.py TRAINER FOLDER EPOCHS EXAMPLES [ITERATION [STEPS_PER_EXECUTION]]
 """
 
 import sys
@@ -24,8 +24,10 @@ strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist(folder)
 train, validation = pipeline.load(experiment)
-task = Task(experiment, train.first(examples), validation, strategy, global_batch_size=64)
-(name, trainer), _ = load_trainers(Options(trainers=(wanted, wanted)))  # options take no fewer than two
+how = {"iteration": sys.argv[5]} if sys.argv[5:] else {}
+options = Options(trainers=(wanted, wanted), steps_per_execution=int((sys.argv[6:] or [1])[0]), **how)
+task = Task(experiment, train.first(examples), validation, strategy, 64, options.execution)
+(name, trainer), _ = load_trainers(options)  # options take no fewer than two
 
 with tempfile.TemporaryDirectory() as out:
     recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), name, seed=0)
