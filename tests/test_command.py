@@ -128,8 +128,8 @@ def test_logical_replicas(tmp_path):
 
 @full_data
 def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
-    # That the loop does not part there is proven by the README's first command, which the gate runs on these data,
-    # and by sample_run, whose last batch is short as well.
+    # That the loop does not part there is proven by the README's first command, which the gate runs on these data and
+    # holds to its 938 steps, and by sample_run, whose last batch is short as well.
     arguments = ["--trainers", "fit", "tutorial", "--epochs", "1", "--data-dir", str(DEBIAN), "--name", "run"]
     status, out, err = command(tmp_path, *arguments)
     assert (status, err) == (1, "")

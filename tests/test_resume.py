@@ -104,25 +104,16 @@ def assert_the_same(folder, experiment, **options):
     assert left_by(folder / "run") == left_by(folder / "whole" / "run")
 
 
-class Sooner(random.Random):
-    """Moments in the first half of what a whole run takes: few processes come to their end without being killed.
-
-    What a whole run does in its second half, resumed ones do in their first.
-    """
-
-    def uniform(self, low, high):
-        return super().uniform(low, high / 2)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_run_killed_at_any_moment_ends_the_same(commands, monkeypatch, tmp_path, replicas):
-    """Forked commands: no kill is spent on the import of TensorFlow."""
-    monkeypatch.setattr(script, "subprocess", commands)
+@pytest.mark.parametrize(("replicas", "kills", "forked"), [(1, 6, False), (2, 14, True)], ids=["command", "forked"])
+def test_a_run_killed_at_any_moment_ends_the_same(commands, monkeypatch, tmp_path, replicas, kills, forked):
+    """The command itself; and forked ones, of which no kill is spent on the import of TensorFlow."""
+    if forked:
+        monkeypatch.setattr(script, "subprocess", commands)
     seed = random.randrange(2**32)
     print("seed", seed)
-    outcome = script.kill_and_resume(tmp_path, replicas, 10, Sooner(seed))
+    outcome = script.kill_and_resume(tmp_path, replicas, kills, random.Random(seed))
     print(outcome.phases)
-    assert outcome.kills == 10 and not outcome.differing, outcome
+    assert outcome.kills == kills and not outcome.differing, outcome
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
