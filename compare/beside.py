@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -139,9 +139,10 @@ def _train_elsewhere(
             traceback.print_exc()
             return describe(error)
         finally:
-            recorder.send("flush")
-            recorder.send("close")
-            connection.recv()  # all is on disk there
+            with suppress(OSError, EOFError):  # the parent could not write, and says so
+                recorder.send("flush")
+                recorder.send("close")
+                connection.recv()  # all is on disk there
     return ""
 
 

@@ -40,6 +40,7 @@ def timeline(folder: Path, verdict: View, view: View) -> View | None:
 
 def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: View) -> View:
     series, heights, bands, labels = [], [], [], []
+    unit = unit_of([entry for entry, _ in found])
     longest = max((gaps for _, gaps in found), key=lambda gaps: len(gaps.places))
     count = len(longest.places)
     every = max(1, math.ceil(count / STOPS))
@@ -81,7 +82,7 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
         labels.append((list(high.values())[-1], "one rounding of every weight"))
         heights += [value for value in (*low.values(), *high.values()) if value > 0]
     equal = all(gaps.equal.all() for _, gaps in found)
-    labels.append((0.0, "equal, bit for bit, in every step" if equal else "equal, bit for bit"))
+    labels.append((0.0, f"equal, bit for bit, after every {unit}" if equal else "equal, bit for bit"))
     lines = [
         float(i + 1) for i, (a, b) in enumerate(zip(longest.places, longest.places[1:], strict=False), 1) if a[0] < b[0]
     ]
@@ -93,7 +94,7 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
         axis = Axis(axis.place, x.ticks)
     place = {i + 1.0: text for i, text in enumerate(map(_place, longest.places))}
     return chart(
-        "Weight gap after every step",
+        f"Weight gap after every {unit}",
         "; ".join(f"{entry['candidate']}: {where(entry)}" for entry, _ in found),
         axis,
         logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
@@ -109,6 +110,11 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
     )
 
 
+def unit_of(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What weights were compared after: every step, or a call that made several."""
+    return "call" if any("steps_made" in entry["training"] for entry in entries) else "step"
+
+
 def _place(place: tuple[int, int]) -> str:
     epoch, step = place
     if step == EPOCH_END:
@@ -117,6 +123,7 @@ def _place(place: tuple[int, int]) -> str:
 
 
 def _all_equal(entries: Sequence[View], view: View) -> View:
+    unit = unit_of(entries)
     steps = max(entry["training"]["steps_compared"] for entry in entries) or view["epochs"]
     series = [
         Series(
@@ -129,14 +136,14 @@ def _all_equal(entries: Sequence[View], view: View) -> View:
     ]
     x = counts(steps)
     return chart(
-        "Weight gap after every step",
-        "All weights are equal, bit for bit, after every step.",
+        f"Weight gap after every {unit}",
+        f"All weights are equal, bit for bit, after every {unit}.",
         Axis(lambda value: (value - 1) / max(steps - 1, 1) * 0.98 + 0.01, x.ticks),
         logarithmic(1e-8, 1e-2, zero=True),
         series,
         x_name="step",
         y_name="distance of all weights (Euclidean norm)",
-        labels=[(0.0, "equal, bit for bit, in every step")],
+        labels=[(0.0, f"equal, bit for bit, after every {unit}")],
         tall=True,
         markers=False,
     )

@@ -113,7 +113,7 @@ def _view(folder: Path, beside: Path, run: View, verdict: View, rows: list[dict[
         _comparison(entry, verdict["reference"], folder, beside, view)
         for entry in sorted(entries, key=lambda entry: -FROM_BEST.index(entry["verdict"]))
     ]
-    view["timeline"] = pictures.timeline(folder, verdict, view)
+    view["timeline"], view["unit"] = pictures.timeline(folder, verdict, view), pictures.unit_of(entries)
     view["truth"] = truth_sentence(verdict["truth"]) + "." if verdict.get("truth") else ""
     view["charts"] = [
         (
