@@ -62,7 +62,7 @@ class Training:
         reason: why there is no verdict, or a difference that is not one of weights after the same
             step; else empty.
         noise: how the gap compares with what rounding does; None where that was not measured.
-        made: how many steps were made up to the last that was compared in each epoch.
+        made: how many steps were made where weights could be compared after some of them only; else 0.
     """
 
     verdict: str
@@ -73,11 +73,6 @@ class Training:
     reason: str = ""
     noise: Noise | None = None
     made: int = 0
-
-    @property
-    def several_in_one_call(self) -> bool:
-        """Whether weights could be compared after some of the steps only."""
-        return 0 < self.steps < self.made
 
 
 @dataclass(frozen=True)
@@ -249,6 +244,7 @@ def compare_training(reference: Record, candidate: Record) -> Training:
     steps = sum(step > INITIAL for _, step in ours.keys() & theirs.keys())
     ours_last, theirs_last = _last_steps(ours), _last_steps(theirs)
     made = sum(_last_steps(ours.keys() & theirs.keys()).values())
+    made = made if made > steps else 0
     before = (1, INITIAL)
     for place in sorted(ours.keys() | theirs.keys(), key=in_time):
         if place not in ours or place not in theirs:
@@ -409,7 +405,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             "max_weight_gap": training.max_weight_gap,
             "first_difference": None if first is None else _difference_json(first),
             "steps_compared": training.steps,
-            **({"steps_made": training.made} if training.several_in_one_call else {}),
+            **({"steps_made": training.made} if training.made else {}),
             "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
             **({"reason": training.reason} if training.reason else {}),
             **({"noise": _noise_json(training.noise)} if training.noise else {}),

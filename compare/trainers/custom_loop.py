@@ -95,7 +95,7 @@ class CustomLoop:
                 callbacks.on_train_batch_begin(call.first, {})
                 call.make()
                 callbacks.on_train_batch_end(call.last, callbacks.logs_so_far())
-                run.end_step(call.steps)
+                run.end_step(call.steps) if call.steps > 1 else run.end_step()
                 if self.model.stop_training:
                     break
             logs = self.results()

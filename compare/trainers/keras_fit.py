@@ -88,8 +88,8 @@ class _StepListener(_EpochListener):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         done = min(batch + 1, self.params["steps"])  # Keras 3 counts the last call's steps as if they were all there
-        self._run.end_step(done - self._done)
-        self._done = done
+        made, self._done = done - self._done, done
+        self._run.end_step(made) if made > 1 else self._run.end_step()
 
 
 def _listener(run: Run) -> _EpochListener:
