@@ -36,7 +36,7 @@ SENT_EVERY = 0.5
 
 def threads_each(options: Options) -> int:
     """How many threads each trainer's process has: as many for each, since sums depend on their number."""
-    return max(1, parallel.cores() // len(options.trainers))
+    return parallel.division(options, len(options.trainers))[1]
 
 
 def limit_threads(threads: int) -> None:

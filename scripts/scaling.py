@@ -6,7 +6,6 @@ Every measurement is a process of its own. Writes scaling.csv and README.md into
 
 import argparse
 import csv
-import platform
 import shlex
 import statistics
 import subprocess
@@ -14,6 +13,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmark import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 VALUES = 28 * 28
@@ -109,7 +110,7 @@ def page(rows: Sequence[tuple[str, str, int, int, float]], rounds: int) -> str:
     lines = [
         "# What grows with what",
         "",
-        f"Made by `{shlex.join(['python', 'scripts/scaling.py', *sys.argv[1:]])}` on {platform.machine()}, medians of "
+        f"Made by `{shlex.join(['python', 'scripts/scaling.py', *sys.argv[1:]])}` on {machine()}, medians of "
         f"{rounds} round(s), every measurement a process of its own.",
         "",
         "## Memory with the number of examples",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import alive, descendants
 
 from compare.errors import RequestError
 from compare.options import Options
@@ -156,7 +157,7 @@ def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
     until = time.monotonic() + 120
     while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
-    others = children(process.pid)
+    others = descendants(process.pid)
     assert others, "there must be another process"
     process.kill()
     process.wait()
@@ -164,18 +165,6 @@ def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
     while any(map(alive, others)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not any(map(alive, others))
-
-
-def children(pid: int) -> list[int]:
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return found + [each for child in found for each in children(child)]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import children
 
 import compare
 from compare import cluster as cluster_module
@@ -250,11 +251,6 @@ def read_until(process, text):
         line = process.stdout.readline()
         assert line, process.stderr.read()
     return line
-
-
-def children(pid):
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(each) for each in text.split()]
 
 
 def test_objects_cannot_be_sent_to_other_processes(tmp_path):

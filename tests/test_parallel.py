@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import alive
 
 from compare.options import Options
 from compare.parallel import division
@@ -193,13 +194,6 @@ def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline + 20:
         time.sleep(0.2)
     assert not any(alive(pid) for pid in pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    except OSError:
-        return False
 
 
 def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Path) -> None:

@@ -4,6 +4,7 @@ Run as: examples.py COUNT plain|shared; it prints the most memory that it had re
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -12,14 +13,7 @@ import numpy as np  # noqa: E402
 
 from compare import memory, pipeline, strategies  # noqa: E402
 from compare.costs import peak_memory  # noqa: E402
-from compare.experiment import Experiment  # noqa: E402
-from compare.experiments.fashion_mnist import (  # noqa: E402
-    build_loss,
-    build_metrics,
-    build_model,
-    build_optimizer,
-    prepare,
-)
+from compare.experiments import BUILT_IN  # noqa: E402
 from compare.runs import Run, Task  # noqa: E402
 from compare.trainers.custom_loop import CustomLoop  # noqa: E402
 
@@ -50,15 +44,7 @@ def load_data():
     return (images, labels), (images[:1000].copy(), labels[:1000])
 
 
-experiment = Experiment(
-    name="generated",
-    load_data=load_data,
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-    prepare=prepare,
-)
+experiment = replace(BUILT_IN["fashion-mnist-sample"](None), name="generated", load_data=load_data)
 strategies.configure()
 task = Task(experiment, *pipeline.load(experiment), strategies.make("mirrored"), 64)
 try:
