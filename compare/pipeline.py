@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class Examples:
         """The same examples, prepared in another way after their own."""
         return Examples(self.arrays, _both(self._prepare, prepare), "same")
 
-    @property
+    @cached_property
     def spec(self) -> Any:
         """What a batch is: tensor specs, with a batch size that is open."""
         return self.batches(None, [(0, 1)]).element_spec

@@ -48,14 +48,15 @@ class CustomLoop:
         self.model, self.optimizer, self.loss, self.metrics = run.build()
         self.class_weight = run.class_weight
         validation = self.strategy.experimental_distribute_dataset(run.validation_dataset())
-        training = self.strategy.experimental_distribute_dataset(run.train_dataset(run.epochs[0]))
+        first_epoch = run.train_dataset(run.epochs[0])
+        training = self.strategy.experimental_distribute_dataset(first_epoch)
         with self.strategy.scope():
             # Whatever owns variables is made in scope, metrics too: otherwise each replica's
             # variables drift apart, or the numbers come from one replica only.
             self.loss_metric = tf.keras.metrics.Mean(name="loss")
             self.outputs = Outputs(
                 self.model,
-                run.train_dataset(run.epochs[0]).element_spec[0],
+                first_epoch.element_spec[0],
                 loss=self.loss,
                 loss_weights=run.loss_weights,
                 metrics=self.metrics,
@@ -81,7 +82,7 @@ class CustomLoop:
             return tf.constant(True)
 
         # The three ways of iterating differ only in how many batches one call from Python takes.
-        in_training = Iteration(run.execution, train_on_batch, _batches(run.train_dataset(run.epochs[0])))
+        in_training = Iteration(run.execution, train_on_batch, _batches(first_epoch))
         in_validation = Iteration(run.execution, test_on_batch, _batches(run.validation_dataset()))
 
         callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
