@@ -40,11 +40,10 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
         execution: Execution,
         *,
         replicas: int = 1,
-        image: bool = False,
+        given: compare.Experiment | None = None,
         epochs: int = 2,
-        **complications: Any,
     ) -> Record:
-        experiment = images() if image else tasks.experiment(batch_norm=True, dropout=True, regularize=True)
+        experiment = given or tasks.experiment(batch_norm=True, dropout=True, regularize=True)
         strategy = strategies.make("mirrored", replicas)
         task = Task(experiment, *pipeline.load(experiment), strategy, 16, execution)
         folder = tmp_path_factory.mktemp("run")
@@ -84,7 +83,7 @@ def places(record: Record) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def fits(train: Train) -> dict[Any, Record]:
-    return {1: train("fit", FOR), 2: train("fit", FOR, replicas=2), "images": train("fit", FOR, replicas=2, image=True)}
+    return {1: train("fit", FOR), 2: train("fit", FOR, replicas=2)}
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -94,12 +93,34 @@ def test_every_way_of_iterating_trains_exactly_like_fit(
 ) -> None:
     comparison = compare_records(fits[replicas], train("loop", execution, replicas=replicas))
     assert comparison.verdict == IDENTICAL
-    steps = 10 if execution is ITERATOR else 2
+    # On two replicas the last batch, which is short, has a call of its own.
+    steps = 10 if execution is ITERATOR else 2 * replicas
     assert (comparison.training.steps, comparison.training.made) == (steps, 0 if steps == 10 else 10)
 
 
-def test_a_whole_epoch_of_convolutions_on_two_replicas_is_fits(train: Train, fits: dict[Any, Record]) -> None:
-    assert compare_records(fits["images"], train("loop", FUNCTION, replicas=2, image=True)).verdict == IDENTICAL
+def test_a_whole_epoch_of_convolutions_on_two_replicas_is_fits(train: Train) -> None:
+    experiment = images()
+    fit, loop = (train(name, way, replicas=2, given=experiment) for name, way in (("fit", FOR), ("loop", FUNCTION)))
+    assert compare_records(fit, loop).verdict == IDENTICAL
+
+
+def test_a_short_batch_of_an_embedding_on_two_replicas(train: Train, tensorflow: Any) -> None:
+    """Its gradients have a row per example, which replicas gather: in a while loop TensorFlow takes one shape only."""
+    import tensorflow as tf
+
+    def load_data() -> Any:
+        x = np.arange(74) % 7  # 32, 32, 10: divided evenly, they are exchanged as they are
+        return (x, x % 3), (x[:20], x[:20] % 3)
+
+    layers = tf.keras.layers
+    experiment = replace(
+        tasks.experiment(),
+        name="embedding",
+        load_data=load_data,
+        build_model=lambda: tf.keras.Sequential([tf.keras.Input(()), layers.Embedding(7, 4), layers.Dense(3)]),
+    )
+    fit, loop = (train(name, way, replicas=2, given=experiment) for name, way in (("fit", FOR), ("loop", FUNCTION)))
+    assert compare_records(fit, loop).verdict == IDENTICAL
 
 
 @pytest.mark.parametrize("execution", [THREE, Execution("iterator", 8)], ids=str)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -105,6 +106,7 @@ def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
     return to
 
 
+@cache
 def environment() -> jinja2.Environment:
     """Jinja2, escaping whatever is put into a page; an unknown name in a template is an error."""
     made = jinja2.Environment(

@@ -69,7 +69,8 @@ class CustomLoop:
         # short last batch, and with a static shape batch normalization rounds differently from fit.
         # Something is returned, since TensorFlow does not optimize the graph of a function that returns
         # nothing: sums would be taken in another order than in fit, and the last bit would tell.
-        traced = tracing(run.execution, self.model, self.strategy.num_replicas_in_sync)
+        replicas = self.strategy.num_replicas_in_sync
+        traced = tracing(run.execution, self.model, replicas)
 
         @tf.function(input_signature=[training.element_spec], **traced)
         def train_on_batch(batch: Any) -> tf.Tensor:
@@ -82,8 +83,8 @@ class CustomLoop:
             return tf.constant(True)
 
         # The three ways of iterating differ only in how many batches one call from Python takes.
-        in_training = Iteration(run.execution, train_on_batch, _batches(first_epoch))
-        in_validation = Iteration(run.execution, test_on_batch, _batches(run.validation_dataset()))
+        in_training = Iteration(run.execution, train_on_batch, _batches(first_epoch), replicas)
+        in_validation = Iteration(run.execution, test_on_batch, _batches(run.validation_dataset()), replicas)
 
         callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
         callbacks.on_train_begin({})

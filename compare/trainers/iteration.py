@@ -42,9 +42,10 @@ class Iteration:
         execution: which way, and how many batches in one call.
         on_batch: the ``tf.function`` to call for a batch.
         batches: how many an epoch has.
+        replicas: how many share a batch.
     """
 
-    def __init__(self, execution: Execution, on_batch: Any, batches: int) -> None:
+    def __init__(self, execution: Execution, on_batch: Any, batches: int, replicas: int) -> None:
         # As fit has it in each generation: Keras 2's steps are inline, and what the last one gives is asked for,
         # for which AutoGraph traces the loop's body twice. Dropout's seeds go by such things in Keras 2.
         inline = execution.steps_per_execution > 1 and not KERAS_3
@@ -64,6 +65,9 @@ class Iteration:
         self._at_once = batches if execution.iteration == "function" else execution.steps_per_execution
         self._on_batch, self._batches = on_batch, batches
         self._on_batches = on_batches if self._at_once > 1 else on_next_batch
+        # Within a call TensorFlow keeps to the shapes that replicas exchanged first. An embedding's gradients have as
+        # many rows as a batch has examples, so that the last batch, which may be short, has a call of its own.
+        self._together = batches - 1 if replicas > 1 and self._at_once > 1 else batches
 
     def calls(self, dataset: Any) -> Iterator[Call]:
         """The calls of one epoch, in order; each must be made before the next is asked for.
@@ -76,7 +80,10 @@ class Iteration:
                 yield Call(step, 1, partial(self._on_batch, batch))
             return
         iterator = iter(dataset)
-        for step in range(0, self._batches, self._at_once):
-            count = min(self._at_once, self._batches - step)
+        step = 0
+        while step < self._batches:
+            end = self._together if step < self._together else self._batches
+            count = min(self._at_once, end - step)
             # A tensor: a Python number would have the function traced anew for each.
             yield Call(step, count, partial(self._on_batches, iterator, tf.constant(count)))
+            step += count
