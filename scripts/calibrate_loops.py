@@ -55,7 +55,7 @@ class Compiled(Steps):
 
 
 class WholeEpoch(Steps):
-    """One tf.function, and so no end_step; on several replicas the last batch, which is short, has a call of its own."""
+    """One tf.function, and so no end_step; on several replicas the last batch, a short one, has a call of its own."""
 
     def train_epoch(self, run: Any, data: Any) -> None:
         @tf.function
