@@ -26,14 +26,18 @@ TWINS = 3
 MORE_TWINS = 8
 """How many at most, where the first do not explain it: rounding may cross a kink that they did not.
 
-Where the candidate's rounding takes it to the other side of a bend (of a ReLU, of two pixels that a maximum is
-taken of), about every other twin's noise does too: of eight, three took the candidate's own way from there on.
+Every other one of those is loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
 """
 HOPELESS = 10_000.0
 """A gap that exceeds what counts as rounding by this factor needs no more twins.
 
 At a kink a gap of 140 times that was seen (``scripts/calibrate.py``: fit on another number of threads).
 """
+
+
+def is_loud(more: int) -> bool:
+    """Whether the first, second, … twin after those that there are in any case is a loud one."""
+    return more > 0 and more % 2 == 1
 
 
 def check_again(
@@ -94,14 +98,14 @@ def _train_twins(
     metrics = MetricsFile(where / "metrics.csv")
     count = 0
 
-    def measured(epochs: int) -> noise.Noise:
+    def measured(epochs: int, loud: bool = False) -> noise.Noise:
         nonlocal count
         count += 1
         shown = f"{pair.anchor.trainer}, noise twin {count}"
         numbers = range(1, epochs + 1)
         with TrainerProgress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as progress:
-            sinks: list[Sink] = [Recorder(where, metrics, f"twin-{count}", options.seed), progress]
-            run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, sinks=sinks)
+            sinks: list[Sink] = [Recorder(where, metrics, noise.twin_name(count, loud), options.seed), progress]
+            run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, loud=loud, sinks=sinks)
             trainer.train(run)
             run.close()
         return noise.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
@@ -111,6 +115,6 @@ def _train_twins(
         least, most = count + (TWINS if epochs == first_epoch else 1), count + MORE_TWINS
         found = measured(epochs)
         while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < most):
-            found = measured(epochs)
+            found = measured(epochs, loud=is_loud(count + 1 - least))
         if not found.so_far:
             return

@@ -1,8 +1,8 @@
 """How far rounding alone drives a model: the envelope of its noise twins; plain data, no TensorFlow.
 
 A noise twin is the reference again, bit for bit, until the step at which the candidate parts from it;
-from there on all of its weights are moved by one unit in the last place before every step (see
-``compare.twins``). What twins and reference are apart, step by step, is what rounding does.
+from there on all of its weights are moved by one unit in the last place before every step, or by several
+(see ``compare.twins``). What twins and reference are apart, step by step, is what rounding does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,26 @@ threads and replicas; five optimizers and most built-in experiments) the largest
 The smallest of a planted mistake that moved float32 weights at all was 3,078; in bfloat16 a learning rate that is 1%
 off has 23, and only the short check tells it (``scripts/calibrate.py``, reports/calibration).
 """
+
+
+LOUD = 16
+"""By how many units in the last place a loud twin's weights are moved, whose gap then counts by so much less.
+
+Where rounding decides on which side of a bend a value comes to lie (of a ReLU, say), both sides are right, and a gap
+may open at once that is thousands of times larger. Of densenet's twins not one of eight met the bend that sums in
+reverse and XLA did; of loud twins every other one meets one, and such a gap, a sixteenth of it too, is far beyond
+the others. As long as gaps grow with the noise, a loud twin says what the others say.
+"""
+
+
+def twin_name(number: int, loud: bool) -> str:
+    """What a twin is called in its records."""
+    return f"twin-{number}{'-loud' * loud}"
+
+
+def units_of(name: str) -> int:
+    """How many units in the last place the twin of this name was moved by: its gaps are divided by them."""
+    return LOUD if name.endswith("-loud") else 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ def measure(
     Args:
         reference: one side.
         candidate: the other.
-        twins: of ``anchor``, with noise from ``start`` on; at least one.
+        twins: of ``anchor``, with noise from ``start`` on; at least one; which are loud is in their names.
         start: place of the first step that differs between the two.
         anchor: the run that the twins are twins of; the reference by default.
     """
@@ -89,9 +109,10 @@ def measure(
         if np.isnan(gap).all():
             break  # neither has numbers any more
         seen = np.fmax(seen, gap)
-        for copy in copies:
+        for twin, copy in zip(twins, copies, strict=True):
             if place in copy:
-                largest = np.maximum(largest, np.nan_to_num(_gap(base[place], copy[place]), nan=0.0))
+                its = np.nan_to_num(_gap(base[place], copy[place]), nan=0.0)
+                largest = np.maximum(largest, its / units_of(twin.trainer))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(seen > 0, seen / largest, 0.0)
         ratios[np.isnan(ratios)] = 0.0  # both infinite

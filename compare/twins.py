@@ -1,4 +1,4 @@
-"""Noise twins: the reference trained again, its weights moved by one unit in the last place after every step."""
+"""Noise twins: the reference trained again, its weights moved by units in the last place after every step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.noise import LOUD
 from compare.records import AnyRecord, EpochRecord, Place, Sink, in_time
 from compare.runs import Run, Task
 
@@ -16,7 +17,7 @@ HALVES = {"bfloat16": 1 << 16, "float16": 1 << 13}
 
 
 class TwinRun(Run):
-    """A run that adds noise of one unit in the last place from some step on.
+    """A run that adds noise of one unit in the last place, or of several, from some step on.
 
     Moving the initial weights alone is not enough: a contracting problem forgets them.
 
@@ -30,16 +31,26 @@ class TwinRun(Run):
         epochs: the epochs to train.
         start: (epoch, step) of the first step whose weights are moved, before it is made.
         twin: the twin's number: each has other noise.
+        loud: whether weights are moved by ``noise.LOUD`` units (half precision's own noise is as it is: several of
+            its units are a part of the weight).
         sinks: where the records go, without weights.
     """
 
     stops_at_nan = False
 
     def __init__(
-        self, task: Task, *, seed: int, epochs: range, start: Place, twin: int, sinks: Sequence[Sink] = ()
+        self,
+        task: Task,
+        *,
+        seed: int,
+        epochs: range,
+        start: Place,
+        twin: int,
+        loud: bool = False,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         super().__init__(task, seed=seed, epochs=epochs, sinks=[_without_weights(sink) for sink in sinks])
-        self._start, self._twin = start, twin
+        self._start, self._twin, self._units = start, twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
         self._move_half: Any = None
@@ -50,7 +61,7 @@ class TwinRun(Run):
         built = super().build()
         assert self._fingerprint is not None
         copies = self._fingerprint.copies
-        self._move = _mover(copies, self._twin)
+        self._move = _mover(copies, self._twin, self._units)
         half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
         trained = copies[: len(built[0].trainable_variables)] if half else []
         self._half = [replicas for replicas in trained if replicas[0].dtype == tf.float32]

@@ -130,12 +130,12 @@ def test_seeds_tell_what_two_racing_workers_cannot(tmp_path):
     arguments = ["--strategy", "parameter-server", "--workers", "2", "--trainers", "loop", "loop", "--name", "run"]
     status, out, err = run(tmp_path, *arguments, "--seeds", "3", "--margin", "val_loss=1e6%", "val_accuracy=0.001")
     assert err == ""
-    assert verdict(tmp_path, "run")["verdict"] == "inconclusive" and status == 3, "one margin is far too narrow"
     study = verdict(tmp_path, "run")["comparisons"][0]["study"]
-    assert {(test["metric"], test["verdict"]) for test in study["tests"]} == {
-        ("val_loss", "alike"),
-        ("val_accuracy", "inconclusive"),
-    }
+    found = {test["metric"]: test["verdict"] for test in study["tests"]}
+    assert found["val_loss"] == "alike" and found["val_accuracy"] != "alike", "one margin is far too narrow"
+    # The workers race: one time in twenty or so three seeds happen to lie on one side, and the test is of that level.
+    assert (verdict(tmp_path, "run")["verdict"], status) in {("inconclusive", 3), ("different", 1)}
+    assert verdict(tmp_path, "run")["verdict"] == found["val_accuracy"]
     assert "loop-2, seed 2  epoch 1/1" in out
     assert_none_left(tmp_path)
 

@@ -72,6 +72,33 @@ def test_each_twin_has_noise_of_its_own(task: Any) -> None:
     assert not np.array_equal(twin[2, 5], another[2, 5])
 
 
+def test_a_loud_twin_has_noise_that_is_larger_and_counts_by_as_much_less(task: Any, tmp_path: Any) -> None:
+    from compare import noise
+    from compare.records import INITIAL, MetricsFile, Recorder, read_records
+    from compare.runs import Run
+    from compare.trainers.keras_fit import KerasFit
+    from compare.twins import TwinRun
+
+    def record(name: str, **of_twin: Any) -> Any:
+        (tmp_path / name).mkdir()
+        recorder = Recorder(tmp_path / name, MetricsFile(tmp_path / name / "metrics.csv"), name, 3)
+        common: dict[str, Any] = {"seed": 3, "epochs": range(1, 2), "sinks": [recorder]}
+        KerasFit().train(TwinRun(task, start=(1, 1), **of_twin, **common) if of_twin else Run(task, **common))
+        (found,) = read_records(tmp_path / name)
+        return found
+
+    reference = record("fit")
+    quiet = [record(noise.twin_name(twin, False), twin=twin) for twin in (1, 2, 3)]
+    loud = record(noise.twin_name(4, True), twin=4, loud=True)
+    first = noise._gap(reference.by_place()[1, 1], loud.by_place()[1, 1])
+    against = noise._gap(reference.by_place()[1, 1], quiet[0].by_place()[1, 1])
+    assert 4 < np.median(first[against > 0] / against[against > 0]) < 64, "it is moved by sixteen times as much"
+    # As long as gaps grow with the noise, what either says of a candidate is the same.
+    alone, together = (noise.measure(reference, quiet[2], twins, (1, 1)) for twins in ([loud], [*quiet[:2], loud]))
+    assert 0.1 < together.ratio <= alone.ratio < noise.FACTOR
+    assert loud.by_place().keys() == reference.by_place().keys() and (1, INITIAL) in loud.by_place()
+
+
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
 def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None:
     import ml_dtypes  # TensorFlow's own, for bfloat16
@@ -93,6 +120,10 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     _mover(copies, twin=1)(tf.constant(2))
     again = copies[0][0].numpy().view(bits).astype(int) - values.view(bits).astype(int)
     assert set(again[~still]) == {-2, 0, 2}
+    before = copies[0][0].numpy()
+    _mover(copies, twin=1, units=16)(tf.constant(3))
+    louder = copies[0][0].numpy().view(bits).astype(int) - before.view(bits).astype(int)
+    assert set(louder[~still]) == {-16, 16}
 
 
 def test_a_loop_that_only_rounds_differently_is_alike_and_a_wrong_one_is_not(task: Any, tmp_path: Any) -> None:

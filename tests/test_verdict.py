@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from compare.noise import FACTOR
+from compare.noise import FACTOR, LOUD, measure
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -523,6 +523,17 @@ def test_noise_starts_where_the_two_part(train: Train) -> None:
     silent = train("silent", said=False, edits={(2, 2): add(1)})
     assert start(fit, silent) == (2, 1), "nobody can tell where in the epoch"
     assert start(train("fit", said=False), silent) == (2, 1)
+
+
+def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Train) -> None:
+    reference, candidate = train("fit"), train(edits={(1, 1): add(1e-3)})
+    quiet, loud = train("twin-1", edits={(1, 1): add(1e-4)}), train("twin-4-loud", edits={(1, 1): add(1e-3)})
+
+    def ratio(*twins: Record) -> float:
+        return measure(reference, candidate, twins, (1, 1)).ratio
+
+    assert ratio(loud) == pytest.approx(LOUD, rel=1e-3)
+    assert ratio(quiet) == ratio(quiet, loud) == pytest.approx(10, rel=1e-3)
 
 
 def test_the_verdict_file_tells_of_the_noise(train: Train) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from compare.noise import units_of
 from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_time, read_records
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -108,7 +109,7 @@ def weight_gaps(
         common = [places[i] for i in at]
         if common:
             seen = _distance(_at(anchor or reference, base, common), _at(twin, its, common))
-            noise[at] = np.fmax(noise[at], np.where(seen > 0, seen, np.nan))
+            noise[at] = np.fmax(noise[at], np.where(seen > 0, seen / units_of(twin.trainer), np.nan))
     units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
     norms = np.sqrt(np.mean(np.square(a["projections"]), axis=2))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -20,6 +20,7 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy import stats
 
+from compare.noise import units_of
 from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict, replace_file
 from compare.report.text import sentences
 from compare.verdict import absolute_gap
@@ -362,11 +363,11 @@ def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Cur
         for name in (metric, f"val_{metric}"):
             ours = mine.get(name, {})
             for twins in noise:
-                for (_, its_seed), theirs in twins.items():
+                for (twin, its_seed), theirs in twins.items():
                     for epoch in ours.keys() & theirs.get(name, {}).keys() if its_seed == seed else ():
                         gap = absolute_gap(ours[epoch], theirs[name][epoch])
                         if gap is not None:
-                            found[epoch] = max(found.get(epoch, 0.0), gap)
+                            found[epoch] = max(found.get(epoch, 0.0), gap / units_of(twin))
     return {epoch: found[epoch] for epoch in sorted(found)}
 
 

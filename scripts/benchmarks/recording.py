@@ -1,0 +1,63 @@
+"""What fingerprints and records cost: steps of the tutorial's CNN with and without them, in turn, in one process.
+
+Says CPU seconds per step without, and with. Run by scripts/scaling.py as: recording.py BLOCKS
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from compare import pipeline, strategies  # noqa: E402
+from compare.experiments.fashion_mnist import fashion_mnist_sample  # noqa: E402
+from compare.records import MetricsFile, Recorder  # noqa: E402
+from compare.runs import Run, Task  # noqa: E402
+from compare.terminal import TrainerProgress  # noqa: E402
+
+STEPS = 20
+blocks = int(sys.argv[1])
+strategies.configure()
+strategy = strategies.make("mirrored")
+experiment = fashion_mnist_sample(None)
+task = Task(experiment, *pipeline.load(experiment), strategy, 64)
+
+with tempfile.TemporaryDirectory() as out:
+    recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), "loop", seed=0)
+    epochs = range(1, 2)
+    with TrainerProgress(Console(quiet=True), "loop", epochs, task.steps_per_epoch, 64) as progress:
+        run = Run(task, seed=0, epochs=epochs, sinks=[recorder, progress])
+        model, optimizer, loss, _ = run.build()
+        dataset = run.train_dataset(1).repeat()
+
+        def step(batch):
+            images, labels = batch
+            with tf.GradientTape() as tape:
+                value = tf.reduce_mean(loss.call(labels, model(images, training=True)))
+            gradients = tape.gradient(value, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        @tf.function(input_signature=[dataset.element_spec])
+        def train_on_batch(batch):
+            strategy.run(step, args=(batch,))
+            return tf.constant(True)
+
+        batches = iter(strategy.experimental_distribute_dataset(dataset))
+
+        def block(recorded):
+            began = time.process_time()
+            for _ in range(STEPS):
+                train_on_batch(next(batches))
+                if recorded:
+                    run.end_step()
+            return (time.process_time() - began) / STEPS
+
+        block(recorded=True)
+        pairs = [[block(False), block(True)] if i % 2 else [block(True), block(False)][::-1] for i in range(blocks)]
+        # Means: medians of blocks this short jump with the clock that CPU time is counted by.
+        print(*np.mean(pairs, axis=0))
