@@ -57,7 +57,7 @@ def test_a_check_for_several_processes_is_made_in_one_and_says_so(tensorflow, tm
 
 
 # Under default, the test above does the same, and under mirrored most others.
-@pytest.mark.parametrize("strategy", ["one-device", "central-storage"])
+@pytest.mark.parametrize("strategy", [pytest.param("one-device", marks=pytest.mark.slow), "central-storage"])
 def test_the_check_is_made_under_the_strategy_that_is_asked_for(tensorflow, tmp_path, strategy):
     options = {"check": True, "reports": tmp_path, "strategy": strategy, "trainers": ("fit", "loop", "tutorial")}
     result = compare.run(tasks.experiment(), **options, replicas=2 if strategy == "central-storage" else None)

@@ -205,7 +205,8 @@ def test_what_callbacks_do_to_the_end_of_training_is_missed(tensorflow, name, to
         assert_passes(checker(name, 1).check(trainer))
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+# With float16 losses are scaled too.
+@pytest.mark.parametrize("name", [pytest.param("bfloat16", marks=pytest.mark.slow), "float16"])
 def test_mixed_precision_has_the_rounding_of_its_own_type(tensorflow, name):
     assert_passes(checker(name, 2).check(Rounded()))
     report = checker(name, 2).check(Doubled())
@@ -245,7 +246,7 @@ def by_hand(loop, rate=0.1, momentum=0.9):
     return ByHand()
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize("name", [pytest.param("momentum", marks=pytest.mark.slow), "adam"])
 def test_a_step_compiled_by_xla_is_judged_by_its_weights(planted, name):
     report = checker(name, 1).check(compiled_by_xla(planted.Loop))
     assert_passes(report)
