@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
@@ -54,12 +55,26 @@ def limit_threads(threads: int) -> None:
         ) from None
 
 
+@contextmanager
+def getting_ready(options: Options) -> Iterator[Executor | None]:
+    """The processes of ``--parallel``, which prepare what they will train while this one does; None without it."""
+    if not options.parallel:
+        yield None
+        return
+    others = len(options.trainers) - 1
+    with parallel.local(others) as executor:
+        for _ in range(others):
+            executor.submit(_get_ready, parallel.absolute(options), threads_each(options), os.getpid())
+        yield executor
+
+
 def train_beside(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
     task: Task,
     folder: Path,
     console: Console,
+    executor: Executor,
 ) -> list[tuple[str, Exception | str]]:
     """Train with all trainers at once.
 
@@ -69,6 +84,7 @@ def train_beside(
         task: what is trained.
         folder: the run's.
         console: where progress is told.
+        executor: the processes for all but the first; they end with the training.
 
     Returns:
         What failed: a trainer's name, and what it raised, or that in a line where it was elsewhere.
@@ -83,10 +99,11 @@ def train_beside(
     (own, trainer), *others = trainers
     failed: list[tuple[str, Exception | str]] = []
     try:
-        with parallel.local(len(others)) as executor, _listening(recorders, console) as (address, key, broken):
-            here = folder.resolve(), threads_each(options), address, key, os.getpid()
+        with _listening(recorders, console) as (address, key, broken):
+            here = folder.resolve(), address, key
+            ready = parallel.absolute(options), threads_each(options), os.getpid()
             futures = {
-                name: executor.submit(_train_elsewhere, parallel.absolute(options), number, name, *here)
+                name: executor.submit(_train_elsewhere, *ready, number, name, *here)
                 for number, (name, _) in enumerate(others, start=1)
             }
             try:
@@ -105,33 +122,48 @@ def train_beside(
         if broken:
             raise broken[0]
     finally:
+        executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg] # loky's
         for recorder in recorders.values():
             recorder.flush()
     metrics.sort([name for name, _ in trainers])
     return failed
 
 
+_prepared: list[Task] = []
+"""What this process, which is a worker's, has got ready."""
+
+
+def _get_ready(options: Options, threads: int, parent: int) -> Task:
+    """Import TensorFlow and load the data; nothing the second time."""
+    parallel.end_with(parent)
+    if not _prepared:
+        from compare.session import select_keras
+
+        select_keras(options)
+        parallel.limit_threads(threads)
+        from compare.loading import load_experiment
+        from compare.training import prepare
+
+        _prepared.append(prepare(options, load_experiment(options)))
+    return _prepared[0]
+
+
 def _train_elsewhere(
-    options: Options, number: int, name: str, folder: Path, threads: int, address: Any, key: bytes, parent: int
+    options: Options, threads: int, parent: int, number: int, name: str, folder: Path, address: Any, key: bytes
 ) -> str:
     """Train with one trainer in this process, and tell ``parent``.
 
     Returns:
         What it raised, in a line; empty where all went well.
     """
-    parallel.end_with(parent)
-    from compare.session import select_keras
-
-    select_keras(options)
-    parallel.limit_threads(threads)
-    from compare.loading import load_experiment, load_trainers
-    from compare.training import prepare, train_on
+    task = _get_ready(options, threads, parent)
+    from compare.loading import load_trainers
+    from compare.training import train_on
 
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
         console = Console(file=_Told(recorder), width=200, highlight=False)
         _, trainer = load_trainers(options)[number]
-        task = prepare(options, load_experiment(options))
         task.initial_weights = InitialWeights(folder)
         try:
             train_on(name, trainer, options, task, folder, recorder, console)

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import traceback
+from concurrent.futures import Executor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from compare import cluster
-from compare.beside import limit_threads, threads_each
+from compare.beside import getting_ready, limit_threads, threads_each
 from compare.errors import NoVerdictError, RequestError
 from compare.folder import refuse_changes
 from compare.options import CLUSTERS, Options
@@ -67,7 +68,8 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
             return check_only(options, folder, console)
         if options.strategy in CLUSTERS and cluster.this_task() is None:
             return _carry_out_in_processes(options, folder, console)
-        return _carry_out(options, folder, console)
+        with getting_ready(options) as others:
+            return _carry_out(options, folder, console, others)
     except RequestError:
         if not options.resume and not (folder / "metrics.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -212,7 +214,7 @@ def select_keras(options: Options) -> None:
         )
 
 
-def _carry_out(options: Options, folder: Path, console: Console) -> Result:
+def _carry_out(options: Options, folder: Path, console: Console, others: Executor | None) -> Result:
     select_keras(options)
     from compare import explain, facts, preflight
     from compare.judging import judge
@@ -263,8 +265,8 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
     if options.seeds > 1 and options.strategy not in CLUSTERS:
         raised = train_study(names, options, task, folder, console, content)
     else:
-        if options.parallel:
-            raised = _train_beside(trainers, options, task, folder, console, content)
+        if others is not None:
+            raised = _train_beside(trainers, options, task, folder, console, content, others)
         else:
             raised = train_all(trainers, options, task, folder, console, content["failures"])
         if options.truth:
@@ -287,7 +289,13 @@ def _carry_out(options: Options, folder: Path, console: Console) -> Result:
 
 
 def _train_beside(
-    trainers: list[tuple[str, Trainer]], options: Options, task: Task, folder: Path, console: Console, content: Any
+    trainers: list[tuple[str, Trainer]],
+    options: Options,
+    task: Task,
+    folder: Path,
+    console: Console,
+    content: Any,
+    others: Executor,
 ) -> Exception | None:
     """Train with all trainers at the same time.
 
@@ -303,7 +311,7 @@ def _train_beside(
     each = f"each with {threads} thread{'s' * (threads > 1)}"
     say(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
     raised: Exception | None = None
-    for name, error in train_beside(trainers, options, task, folder, console):
+    for name, error in train_beside(trainers, options, task, folder, console, others):
         fail(content["failures"], name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
             raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
