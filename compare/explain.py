@@ -26,18 +26,13 @@ TWINS = 3
 MORE_TWINS = 8
 """How many at most, where the first do not explain it: rounding may cross a kink that they did not.
 
-Every other one of those is loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
+Those are loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
 """
 HOPELESS = 10_000.0
 """A gap that exceeds what counts as rounding by this factor needs no more twins.
 
 At a kink a gap of 140 times that was seen (``scripts/calibrate.py``: fit on another number of threads).
 """
-
-
-def is_loud(more: int) -> bool:
-    """Whether the first, second, … twin after those that there are in any case is a loud one."""
-    return more > 0 and more % 2 == 1
 
 
 def check_again(
@@ -115,6 +110,6 @@ def _train_twins(
         least, most = count + (TWINS if epochs == first_epoch else 1), count + MORE_TWINS
         found = measured(epochs)
         while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < most):
-            found = measured(epochs, loud=is_loud(count + 1 - least))
+            found = measured(epochs, loud=count >= least)
         if not found.so_far:
             return

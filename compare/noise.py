@@ -30,8 +30,8 @@ LOUD = 16
 
 Where rounding decides on which side of a bend a value comes to lie (of a ReLU, say), both sides are right, and a gap
 may open at once that is thousands of times larger. Of densenet's twins not one of eight met the bend that sums in
-reverse and XLA did; of loud twins every other one meets one, and such a gap, a sixteenth of it too, is far beyond
-the others. As long as gaps grow with the noise, a loud twin says what the others say.
+reverse and XLA did; of loud twins every other one meets one, and a sixteenth of such a gap is still far beyond the
+others. As long as gaps grow with the noise, a loud twin says what the others say.
 """
 
 

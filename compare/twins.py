@@ -31,8 +31,7 @@ class TwinRun(Run):
         epochs: the epochs to train.
         start: (epoch, step) of the first step whose weights are moved, before it is made.
         twin: the twin's number: each has other noise.
-        loud: whether weights are moved by ``noise.LOUD`` units (half precision's own noise is as it is: several of
-            its units are a part of the weight).
+        loud: whether weights are moved by ``noise.LOUD`` units.
         sinks: where the records go, without weights.
     """
 
@@ -65,7 +64,8 @@ class TwinRun(Run):
         half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
         trained = copies[: len(built[0].trainable_variables)] if half else []
         self._half = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
-        self._move_half = _mover(self._half, -self._twin, max((HALVES[kind] for kind in half), default=0))
+        unit = max((HALVES[kind] for kind in half), default=0)
+        self._move_half = _mover(self._half, -self._twin, self._units * unit)
         self._noise_before(self.epochs[0], 1)
         return built
 

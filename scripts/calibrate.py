@@ -217,7 +217,7 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
 def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere: Path) -> None:
     from compare import noise
     from compare.check import Checker
-    from compare.explain import HOPELESS, MORE_TWINS, TWINS, is_loud
+    from compare.explain import HOPELESS, MORE_TWINS, TWINS
     from compare.records import read_records
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import DIFFERENT, compare_records, noise_start, with_noise
@@ -252,7 +252,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
                         if len(these) >= TWINS and not (near and len(these) < MORE_TWINS):
                             break
                     number = len(these) + 1
-                    noisy = {"start": start, "twin": number, "loud": is_loud(number - TWINS)}
+                    noisy = {"start": start, "twin": number, "loud": number > TWINS}
                     these.append(recorded(cell, next(folders), task=task, **noisy))
                 assert found.reproduced
                 row |= {"ratio": f"{found.ratio:.4g}", "variable": found.variable, "twins": found.twins}
@@ -278,7 +278,7 @@ def table(rows: list[dict[str, str]]) -> str:
         "# Rounding, measured",
         "",
         "The gap between a loop's weights and fit's, in units of the gap that noise twins of fit open from the same "
-        f"step on ({TWINS} twins, up to {MORE_TWINS} where these do not explain it, every other one of which is loud: "
+        f"step on ({TWINS} twins, up to {MORE_TWINS} where these do not explain it, all others of which are loud: "
         f"moved by {LOUD} units, which its gap is divided by; largest ratio of any variable at "
         "any step), written by `scripts/calibrate.py` (the cells are in calibration.csv). "
         f"Up to {FACTOR:g} counts as rounding. Blank: a "
