@@ -23,15 +23,15 @@ from compare.verdict import DIFFERENT
 
 TWINS = 3
 """How many twins the step at which two runs part is held against."""
-MORE_TWINS = 8
+MORE_TWINS = 12
 """How many at most, where the first do not explain it: rounding may cross a kink that they did not.
 
 Those are loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
 """
-HOPELESS = 10_000.0
+HOPELESS = 1_000.0
 """A gap that exceeds what counts as rounding by this factor needs no more twins.
 
-At a kink a gap of 140 times that was seen (``scripts/calibrate.py``: fit on another number of threads).
+At a kink gaps of up to 280 times that were seen (``scripts/calibrate.py``: XLA on densenet, fit on other threads).
 """
 
 
