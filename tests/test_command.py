@@ -126,6 +126,16 @@ def test_logical_replicas(tmp_path):
     assert json.loads((tmp_path / "run" / "verdict.json").read_text())["verdict"] == "identical"
 
 
+def test_steps_compiled_by_xla_are_identical_and_not_those_without(tmp_path):
+    """In processes of their own: XLA needs op determinism off, which cannot be undone in one."""
+    for name, more in (("plain", []), ("compiled", ["--jit"])):
+        arguments = ["--experiment", "weighted", "--replicas", "1", "--train-examples", "320", "--epochs", "1"]
+        status, out, err = command(tmp_path, *arguments, "--name", name, *more)
+        assert (status, err) == (0, "") and "identical: loop trains exactly like fit" in out, out
+    plain, compiled = ((tmp_path / name / "records" / "fit-seed0.steps").read_bytes() for name in ("plain", "compiled"))
+    assert len(plain) == len(compiled) and plain != compiled, "XLA rounds in its own way, and did"
+
+
 @full_data
 def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
     # That the loop does not part there is proven by the README's first command, which the gate runs on these data and
