@@ -28,10 +28,10 @@ MORE_TWINS = 12
 
 Those are loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
 """
-HOPELESS = 1_000.0
+HOPELESS = 300.0
 """A gap that exceeds what counts as rounding by this factor needs no more twins.
 
-At a kink gaps of up to 280 times that were seen (``scripts/calibrate.py``: XLA on densenet, fit on other threads).
+At a kink gaps of up to 85 times that were seen (``scripts/calibrate.py``: XLA on densenet, held against three twins).
 """
 
 

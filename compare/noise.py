@@ -14,7 +14,7 @@ import numpy as np
 
 from compare.records import INITIAL, Place, Record, in_time
 
-FACTOR = 30.0
+FACTOR = 100.0
 """How many times the twins' largest gap a candidate's may be and still count as rounding.
 
 In 275 cells of correct loops (eager, XLA, sums in another order, whole epochs in one function, other numbers of
