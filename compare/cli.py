@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
         "--iteration",
         metavar="WAY",
         help="how loop goes through an epoch: a Python for over batches, an iterator that a tf.function takes batches "
-        "from, or the whole epoch in one call of that function (default: for; iterator with --steps-per-execution)",
+        "from, or the whole epoch in one call of that function (default: iterator; for with several processes)",
     )
     add(
         "--steps-per-execution",

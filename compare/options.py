@@ -76,7 +76,7 @@ class Options:
         data_dir: where the data set's files are; None for wherever they are found.
         iteration: how the built-in loop goes through an epoch: a Python ``for`` over batches, an ``iterator`` that a
             ``tf.function`` takes its batches from, or the whole epoch in one call of that ``function``. By default
-            ``for``, and ``iterator`` where a call makes several steps.
+            ``iterator``, the faster one, and ``for`` where there are several processes.
         steps_per_execution: optimizer steps per call of a ``tf.function``, in the built-in ``fit`` and ``loop``.
         jit: have XLA compile the steps of the built-in ``fit`` and ``loop``, without op determinism.
         parallel: train with all trainers at the same time, each in a process of its own, the processor's threads
@@ -245,7 +245,8 @@ class Options:
     @property
     def execution(self) -> Execution:
         """How the built-in trainers execute their steps."""
-        iteration = self.iteration or ("iterator" if self.steps_per_execution > 1 else "for")
+        from_python = self.strategy in CLUSTERS and self.steps_per_execution == 1
+        iteration = self.iteration or ("for" if from_python else "iterator")
         return Execution(iteration, self.steps_per_execution, self.jit)
 
     def _set(self, name: str, value: Any) -> None:

@@ -251,8 +251,10 @@ def test_ways_that_exclude_each_other_are_refused(given: dict[str, Any], message
         Options(**given)
 
 
-def test_several_steps_are_taken_from_an_iterator() -> None:
-    assert Options().execution == FOR
+def test_batches_are_taken_from_an_iterator_but_for_single_steps_of_several_processes() -> None:
+    assert Options().execution == ITERATOR
+    assert Options(strategy="multi-worker", workers=2).execution == FOR
+    assert Options(strategy="multi-worker", workers=2, steps_per_execution=2).execution == TWO
     assert Options(steps_per_execution=2).execution == TWO
     assert Options(iteration="function", jit=True).execution == Execution("function", 1, True)
 
