@@ -234,7 +234,7 @@ def markdown(measurements: Sequence[Measurement], command: str, missing: Sequenc
         "",
         *[f"{name} was left out: it needs the package {NEEDS[name][1]}." for name in missing],
         *([""] if missing else []),
-        "![CPU seconds per epoch](benchmark.png)",
+        f"![{drawn(programs)[1]}](benchmark.png)",
         "",
         "| program | " + " | ".join(title for title, _ in FIGURES.values()) + " |",
         "|---" * (1 + len(FIGURES)) + "|",
@@ -267,25 +267,33 @@ def median_of(row: Sequence[Measurement], figure: str) -> float:
     return statistics.median(known) if known else float("inf")
 
 
+def drawn(programs: Sequence[str]) -> tuple[str, str]:
+    """Which figure of these programs is drawn, and what it is called: that of whole jobs, or else of an epoch."""
+    if any(name.startswith("main-job") for name in programs):
+        return "wall_seconds", "wall seconds of the whole program"
+    return "cpu_seconds_per_epoch", "CPU seconds per epoch of training and validation"
+
+
 def draw(measurements: Sequence[Measurement], path: Path) -> None:
-    """CPU seconds per epoch of every program: a bar for the median, a dot for each round."""
+    """One figure of every program: a bar for the median, a dot for each round."""
     from matplotlib.figure import Figure
 
-    known = [m for m in measurements if m.cpu_seconds_per_epoch is not None]
-    programs = list(dict.fromkeys(m.program for m in known))[::-1]
+    attribute, title = drawn([m.program for m in measurements])
+    programs = list(dict.fromkeys(m.program for m in measurements))[::-1]
     figure = Figure(figsize=(8, 0.4 * len(programs) + 1.2), layout="constrained")
     axes = figure.subplots()
     for row, program in enumerate(programs):
-        values = [m.cpu_seconds_per_epoch for m in known if m.program == program]
-        axes.barh(
-            row, statistics.median(values), color="#0072b2" if program in (*LOOPS, "fit", "fit-67-steps") else "#bbb"
-        )
+        values = [getattr(m, attribute) for m in measurements if m.program == program]
+        values = [value for value in values if value is not None]
+        if not values:
+            continue
+        ours = program in (*LOOPS, "fit", "fit-67-steps") or program.startswith("main-job")
+        axes.barh(row, statistics.median(values), color="#0072b2" if ours else "#cccccc")
         axes.plot(values, [row] * len(values), "o", color="black", markersize=3)
-        axes.annotate(f"{statistics.median(values):.1f} ", (0, row), (4, -3), textcoords="offset points", color="white")
+        text = {"xytext": (4, -3), "textcoords": "offset points", "color": "white" if ours else "black"}
+        axes.annotate(f"{statistics.median(values):.1f}", (0, row), **text)
     axes.set_yticks(range(len(programs)), programs)
-    axes.set_xlabel(
-        "CPU seconds per epoch of training and validation (bar: median, dots: rounds); blue is this project"
-    )
+    axes.set_xlabel(f"{title} (bar: median, dots: rounds); blue is this project")
     axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
