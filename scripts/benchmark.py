@@ -32,7 +32,7 @@ PROGRAMS = {
     "fit": "scripts/benchmarks/ours.py fit {data} {epochs} {examples}",
     "fit-67-steps": "scripts/benchmarks/ours.py fit {data} {epochs} {examples} iterator 67",
     "bare-loop": "scripts/benchmarks/bare.py loop {data} {epochs} {examples}",
-    "loop": "scripts/benchmarks/ours.py loop {data} {epochs} {examples}",
+    "loop": "scripts/benchmarks/ours.py loop {data} {epochs} {examples} for",
     "loop-iterator": "scripts/benchmarks/ours.py loop {data} {epochs} {examples} iterator",
     "loop-67-steps": "scripts/benchmarks/ours.py loop {data} {epochs} {examples} iterator 67",
     "loop-function": "scripts/benchmarks/ours.py loop {data} {epochs} {examples} function",
