@@ -35,6 +35,12 @@ At a kink gaps of up to 85 times that were seen (``scripts/calibrate.py``: XLA o
 """
 
 
+def enough(found: noise.Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
+    """Whether more twins would say no more: these explain the gap, or it is beyond all bends, or there are many."""
+    near = not found.so_far and found.ratio < HOPELESS * noise.FACTOR
+    return twins >= least and not (near and twins < most)
+
+
 def check_again(
     folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
 ) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def _train_twins(
     for epochs in sorted({first_epoch, options.epochs}):
         least, most = count + (TWINS if epochs == first_epoch else 1), count + MORE_TWINS
         found = measured(epochs)
-        while count < least or (not found.so_far and found.ratio < HOPELESS * noise.FACTOR and count < most):
+        while not enough(found, count, least, most):
             found = measured(epochs, loud=count >= least)
         if not found.so_far:
             return

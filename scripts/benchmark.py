@@ -287,7 +287,7 @@ def draw(measurements: Sequence[Measurement], path: Path) -> None:
         values = [value for value in values if value is not None]
         if not values:
             continue
-        ours = program in (*LOOPS, "fit", "fit-67-steps") or program.startswith("main-job")
+        ours = PROGRAMS[program].startswith(("scripts/benchmarks/ours.py", "scripts/compare.py"))
         axes.barh(row, statistics.median(values), color="#0072b2" if ours else "#cccccc")
         axes.plot(values, [row] * len(values), "o", color="black", markersize=3)
         text = {"xytext": (4, -3), "textcoords": "offset points", "color": "white" if ours else "black"}

@@ -217,7 +217,7 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
 def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere: Path) -> None:
     from compare import noise
     from compare.check import Checker
-    from compare.explain import HOPELESS, MORE_TWINS, TWINS
+    from compare.explain import TWINS, enough
     from compare.records import read_records
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import DIFFERENT, compare_records, noise_start, with_noise
@@ -248,8 +248,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
                 while True:
                     if these:
                         found = noise.measure(reference, candidate, these, start)
-                        near = not found.so_far and found.ratio < HOPELESS * noise.FACTOR
-                        if len(these) >= TWINS and not (near and len(these) < MORE_TWINS):
+                        if enough(found, len(these)):
                             break
                     number = len(these) + 1
                     noisy = {"start": start, "twin": number, "loud": number > TWINS}

@@ -6,7 +6,6 @@ Every measurement is a process of its own. Writes scaling.csv and README.md into
 
 import argparse
 import csv
-import itertools
 import shlex
 import statistics
 import subprocess
@@ -21,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 VALUES = 28 * 28
 """uint8 values in an example."""
 SIDE = 2048
-BLOCKS = 50
-"""Of 20 steps each, with and without records."""
+BLOCKS, STEPS = 50, 20
+"""How many blocks of steps there are with records, and as many without; and the steps in each."""
 LIMIT = f"""
 import time, tensorflow as tf
 a = tf.random.normal([{SIDE}, {SIDE}])
@@ -94,9 +93,10 @@ def main() -> None:
                 for kind in ("plain", "shared"):
                     peak = float(alone("scripts/benchmarks/examples.py", str(count), kind))
                     put(number, "peak bytes", kind, count, peak)
-            bare, recorded = map(float, alone("scripts/benchmarks/recording.py", str(BLOCKS)).split())
+            bare, recorded = map(float, alone("scripts/benchmarks/recording.py", str(BLOCKS), str(STEPS)).split())
             put(number, "CPU seconds per step", "bare", 64, bare)
             put(number, "CPU seconds per step", "recorded", 64, recorded)
+            put(number, "recording's share", "step", 64, recorded / bare - 1)
             for replicas in options.replicas:
                 for trainer, seconds in epoch_seconds(replicas).items():
                     put(number, "seconds per epoch", trainer, replicas, seconds)
@@ -151,11 +151,7 @@ def page(rows: Sequence[tuple[str, str, int, int, float]], rounds: int) -> str:
         cells = [f"{median('seconds per epoch', trainer, count):.2f}" for trainer in trainers]
         lines.append(f"| {count} | {' | '.join(cells)} |")
     bare, recorded = (median("CPU seconds per step", of, 64) for of in ("bare", "recorded"))
-    shares = sorted(
-        with_records[4] / without[4] - 1
-        for without, with_records in itertools.pairwise(row for row in rows if row[0] == "CPU seconds per step")
-        if (without[1], with_records[1]) == ("bare", "recorded")
-    )
+    shares = sorted(row[4] for row in rows if row[0] == "recording's share")
     lines += [
         "",
         "## What recording costs",
@@ -163,7 +159,7 @@ def page(rows: Sequence[tuple[str, str, int, int, float]], rounds: int) -> str:
         f"A fingerprint of all weights and its record after every step: {1e3 * (recorded - bare):.2f} ms of CPU time, "
         f"where a step of the tutorial's CNN takes {1e3 * bare:.1f} ms by itself:",
         f"{statistics.median(shares):.1%} (rounds: {shares[0]:.1%} to {shares[-1]:.1%}); target ≤ 2%. Steps with and "
-        f"without take turns in one process, {20 * BLOCKS} of each in a round.",
+        f"without take turns in one process, {BLOCKS * STEPS} of each in a round.",
     ]
     floor = step_operations() * steps / rate
     lines += [

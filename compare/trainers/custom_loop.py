@@ -47,8 +47,8 @@ class CustomLoop:
         self.strategy = run.strategy
         self.model, self.optimizer, self.loss, self.metrics = run.build()
         self.class_weight = run.class_weight
-        validation = self.strategy.experimental_distribute_dataset(run.validation_dataset())
-        first_epoch = run.train_dataset(run.epochs[0])
+        first_epoch, every_validation = run.train_dataset(run.epochs[0]), run.validation_dataset()
+        validation = self.strategy.experimental_distribute_dataset(every_validation)
         training = self.strategy.experimental_distribute_dataset(first_epoch)
         with self.strategy.scope():
             # Whatever owns variables is made in scope, metrics too: otherwise each replica's
@@ -84,7 +84,7 @@ class CustomLoop:
 
         # The three ways of iterating differ only in how many batches one call from Python takes.
         in_training = Iteration(run.execution, train_on_batch, _batches(first_epoch), replicas)
-        in_validation = Iteration(run.execution, test_on_batch, _batches(run.validation_dataset()), replicas)
+        in_validation = Iteration(run.execution, test_on_batch, _batches(every_validation), replicas)
 
         callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
         callbacks.on_train_begin({})

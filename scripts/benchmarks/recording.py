@@ -1,6 +1,6 @@
 """What fingerprints and records cost: steps of the tutorial's CNN with and without them, in turn, in one process.
 
-Says CPU seconds per step without, and with. Run by scripts/scaling.py as: recording.py BLOCKS
+Says CPU seconds per step without, and with. Run by scripts/scaling.py as: recording.py BLOCKS STEPS
 """
 
 import sys
@@ -20,8 +20,7 @@ from compare.records import MetricsFile, Recorder  # noqa: E402
 from compare.runs import Run, Task  # noqa: E402
 from compare.terminal import TrainerProgress  # noqa: E402
 
-STEPS = 20
-blocks = int(sys.argv[1])
+blocks, steps = map(int, sys.argv[1:])
 strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist_sample(None)
@@ -51,11 +50,11 @@ with tempfile.TemporaryDirectory() as out:
 
         def block(recorded):
             began = time.process_time()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 train_on_batch(next(batches))
                 if recorded:
                     run.end_step()
-            return (time.process_time() - began) / STEPS
+            return (time.process_time() - began) / steps
 
         block(recorded=True)
         print(*np.mean([(block(recorded=False), block(recorded=True)) for _ in range(blocks)], axis=0))
