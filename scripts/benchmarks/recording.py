@@ -1,6 +1,7 @@
 """What fingerprints and records cost: steps of the tutorial's CNN with and without them, in turn, in one process.
 
-Says CPU seconds per step without, and with. Run by scripts/scaling.py as: recording.py BLOCKS STEPS
+Says CPU seconds per step, one line for each part of the work that is done after it, each part with those before.
+Run by scripts/scaling.py as: recording.py BLOCKS STEPS
 """
 
 import sys
@@ -16,6 +17,7 @@ from rich.console import Console  # noqa: E402
 
 from compare import pipeline, strategies  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist_sample  # noqa: E402
+from compare.fingerprints import Fingerprinter  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
 from compare.runs import Run, Task  # noqa: E402
 from compare.terminal import TrainerProgress  # noqa: E402
@@ -48,13 +50,23 @@ with tempfile.TemporaryDirectory() as out:
 
         batches = iter(strategy.experimental_distribute_dataset(dataset))
 
-        def block(recorded):
+        def block(after_step):
             began = time.process_time()
             for _ in range(steps):
                 train_on_batch(next(batches))
-                if recorded:
-                    run.end_step()
+                after_step()
             return (time.process_time() - began) / steps
 
-        block(recorded=True)
-        print(*np.mean([(block(recorded=False), block(recorded=True)) for _ in range(blocks)], axis=0))
+        fingerprint = Fingerprinter(strategy, model.variables)
+        one = fingerprint.copies[-1][0]
+        parts = {
+            "nothing": lambda: None,
+            "one variable read": lambda: tf.raw_ops.ReadVariableOp(resource=one.handle, dtype=one.dtype),
+            "all variables read": fingerprint.read,
+            "all of them fingerprinted": fingerprint,
+            "and recorded": run.end_step,
+        }
+        block(run.end_step)
+        seconds = np.mean([[block(part) for part in parts.values()] for _ in range(blocks)], axis=0)
+        for name, each in zip(parts, seconds, strict=True):
+            print(f"{name}: {each}")
