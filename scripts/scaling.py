@@ -32,8 +32,8 @@ print(2 * {SIDE}**3 / best)
 """
 
 
-def alone(*command: str) -> str:
-    """The last line that a process says.
+def alone(*command: str) -> list[str]:
+    """The lines that a process says.
 
     Raises:
         SystemExit: when it fails, with the end of what it said.
@@ -41,7 +41,7 @@ def alone(*command: str) -> str:
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode or not done.stdout.strip():
         raise SystemExit(f"{shlex.join(command)} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout.strip().splitlines()
 
 
 def epoch_seconds(replicas: int) -> dict[str, float]:
@@ -88,12 +88,12 @@ def main() -> None:
             print(number, figure, of, at, value, flush=True)
 
         for number in range(1, options.rounds + 1):
-            put(number, "operations per second", "matrix product", SIDE, float(alone("-c", LIMIT)))
+            put(number, "operations per second", "matrix product", SIDE, float(alone("-c", LIMIT)[-1]))
             for count in options.examples:
                 for kind in ("plain", "shared"):
-                    peak = float(alone("scripts/benchmarks/examples.py", str(count), kind))
+                    peak = float(alone("scripts/benchmarks/examples.py", str(count), kind)[-1])
                     put(number, "peak bytes", kind, count, peak)
-            for line in alone("scripts/benchmarks/recording.py", str(BLOCKS), str(STEPS)).splitlines():
+            for line in alone("scripts/benchmarks/recording.py", str(BLOCKS), str(STEPS)):
                 part, seconds = line.split(": ")
                 put(number, "CPU seconds per step", part, 64, float(seconds))
             for replicas in options.replicas:

@@ -67,6 +67,6 @@ with tempfile.TemporaryDirectory() as out:
             "and recorded": run.end_step,
         }
         block(run.end_step)
-        seconds = np.mean([[block(part) for part in parts.values()] for _ in range(blocks)], axis=0)
+        seconds = np.median([[block(part) for part in parts.values()] for _ in range(blocks)], axis=0)
         for name, each in zip(parts, seconds, strict=True):
             print(f"{name}: {each}")
