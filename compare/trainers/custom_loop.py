@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare import strategies
 from compare.runs import Run
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
@@ -48,8 +49,8 @@ class CustomLoop:
         self.model, self.optimizer, self.loss, self.metrics = run.build()
         self.class_weight = run.class_weight
         first_epoch, every_validation = run.train_dataset(run.epochs[0]), run.validation_dataset()
-        validation = self.strategy.experimental_distribute_dataset(every_validation)
-        training = self.strategy.experimental_distribute_dataset(first_epoch)
+        validation = strategies.distribute(self.strategy, every_validation)
+        training = strategies.distribute(self.strategy, first_epoch)
         with self.strategy.scope():
             # Whatever owns variables is made in scope, metrics too: otherwise each replica's
             # variables drift apart, or the numbers come from one replica only.
@@ -92,7 +93,7 @@ class CustomLoop:
             callbacks.on_epoch_begin(epoch - 1, {})  # Keras counts epochs from 0
             # Asked for anew in every epoch: a data set that is distributed once and iterated again
             # gives the same order again, unless it reshuffles itself.
-            training = self.strategy.experimental_distribute_dataset(run.train_dataset(epoch))
+            training = strategies.distribute(self.strategy, run.train_dataset(epoch))
             for call in in_training.calls(training):
                 callbacks.on_train_batch_begin(call.first, {})
                 call.make()

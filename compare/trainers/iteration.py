@@ -73,7 +73,7 @@ class Iteration:
         """The calls of one epoch, in order; each must be made before the next is asked for.
 
         Args:
-            dataset: a distributed data set.
+            dataset: a data set of global batches, distributed where there are replicas to distribute them to.
         """
         if self._from_python:
             for step, batch in enumerate(dataset):

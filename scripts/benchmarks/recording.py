@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as out:
             strategy.run(step, args=(batch,))
             return tf.constant(True)
 
-        batches = iter(strategy.experimental_distribute_dataset(dataset))
+        batches = iter(strategies.distribute(strategy, dataset))
 
         def block(after_step):
             began = time.process_time()
