@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What grows with what: memory with the number of examples, time with that of replicas; and the machine's own limit.
+"""What grows with what: memory with the number of examples, time with that of replicas; and what parts of it take.
 
 Every measurement is a process of its own. Writes scaling.csv and README.md into reports/scaling/.
 """
@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def alone(*command: str) -> list[str]:
     if done.returncode or not done.stdout.strip():
         raise SystemExit(f"{shlex.join(command)} ended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout.strip().splitlines()
+
+
+def seconds_alone(*command: str) -> float:
+    """Wall seconds of a whole process."""
+    began = time.perf_counter()
+    alone(*command)
+    return time.perf_counter() - began
 
 
 def epoch_seconds(replicas: int) -> dict[str, float]:
@@ -96,6 +104,10 @@ def main() -> None:
             for line in alone("scripts/benchmarks/recording.py", str(BLOCKS), str(STEPS)):
                 part, seconds = line.split(": ")
                 put(number, "CPU seconds per step", part, 64, float(seconds))
+            put(number, "seconds", "--help", 0, seconds_alone("scripts/compare.py", "--help"))
+            with tempfile.TemporaryDirectory() as reports:
+                check = ["--experiment", "fashion-mnist-sample", "--check", "--reports", reports]
+                put(number, "seconds", "--check", 0, seconds_alone("scripts/compare.py", *check))
             for replicas in options.replicas:
                 for trainer, seconds in epoch_seconds(replicas).items():
                     put(number, "seconds per epoch", trainer, replicas, seconds)
@@ -170,6 +182,14 @@ def page(rows: Sequence[tuple[str, str, int, int, float]], rounds: int) -> str:
         shares = [each / without - 1 for each, without in zip(seconds, bare, strict=True)]
         share = f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
         lines.append(f"| {part} | {1e3 * statistics.median(seconds):.2f} | {'–' if seconds is bare else share} |")
+    lines += [
+        "",
+        "## What does not train",
+        "",
+        f"`python scripts/compare.py --help` takes {median('seconds', '--help', 0):.2f} s (target ≤ 0.3 s), and the",
+        "short check of the built-in trainers, `--check --experiment fashion-mnist-sample`, "
+        f"{median('seconds', '--check', 0):.0f} s (target ≤ 45 s).",
+    ]
     floor = step_operations() * steps / rate
     lines += [
         "",
