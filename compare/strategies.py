@@ -140,7 +140,8 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> An
     """A data set of global batches as a strategy's replicas take them; with one replica on a CPU that is itself.
 
     Distributing would hand each batch from one CPU thread to another, and ending an epoch's iterator would take as
-    long as the epoch now and then: TensorFlow then waits for a thread that tunes the hand-over (seen in 2.21).
+    long as the epoch now and then: the thread that tunes the hand-over is woken before ``CancellationManager`` has
+    noted the end, and sleeps on for its whole period, of up to a minute (``Model::OptimizeLoop``, TensorFlow 2.21).
     """
     if isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy):
         device, *others = strategy.extended.worker_devices

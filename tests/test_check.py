@@ -48,16 +48,17 @@ def bugs():
 
 
 def where(planted, bug):
-    """A model and an optimizer that the mistake shows with, the optimizers in turn."""
-    names = list(planted.OPTIMIZERS)
+    """A model and an optimizer that the mistake shows with; on the first model, the optimizers in turn."""
     start = [each.name for each in planted.BUGS].index(bug.name)
+    if bug.least > 1 and start % 4 == 0 and planted.shows(bug, MODELS[0], "adam", 4):
+        return MODELS[0], "adam", 4  # one reference of four replicas serves all: it takes a minute
+    names = list(planted.OPTIMIZERS)
     turn = names[start % len(names) :] + names[: start % len(names)]
-    replicas = 4 if bug.least > 1 and start % 4 == 0 else 2
     return next(
-        (model, optimizer, replicas)
+        (model, optimizer, 2)
         for model in MODELS
-        for optimizer in turn
-        if planted.shows(bug, model, optimizer, replicas)
+        for optimizer in (turn if model == MODELS[0] else names)
+        if planted.shows(bug, model, optimizer, 2)
     )
 
 

@@ -104,6 +104,23 @@ def assert_the_same(folder, experiment, **options):
     assert left_by(folder / "run") == left_by(folder / "whole" / "run")
 
 
+@pytest.fixture(scope="module")
+def begun_once(tensorflow, tmp_path_factory):
+    """The folder of an interrupted run of ``experiment``, and what one leaves that was never interrupted."""
+    folder, experiment = tmp_path_factory.mktemp("once"), tasks.experiment(batch_norm=True, dropout=True)
+    interrupted(experiment, folder / "interrupted")
+    run(experiment, folder / "whole")
+    return folder / "interrupted", left_by(folder / "whole" / "run")
+
+
+@pytest.fixture
+def begun(begun_once, tmp_path):
+    """The interrupted run, in a folder of the test's own; gives what it must leave when it is through."""
+    folder, whole = begun_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return whole
+
+
 @pytest.mark.parametrize(("replicas", "kills", "forked"), [(2, 4, False), (1, 16, True)], ids=["command", "forked"])
 def test_a_run_killed_at_any_moment_ends_the_same(commands, monkeypatch, tmp_path, replicas, kills, forked):
     """The command itself; and forked ones, of which no kill is spent on the import of TensorFlow."""
@@ -139,7 +156,7 @@ def test_no_checkpoints_where_none_are_wanted(experiment, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "removed"])
-def test_the_checkpoint_before_a_damaged_one_is_used_and_said(experiment, tmp_path, harm, capsys):
+def test_the_checkpoint_before_a_damaged_one_is_used_and_said(experiment, begun_once, tmp_path, harm, capsys):
     interrupted(experiment, tmp_path, at=5)
     latest = tmp_path / "run" / "checkpoints" / "interrupted" / "ckpt-4.data-00000-of-00001"
     content = bytearray(latest.read_bytes())
@@ -151,29 +168,27 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_said(experiment, tmp_pa
     resumed(experiment, tmp_path, quiet=False)
     told = capsys.readouterr().out
     assert "ckpt-4" in told and "damaged" in told and "goes on after epoch 2" in told
-    assert_the_same(tmp_path, experiment)
+    assert left_by(tmp_path / "run") == begun_once[1]
 
 
-def test_a_checkpoint_of_other_weights_is_not_gone_on_from(experiment, tmp_path, capsys):
-    interrupted(experiment, tmp_path)
+def test_a_checkpoint_of_other_weights_is_not_gone_on_from(experiment, begun, tmp_path, capsys):
     run(experiment, tmp_path / "other", seed=5)
     ours, theirs = (folder / "checkpoints" / "interrupted" for folder in (tmp_path / "run", tmp_path / "other" / "run"))
     shutil.rmtree(ours)
     shutil.copytree(theirs, ours)
     resumed(experiment, tmp_path, quiet=False)
     assert "cannot go on from epoch 2" in capsys.readouterr().out
-    assert_the_same(tmp_path, experiment)
+    assert left_by(tmp_path / "run") == begun
 
 
-def test_damaged_tails_of_files_are_mended(experiment, tmp_path, capsys):
-    interrupted(experiment, tmp_path)
+def test_damaged_tails_of_files_are_mended(experiment, begun, tmp_path, capsys):
     with open(tmp_path / "run" / "metrics.csv", "a") as file:
         file.write("interrupted,0,4,0.12")
     with open(tmp_path / "run" / "records" / "interrupted-seed0.steps", "ab") as file:
         file.write(b"half a fingerprint")
     resumed(experiment, tmp_path, quiet=False)
     assert "the last line was damaged" in capsys.readouterr().out
-    assert_the_same(tmp_path, experiment)
+    assert left_by(tmp_path / "run") == begun
 
 
 def halved(epoch, rate):
@@ -261,8 +276,7 @@ def test_a_finished_run_gives_its_verdict_again(experiment, tmp_path):
         ({"name": "never"}, "no run has begun in"),
     ],
 )
-def test_other_requests_are_refused_and_named(experiment, tmp_path, changes, told):
-    interrupted(experiment, tmp_path)
+def test_other_requests_are_refused_and_named(experiment, begun, tmp_path, changes, told):
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     options = {"resume": True} | changes
     with pytest.raises(compare.RequestError) as refused:
@@ -271,8 +285,7 @@ def test_other_requests_are_refused_and_named(experiment, tmp_path, changes, tol
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_other_data_are_refused(experiment, tmp_path):
-    interrupted(experiment, tmp_path)
+def test_other_data_are_refused(experiment, begun, tmp_path):
     with pytest.raises(compare.RequestError, match=r"the data \(training_examples\) changed .*from 75 to 74"):
         resumed(tasks.experiment(train=74, batch_norm=True, dropout=True), tmp_path)
     (x, y), validation = experiment.load_data()
@@ -292,17 +305,15 @@ def test_other_code_is_refused(tmp_path):
     assert resumed(str(task), tmp_path).verdict == "identical"
 
 
-def test_a_damaged_run_json_is_refused(experiment, tmp_path):
-    interrupted(experiment, tmp_path)
+def test_a_damaged_run_json_is_refused(experiment, begun, tmp_path):
     (tmp_path / "run" / "run.json").write_text('{"schema": 1, "opt')
     with pytest.raises(compare.RequestError, match=r"run.json: cannot be read as JSON"):
         resumed(experiment, tmp_path)
 
 
-def test_a_second_process_is_refused_at_once(experiment, tmp_path):
+def test_a_second_process_is_refused_at_once(experiment, begun, tmp_path):
     from filelock import FileLock
 
-    interrupted(experiment, tmp_path)
     with FileLock(tmp_path / "run" / ".lock"), pytest.raises(compare.RequestError, match="by another process"):
         resumed(experiment, tmp_path)
     with pytest.raises(compare.RequestError, match="or go on with it: --resume"):
