@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from compare.records import Record
 from compare.verdict import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
@@ -168,6 +167,8 @@ def _with(test: Test, **changes: Any) -> Test:
 def _interval(mean: float, deviation: float, n: int, level: float) -> tuple[float, float]:
     if deviation == 0:
         return mean, mean
+    from scipy import stats  # takes most of a second, and a single run needs none
+
     low, high = stats.t.interval(level, n - 1, mean, deviation / np.sqrt(n))
     return float(low), float(high)
 
@@ -176,6 +177,8 @@ def _p(mean: float, deviation: float, n: int, limit: float) -> float:
     """The larger p-value of the two one-sided tests of |mean| < limit."""
     if deviation == 0:
         return 0.0 if abs(mean) < limit else 1.0
+    from scipy import stats
+
     error = deviation / np.sqrt(n)
     above = stats.t.sf((mean + limit) / error, n - 1)
     below = stats.t.cdf((mean - limit) / error, n - 1)
@@ -192,6 +195,7 @@ def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
     """
     if abs(mean) >= limit:
         return None
+    from scipy import stats
 
     def enough(n: int) -> bool:
         critical, root = stats.t.ppf(1 - ALPHA, n - 1), np.sqrt(n) / deviation

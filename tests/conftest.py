@@ -42,9 +42,10 @@ class Commands:
     PIPE = subprocess.PIPE
     TimeoutExpired = subprocess.TimeoutExpired
     SERVER = """
-import json, os, sys
+import gc, json, os, sys
 import tensorflow, pandas, matplotlib.pyplot
 from compare import cli, session, trainers
+gc.freeze()  # as the command does that imports TensorFlow itself
 
 def serve():
     while request := sys.stdin.readline():

@@ -18,7 +18,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 from matplotlib.ticker import FixedLocator, MaxNLocator
-from scipy import stats
 
 from compare.noise import units_of
 from compare.records import KEY_COLUMNS, TIME_COLUMNS, RecordError, read_json, read_metrics, read_verdict, replace_file
@@ -238,6 +237,8 @@ def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trai
 
 def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
     """The mean over seeds, epoch by epoch, and the ends of its confidence interval (Student's t)."""
+    from scipy import stats  # takes most of a second: for several seeds only
+
     mean, low, high = {}, {}, {}
     for epoch in sorted(set().union(*seeds)):
         values = [each[epoch] for each in seeds if math.isfinite(each.get(epoch, math.nan))]
