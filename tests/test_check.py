@@ -120,7 +120,7 @@ def test_correct_loops_of_every_style_are_never_different(planted, model, replic
     ("name", "optimizer"),
     [
         ("ScaledAndEpsilon", "adam"),
-        ("NeitherDivided", "adam"),
+        pytest.param("NeitherDivided", "adam", marks=pytest.mark.slow),
         pytest.param("DividedTwiceAndEpsilon", "adam", marks=pytest.mark.slow),
         pytest.param("ScaledAndSlower", "momentum", marks=pytest.mark.slow),
     ],

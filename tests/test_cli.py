@@ -327,6 +327,21 @@ print(options.Options().default_name(), cli.main(["--name", ""]))
 """
 
 
+def test_the_garbage_collector_is_spared_tensorflow_and_goes_on(tmp_path: Path) -> None:
+    code = """
+import gc
+from compare.options import Options
+from compare.session import select_keras
+select_keras(Options())
+assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
+frozen = gc.get_freeze_count()
+select_keras(Options())
+assert gc.get_freeze_count() == frozen, "what was made since is not TensorFlow's"
+"""
+    done = python("-c", code, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path) -> None:
     done = python("-W", "error", "-c", WITHOUT_TENSORFLOW, tmp_path, cwd=ROOT)
     assert done.returncode == 0, done.stderr

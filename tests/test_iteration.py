@@ -86,15 +86,25 @@ def fits(train: Train) -> dict[Any, Record]:
     return {1: train("fit", FOR), 2: train("fit", FOR, replicas=2)}
 
 
+def test_one_replica_on_a_cpu_takes_the_data_set_itself(tensorflow: Any) -> None:
+    from compare import strategies
+
+    dataset = tensorflow.data.Dataset.range(8).batch(4)
+    for name, replicas, itself in (("mirrored", 1, True), ("one-device", None, True), ("mirrored", 2, False)):
+        distributed = strategies.distribute(strategies.make(name, replicas), dataset)
+        assert (distributed is dataset) == itself, name
+        assert itself or isinstance(distributed, tensorflow.distribute.DistributedDataset)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("execution", [ITERATOR, FUNCTION], ids=lambda execution: execution.iteration)
+@pytest.mark.parametrize("execution", [FOR, ITERATOR, FUNCTION], ids=lambda execution: execution.iteration)
 def test_every_way_of_iterating_trains_exactly_like_fit(
     train: Train, fits: dict[Any, Record], execution: Execution, replicas: int
 ) -> None:
     comparison = compare_records(fits[replicas], train("loop", execution, replicas=replicas))
     assert comparison.verdict == IDENTICAL
     # On two replicas the last batch, which is short, has a call of its own.
-    steps = 10 if execution is ITERATOR else 2 * replicas
+    steps = 2 * replicas if execution is FUNCTION else 10
     assert (comparison.training.steps, comparison.training.made) == (steps, 0 if steps == 10 else 10)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import statistics
 from pathlib import Path
 
 import compare
@@ -51,4 +53,17 @@ def test_the_package_docstring_runs(tensorflow, tmp_path, monkeypatch):
 def test_the_first_lines_of_its_shell_blocks_are_the_two_commands():
     first, second = re.findall(r"```sh\n(.*?)\n", README)
     assert first.endswith(".venv/bin/python scripts/compare.py")
-    assert second.endswith(".venv/bin/python -m pytest -q -n 3 --dist loadfile")
+    assert second.endswith(".venv/bin/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder")
+
+
+def test_its_table_of_costs_is_the_benchmarks():
+    figures = {"cpu_seconds_per_epoch": 1, "wall_seconds": 1, "peak_mib": None}
+    with open(Path(__file__).resolve().parents[1] / "reports" / "benchmark" / "benchmark.csv", newline="") as file:
+        measured = list(csv.DictReader(file))
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", README, re.MULTILINE)
+    assert len(rows) >= 9
+    for program, *said in rows:
+        of_program = [row for row in measured if row["program"] == program]
+        for text, (figure, digits) in zip(said, figures.items(), strict=True):
+            median = statistics.median(float(row[figure]) for row in of_program)
+            assert float(text) == round(median, digits), (program, figure)
