@@ -248,6 +248,9 @@ def markdown(measurements: Sequence[Measurement], command: str, missing: Sequenc
         named = [name for name in ratio.programs if name in programs]
         if not named or not {*ratio.yardsticks} <= {*programs}:
             continue
+        involved = [by_round[name, number] for name in (*named, *ratio.yardsticks) for number in rounds]
+        if any(getattr(m, ratio.figure) is None for m in involved):  # there was one epoch only
+            continue
         best = min(named, key=lambda name: median_of([by_round[name, number] for number in rounds], ratio.figure))
         found = []
         for number in rounds:

@@ -41,3 +41,16 @@ def test_a_pair_is_measured_doing_the_same_work(data_dir: Path, tmp_path: Path) 
     assert page in done.stdout
     assert "| loop / bare-loop | CPU seconds |" in page
     assert "tutorial" not in page
+
+
+def test_one_epoch_has_no_figure_per_epoch_and_no_ratio_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import benchmark
+
+    def measured(program: str, per_epoch: float | None, peak: float) -> benchmark.Measurement:
+        return benchmark.Measurement(1, program, per_epoch, per_epoch, None, 1.0, 10.0, 12.0, peak, "epoch 1/1")
+
+    for per_epoch, ratios in ((None, 1), (2.0, 2)):
+        page = benchmark.markdown([measured("loop", per_epoch, 50), measured("tutorial", per_epoch, 100)], "", [])
+        assert page.count("| loop / tutorial |") == ratios, page
+        assert "| loop / tutorial | peak memory, MiB | 0.500" in page
