@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,23 +206,18 @@ def select_keras(options: Options) -> None:
     """
     if options.keras == 2 and find_spec("tf_keras") is None:
         raise RequestError('--keras 2 needs the package tf-keras: pip install "fit-vs-loop[keras2]"')
-    if "tensorflow" not in sys.modules:
+    first = "tensorflow" not in sys.modules
+    if first:
         os.environ["TF_USE_LEGACY_KERAS"] = "1" if options.keras == 2 else "0"
-        with _importing_for_good():
-            version = _keras_version()
-    else:
-        version = _keras_version()
+    with _importing_for_good() if first else nullcontext():
+        from compare.strategies import keras_version
+
+        version = keras_version()  # imports Keras
     if int(version.partition(".")[0]) != options.keras:
         raise RequestError(
             f"--keras {options.keras}: this process has imported TensorFlow with Keras {version}; "
             f"set TF_USE_LEGACY_KERAS={int(options.keras == 2)} before importing it"
         )
-
-
-def _keras_version() -> str:
-    from compare.strategies import keras_version
-
-    return keras_version()
 
 
 @contextmanager
