@@ -67,3 +67,10 @@ def test_its_table_of_costs_is_the_benchmarks():
         for text, (figure, digits) in zip(said, figures.items(), strict=True):
             median = statistics.median(float(row[figure]) for row in of_program)
             assert float(text) == round(median, digits), (program, figure)
+
+
+def test_its_links_lead_somewhere():
+    root = Path(__file__).resolve().parents[1]
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", README) if "://" not in link]
+    assert len(links) > 10
+    assert [link for link in links if link and not (root / link).exists()] == []
