@@ -21,25 +21,6 @@ from compare.trainers.base import Trainer
 from compare.twins import TwinRun
 from compare.verdict import DIFFERENT
 
-TWINS = 3
-"""How many twins the step at which two runs part is held against."""
-MORE_TWINS = 12
-"""How many at most, where the first do not explain it: rounding may cross a kink that they did not.
-
-Those are loud (``noise.LOUD``): noise sixteen times as large meets such a bend that much sooner.
-"""
-HOPELESS = 300.0
-"""A gap that exceeds what counts as rounding by this factor needs no more twins.
-
-At a kink gaps of up to 85 times that were seen (``scripts/calibrate.py``: XLA on densenet, held against three twins).
-"""
-
-
-def enough(found: noise.Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
-    """Whether more twins would say no more: these explain the gap, or it is beyond all bends, or there are many."""
-    near = not found.so_far and found.ratio < HOPELESS * noise.FACTOR
-    return twins >= least and not (near and twins < most)
-
 
 def check_again(
     folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
@@ -52,13 +33,26 @@ def check_again(
     (_, reference), *candidates = trainers
     found: dict[str, Any] = {}
     try:
-        checker = Checker(task.experiment, reference, task.strategy, seed=options.seed)
-        for name, trainer in candidates:
-            if name in different:
-                found[name] = checker.check(trainer).as_json()["comparisons"][0]
+        checker = Checker(
+            task.experiment,
+            reference,
+            task.strategy,
+            batch_size=options.batch_size,
+            seed=options.seed,
+            data=(task.train, task.validation),
+        )
     except Exception as error:  # the comparison stands without it
         traceback.print_exc()
         say(console, f"The short check failed: {describe(error)}")
+        return {}
+    for name, trainer in candidates:
+        if name not in different:
+            continue
+        try:
+            found[name] = checker.check(trainer).as_json()["comparisons"][0]
+        except Exception as error:
+            traceback.print_exc()
+            say(console, f"The short check of {name} failed: {describe(error)}")
     return found
 
 
@@ -113,9 +107,9 @@ def _train_twins(
 
     first_epoch, _ = start
     for epochs in sorted({first_epoch, options.epochs}):
-        least, most = count + (TWINS if epochs == first_epoch else 1), count + MORE_TWINS
+        least, most = count + (noise.TWINS if epochs == first_epoch else 1), count + noise.MORE_TWINS
         found = measured(epochs)
-        while not enough(found, count, least, most):
+        while not noise.enough(found, count, least, most):
             found = measured(epochs, loud=count >= least)
         if not found.so_far:
             return

@@ -63,11 +63,17 @@ class Pair:
     def noise_start(self) -> Place | None:
         """From where on noise twins may explain the difference; None where they cannot.
 
-        What the short check found different is so, though noise may hide it in the weights.
+        Gradients or updates that the short check saw to be off are so, though noise may hide it in the weights.
         """
-        if self.study is not None or (self.checked and self.checked["training"]["verdict"] == DIFFERENT):
+        if self.study is not None or self.certain:
             return None
         return noise_start(self.reference, self.candidate, self.exactly.training)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the short check saw more than rounding, by a replay that explains the reference."""
+        different = bool(self.checked) and self.checked["training"]["verdict"] == DIFFERENT
+        return different and bool(self.checked.get("certain", True))  # runs of before only kept it if it was so
 
     def twins(self, folder: Path) -> Path:
         """Where the twins' records are, or will be."""

@@ -33,6 +33,20 @@ others. As long as gaps grow with the noise, a loud twin says what the others sa
 """
 
 
+TWINS = 3
+"""How many twins the step at which two runs part is held against."""
+MORE_TWINS = 12
+"""How many at most, where the first do not explain it: rounding may cross a kink that they did not.
+
+Those are loud (``LOUD``): noise sixteen times as large meets such a bend that much sooner.
+"""
+HOPELESS = 300.0
+"""A gap that exceeds what counts as rounding by this factor needs no more twins.
+
+At a kink gaps of up to 85 times that were seen (``scripts/calibrate.py``: XLA on densenet, held against three twins).
+"""
+
+
 def twin_name(number: int, loud: bool) -> str:
     """What a twin is called in its records."""
     return f"twin-{number}{'-loud' * loud}"
@@ -132,3 +146,9 @@ def _gap(a: np.void, b: np.void) -> np.ndarray:
 def _equal_until(base: dict[Place, np.void], copy: dict[Place, np.void], start: Place) -> bool:
     before = [place for place in base.keys() & copy.keys() if in_time(place) < in_time(start)]
     return all(np.array_equal(base[place]["hashes"], copy[place]["hashes"]) for place in before if place[1] != INITIAL)
+
+
+def enough(found: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
+    """Whether more twins would say no more: these explain the gap, or it is beyond all bends, or there are many."""
+    near = not found.so_far and found.ratio < HOPELESS * FACTOR
+    return twins >= least and not (near and twins < most)

@@ -185,6 +185,7 @@ class Run:
             with self.strategy.scope():
                 model = built(experiment, "build_model")
                 self.give_inputs(model)
+                _forget_compile(model)
                 optimizer = built(experiment, "build_optimizer")
                 loss = built(experiment, "build_loss")
                 metrics = built(experiment, "build_metrics")
@@ -315,7 +316,7 @@ class Run:
                 f"{self.epochs[0]}..{self.epochs[-1]} was due: call it once per epoch, in order"
             )
         try:
-            values = {str(name): float(value) for name, value in logs.items()}
+            values = scalars(logs)
         except (TypeError, ValueError, AttributeError) as error:
             raise TrainerError(f"end_epoch takes a dict of metric name to float: {error}") from None
         # As people read them, whatever the order of the dict: loss first, validation last.
@@ -365,6 +366,29 @@ class Run:
     def _emit(self, record: AnyRecord) -> None:
         for sink in self._sinks:
             sink(record)
+
+
+def _forget_compile(model: tf.keras.Model) -> None:
+    """Free a model that came compiled of the loss and metrics that it counts itself: the run has its own."""
+    for name in ("compiled", "_is_compiled"):  # Keras 3, Keras 2
+        if getattr(model, name, False):
+            setattr(model, name, False)
+
+
+def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Reported numbers by name; a metric that gives a vector becomes ``name[0]``, ``name[1]`` and so on.
+
+    Raises:
+        TypeError, ValueError: for what is no number.
+    """
+    values: dict[str, float] = {}
+    for name, value in logs.items():
+        array = np.asarray(value)
+        if array.ndim == 0:
+            values[str(name)] = float(value)
+        else:
+            values |= {f"{name}[{i}]": float(each) for i, each in enumerate(array.reshape(-1))}
+    return values
 
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {

@@ -366,7 +366,14 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         say(console, f"Note: {text}", style="yellow")
     reports = []
     for name, trainer in candidates:
-        report = check(experiment, trainer, reference=reference, strategy=strategy, seed=options.seed)
+        report = check(
+            experiment,
+            trainer,
+            reference=reference,
+            strategy=strategy,
+            batch_size=options.batch_size,
+            seed=options.seed,
+        )
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))

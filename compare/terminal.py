@@ -77,7 +77,7 @@ class RunningGap:
         if record is not None and record.epoch in self._ends:
             with np.errstate(over="ignore", invalid="ignore"):
                 squares = np.mean((record.projections - self._ends[record.epoch]) ** 2, axis=1)
-            gap = f" {float(np.sqrt(squares.sum())):.1e}"
+            gap = f" {float(np.sqrt(squares.sum())):.1e} (norm)"
         return f"weight gap{gap} since {where}"
 
 

@@ -33,7 +33,12 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         own_step = type(model).train_step is not tf.keras.Model.train_step  # which may do without the loss
         if own_step or not fit:
             return
-        model.compile(loss=loss, loss_weights=experiment.loss_weights, metrics=metrics, weighted_metrics=weighted)
+        model.compile(
+            loss=loss,
+            loss_weights=experiment.loss_weights,
+            metrics=metrics or None,
+            weighted_metrics=weighted or None,
+        )
         for what, examples in {"training": task.train, "validation": task.validation}.items():
             _trace(task, model, what, examples)
         if not model.weights:

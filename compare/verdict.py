@@ -80,12 +80,13 @@ class MetricGap:
     """The largest absolute difference of one reported metric, and the epoch it was reported for.
 
     ``max_gap`` is None where one side did not report the metric, or only one reported a number;
-    ``lacking`` names the trainer that did not report it.
+    ``lacking`` names the trainer that did not report it, and ``alias`` the name under which the candidate did.
     """
 
     max_gap: float | None
     epoch: int
     lacking: str = ""
+    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def with_noise(
 
 
 def within_rounding(reference: Record, candidate: Record) -> bool:
-    """Whether the reported numbers are no further apart than float32 sums of as many terms may be.
+    """Whether the numbers that both report are no further apart than float32 sums of as many terms may be.
 
     The relative error of a sum of n numbers of one sign, in any order, is at most (n - 1) units of
     rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). Here n is
@@ -210,13 +211,14 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
     """
     if reference.logs.keys() != candidate.logs.keys():
         return False
+    pairs = paired_names(reference, candidate)
     for epoch, ours in reference.logs.items():
         theirs = candidate.logs[epoch]
         terms = max(sum(place[0] == epoch for place in record.by_place()) for record in (reference, candidate))
         bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
-        for name in ours.keys() | theirs.keys():
-            gap = absolute_gap(ours.get(name), theirs.get(name))
-            if gap is None or gap > bound * max(abs(ours[name]), abs(theirs[name])):
+        for name, other in pairs.items():
+            gap = absolute_gap(ours.get(name), theirs.get(other))
+            if gap is None or gap > bound * max(abs(ours[name]), abs(theirs[other])):
                 return False
     return True
 
@@ -267,16 +269,16 @@ def compare_training(reference: Record, candidate: Record) -> Training:
 
 
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
-    """Compare the reported numbers bit for bit.
+    """Compare the numbers that both report, bit for bit.
 
-    Where the weights differ, different numbers say nothing about reporting, and where one side
-    reports none there is nothing to compare: the verdict is None.
+    Where the weights differ, different numbers say nothing about reporting, and where no number is reported
+    by both there is nothing to compare: the verdict is None.
     """
     metrics = metric_gaps(reference, candidate)
-    silent = not (any(reference.logs.values()) and any(candidate.logs.values()))
-    if training.verdict != IDENTICAL or silent:
+    compared = [gap for gap in metrics.values() if not gap.lacking]
+    if training.verdict != IDENTICAL or not compared:
         return Reporting(None, metrics)
-    same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in metrics.values())
+    same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in compared)
     return Reporting(IDENTICAL if same else DIFFERENT, metrics)
 
 
@@ -287,17 +289,59 @@ def moved(record: Record) -> bool:
 
 
 def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
-    """The largest gap of every metric that either side reported, over the epochs both finished."""
+    """The largest gap of every metric that either side reported, over the epochs both finished.
+
+    A number that one side does not report in some epoch is not compared there; in none, it is listed as lacking.
+    """
     gaps: dict[str, MetricGap] = {}
+    pairs = paired_names(reference, candidate)
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         ours, theirs = reference.logs[epoch], candidate.logs[epoch]
-        for name in [*ours, *(name for name in theirs if name not in ours)]:
-            gap = absolute_gap(ours.get(name), theirs.get(name))
+        for name, other in pairs.items():
+            if name not in ours or other not in theirs:
+                continue
+            gap = absolute_gap(ours[name], theirs[other])
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
-                lacking = reference.trainer if name not in ours else candidate.trainer if name not in theirs else ""
-                gaps[name] = MetricGap(gap, epoch, lacking)
-    return gaps
+                gaps[name] = MetricGap(gap, epoch, alias=other if other != name else "")
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        for name in reference.logs[epoch]:
+            gaps.setdefault(name, MetricGap(None, epoch, candidate.trainer))
+        for name in candidate.logs[epoch]:
+            if name not in pairs.values():
+                gaps.setdefault(name, MetricGap(None, epoch, reference.trainer))
+    order = [*_names(reference), *_names(candidate)]
+    return {name: gaps[name] for name in dict.fromkeys(order) if name in gaps}
+
+
+def paired_names(reference: Record, candidate: Record) -> dict[str, str]:
+    """The reference's name of each number that both report, to the candidate's: the same, or of equal values.
+
+    A loop may call ``acc`` what fit calls ``accuracy``. Equal is up to float32 rounding in every epoch.
+    """
+    ours, theirs = _names(reference), _names(candidate)
+    pairs = {name: name for name in ours if name in theirs}
+    others = [name for name in theirs if name not in pairs]
+    for name in [name for name in ours if name not in pairs]:
+        for other in others:
+            if name.startswith("val_") == other.startswith("val_") and _equal_values(reference, name, candidate, other):
+                pairs[name] = other
+                others.remove(other)
+                break
+    return pairs
+
+
+def _names(record: Record) -> list[str]:
+    return list(dict.fromkeys(name for logs in record.logs.values() for name in logs))
+
+
+def _equal_values(reference: Record, name: str, candidate: Record, other: str) -> bool:
+    epochs = reference.logs.keys() & candidate.logs.keys()
+    pairs = [(reference.logs[epoch].get(name), candidate.logs[epoch].get(other)) for epoch in epochs]
+    return bool(pairs) and all(
+        a is not None and b is not None and abs(a - b) <= WITHIN_BATCH * float(np.finfo(np.float32).eps) * abs(a)
+        for a, b in pairs
+    )
 
 
 def absolute_gap(ours: float | None, theirs: float | None) -> float | None:
@@ -417,6 +461,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
                     "max_gap": gap.max_gap,
                     "epoch": gap.epoch,
                     **({"not_reported_by": gap.lacking} if gap.lacking else {}),
+                    **({"reported_as": gap.alias} if gap.alias else {}),
                 }
                 for name, gap in reporting.metrics.items()
             },

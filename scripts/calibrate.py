@@ -217,7 +217,7 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
 def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere: Path) -> None:
     from compare import noise
     from compare.check import Checker
-    from compare.explain import TWINS, enough
+    from compare.noise import TWINS, enough
     from compare.records import read_records
     from compare.trainers.keras_fit import KerasFit
     from compare.verdict import DIFFERENT, compare_records, noise_start, with_noise
@@ -270,7 +270,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
 
 def table(rows: list[dict[str, str]]) -> str:
     """The figures as Markdown."""
-    from compare.explain import MORE_TWINS, TWINS
+    from compare.noise import MORE_TWINS, TWINS
     from compare.noise import FACTOR, LOUD
 
     lines = [

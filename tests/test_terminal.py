@@ -48,7 +48,7 @@ def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None
         "loop  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
         "loop  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weights equal",
         "mine  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
-        "mine  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weight gap 5.0e-01 since epoch 2, step 1",
+        "mine  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weight gap 5.0e-01 (norm) since epoch 2, step 1",
     ]
 
 

@@ -9,15 +9,8 @@ import numpy as np
 
 from compare.check.observe import EPOCHS, Applied, Observation
 from compare.check.replay import Place, Recipe, Replay, distance, effective
-from compare.check.update import EPSILON
-
-ROUNDING = 32.0
-"""How many times the measured noise floor still counts as rounding.
-
-By ``scripts/detector.py`` (its page, reports/detector/README.md, has the figures of the last run): in a
-first 530 checks of five models, five optimizers and 1, 2 and 4 replicas, what a right explanation left was
-up to 3.7 floors, and what the best of all others left 1,130 or more. 64 would be half way between.
-"""
+from compare.check.update import EPSILON, Update
+from compare.check.whole import MORE_NUDGES, ROUNDING, UNEVEN, Whole, judge
 
 KINK = 0.1
 """Up to this relative residual a step may be thought to be at a kink; a wrong recipe is farther off on most steps.
@@ -25,10 +18,6 @@ KINK = 0.1
 In those checks no right recipe needed it, and a wrong one got so near on a single step five times: no nudge
 helped it.
 """
-NUDGES = 8
-"""How many other sides of a kink are tried."""
-UNEVEN = 1.37
-"""A factor that is no power of two, so that all that it multiplies is rounded anew."""
 
 
 class Case:
@@ -45,6 +34,7 @@ class Case:
         self.floor = EPSILON
         self.nudges: dict[tuple[int, Recipe], int] = {}
         self._feeds: dict[Recipe, tuple[Place, ...] | None] = {}
+        self._wholes: dict[Recipe, Whole | None] = {}
 
     @cached_property
     def steps(self) -> list[Applied]:
@@ -54,12 +44,12 @@ class Case:
     @cached_property
     def passes(self) -> list[Applied]:
         """The steps; where no optimizer was seen, what ``end_step`` saw of them, without gradients."""
-        if self.steps or len(self.seen.steps) != len(self.expected):
+        if self.aligned is not None or len(self.seen.steps) != len(self.expected):
             return self.steps
         states = itertools.pairwise([self.seen.initial, *self.seen.steps])
         return [
-            Applied(place.epoch, [], before, before, 0.0, i, -1, after)
-            for i, (place, (before, after)) in enumerate(zip(self.expected, states, strict=True))
+            Applied(place.epoch, [], before, before, after=after)
+            for place, (before, after) in zip(self.expected, states, strict=True)
         ]
 
     @property
@@ -108,26 +98,41 @@ class Case:
         """Per replica, what the optimizer was handed in step ``i``."""
         return [self.replay.flat(gradients) for gradients in self.steps[i].gradients]
 
+    def whole(self, recipe: Recipe, update: Update) -> Whole | None:
+        """The whole steps held against those of this recipe; None where they cannot be paired."""
+        if recipe not in self._wholes:
+            self._wholes[recipe] = judge(self, recipe, update, KINK)
+        return self._wholes[recipe]
+
     def feed(self, recipe: Recipe) -> tuple[Place, ...] | None:
         """The batches that the steps of this recipe are made from."""
         return recipe.feed if recipe.feed is not None else self.aligned
 
     def residual(self, recipe: Recipe, stop: float = np.inf) -> float:
         """The largest relative distance of any step's gradient from the recipe's; may end at ``stop``."""
+        return max(self.residuals(recipe, stop), default=np.inf)
+
+    def residuals(self, recipe: Recipe, stop: float = np.inf) -> list[float]:
+        """The relative distance of each step's gradient from the recipe's; may end at ``stop``, and empty if unpaired.
+
+        Of a few steps that are off by little, the nearest on any side of a bend (see ``_at_kink``).
+        """
         feed = self.feed(recipe)
-        if feed is None or len(feed) != len(self.steps) or not self.steps:
-            return np.inf
-        off = []
+        if feed is None or len(feed) != len(self.steps):
+            return []
+        off: list[float] = []
         for i, place in enumerate(feed):
             off.append(self.step_residual(i, place, recipe))
-            kinks = [each for each in off if each > self.threshold]
-            if off[-1] > stop and (off[-1] > KINK or len(kinks) > len(feed) // 3):
-                break
-        else:
-            kinks = [each for each in off if each > self.threshold]
-            if len(kinks) <= len(feed) // 3 and max(off) <= KINK:
-                off = [min(each, self._at_kink(i, feed[i], recipe)) for i, each in enumerate(off)]
-        return max(off)
+            if off[-1] > stop and not self.few([*off, *[0.0] * (len(feed) - len(off))]):
+                return off
+        if self.few(off):
+            off = [min(each, self._at_kink(i, feed[i], recipe)) for i, each in enumerate(off)]
+        return off
+
+    def few(self, residuals: list[float]) -> bool:
+        """Whether only a few of these are off, by little, as it is where rounding crosses a bend."""
+        off = [each for each in residuals if each > self.threshold]
+        return len(off) <= len(residuals) // 3 and max(off, default=0.0) <= KINK
 
     def step_residual(self, i: int, place: Place, recipe: Recipe, nudge: int = 0) -> float:
         """The relative distance of one step's gradient from the recipe's."""
@@ -140,7 +145,7 @@ class Case:
         slope counts. Weights moved by one unit in the last place land on either side.
         """
         best, nudge = self.step_residual(i, place, recipe), 0
-        while best > self.threshold and nudge < NUDGES:
+        while best > self.threshold and nudge < MORE_NUDGES:
             nudge += 1
             off = self.step_residual(i, place, recipe, nudge)
             if off < best:
@@ -184,6 +189,24 @@ class Case:
                 return tuple(feed)
         return None
 
+    @property
+    def several_optimizers(self) -> bool:
+        """Whether some step was made by optimizers of different classes or settings, each for its variables."""
+        for step in self.steps:
+            used = [self.seen.optimizers[call.optimizer] for call in step.calls]
+            rates = {call.learning_rate for call in step.calls}
+            if len(rates) > 1 or any(_settings(each) != _settings(used[0]) for each in used[1:]):
+                return True
+        return False
+
+    @staticmethod
+    def clipping(seen: Observation) -> dict[str, float | None]:
+        """The clipping that the optimizers in use are set to; nothing where they disagree."""
+        names = "clipnorm", "clipvalue", "global_clipnorm"
+        used = {call.optimizer for step in seen.applied for call in step.calls}
+        each = [{name: seen.optimizers[i][1].get(name) for name in names} for i in used]
+        return each[0] if each and all(one == each[0] for one in each) else dict.fromkeys(names)
+
     def changed_between_steps(self) -> list[tuple[int, int, list[str]]]:
         """(step, next step, variables) where trained weights change within an epoch, and no optimizer did it."""
         found = []
@@ -217,3 +240,8 @@ class Case:
             floors.append(max(distance(right, nudged), distance(right, scaled)))
         known = [floor for floor in floors if np.isfinite(floor)]
         self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)
+
+
+def _settings(optimizer: tuple[type, dict[str, object]]) -> tuple[type, dict[str, object]]:
+    cls, config = optimizer
+    return cls, {name: value for name, value in config.items() if name != "name"}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from compare.check.case import ROUNDING, Case
+from compare.blame import describe
+from compare.check.case import KINK, Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Variant
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.step import CLIPPING
 from compare.check.reading import ReadingCase, ReadingTable
-from compare.check.replay import Recipe
+from compare.check.replay import Recipe, distance
 from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search, explain
-from compare.check.unseen import judge_by_weights
-from compare.check.update import EPSILON, KERAS_3, Handed, Update, residuals, simulate, twin
+from compare.check.unseen import search_by_weights
+from compare.check.update import EPSILON, KERAS_3, Update, residuals, simulate, through_clipping, twin
+from compare.check.whole import ROUNDING, Whole
 
 
 @dataclass
@@ -27,19 +30,39 @@ class Judgement:
 
     Attributes:
         right: whether nothing but rounding separates it from the replay.
+        certain: whether, where it is not right, more than rounding was seen, whatever noise twins say: gradients,
+            updates or state are off in more steps than rounding could explain, or a cause explains all of them.
         causes: the causes that were recognised, with their evidence.
         evidence: what was measured where no cause explains it.
         recipe: how its gradients come about; the right recipe where that is unknown.
+        of_gradients: those of the causes that were read from gradients.
         not_applicable: what could not be probed.
-        fits: how well gradients, updates, both together and reported numbers are explained.
+        fits: how well gradients, updates, whole steps and reported numbers are explained.
+        remedies: of causes whose remedy is another than usual here, by id.
+        unknown: the reported numbers that nothing explains.
     """
 
     right: bool = True
+    certain: bool = False
     causes: dict[str, str] = field(default_factory=dict)
     evidence: list[str] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
+    of_gradients: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
+    remedies: dict[str, str] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+
+    @property
+    def explained(self) -> bool:
+        """Whether the replay explains this trainer to rounding, as right or by a mistake with a name."""
+        return self.right or bool(self.causes and not self.evidence)
+
+    def off(self, evidence: str = "", *, certain: bool = False) -> None:
+        """Take down that something is not right."""
+        self.right, self.certain = False, self.certain or certain
+        if evidence:
+            self.evidence.append(evidence)
 
     def fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
         """Keep how well something was explained: as it should be, or by what a search found."""
@@ -52,84 +75,179 @@ class Judgement:
 
     def name(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
         """Take over the one explanation there is; say so where there are several."""
-        self.right = False
+        self.off(certain=bool(explanations))
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
                 self.causes.setdefault(cause.id, _told(variant, explanations[0].residual, right, steps))
+                if variant.remedy:
+                    self.remedies.setdefault(cause.id, variant.remedy)
             return True
         if explanations:
             names = " or ".join(" and ".join(sorted(each.ids)) for each in explanations)
-            self.evidence.append(f"{names} would explain {steps} equally well: nothing is named")
+            self.evidence.append(f"{names} would explain {steps} equally well, so no cause is named")
         return False
+
+    @contextmanager
+    def probe(self, name: str) -> Iterator[None]:
+        """Lose one probe to an exception, and not what the others find."""
+        try:
+            yield
+        except Exception as error:
+            self.right = False
+            self.not_applicable.append(NotApplicable(name, f"the steps cannot be made again: {describe(error)}"))
 
 
 def _told(variant: Variant, residual: float, right: float, steps: str) -> str:
-    off = "which nothing else explains" if not np.isfinite(right) else f"without it {right:.2g}"
-    return f"{variant.evidence}. That leaves {residual:.1e} of {steps} unexplained, relative; {off}"
+    how = f"to a relative error of {residual:.1e}" if residual else "exactly"
+    without = "nothing else does" if not np.isfinite(right) else f"{right:.2g} without it"
+    return f"{variant.evidence}; this explains {steps} {how} ({without})"
 
 
-def judge_training(case: Case) -> Judgement:
-    """Judge gradients, updates and state, each from the weights that the trainer really had."""
-    judgement = Judgement()
-    for cause in CATALOGUE.values():
-        if cause.fact is not None and (text := cause.fact(case)) is not None:
-            judgement.right = False
-            judgement.causes[cause.id] = text
-    _judge_ends(case, judgement)
-    if not case.steps:
-        judge_by_weights(case, judgement, _right_update(case))
+def judge_training(case: Case, base: Judgement | None = None) -> Judgement:
+    """Judge whole steps, gradients, updates and state, each from the weights that the trainer really had.
+
+    Args:
+        case: what was seen.
+        base: the reference's judgement: what is true of the reference just as well is not held against the trainer.
+    """
+    recipe = base.recipe if base else Recipe()
+    judgement = Judgement(recipe=recipe)
+    update = right_update(case)
+    with judgement.probe("state probe"):
+        for cause in CATALOGUE.values():
+            if cause.fact is not None and (text := cause.fact(case)) is not None:
+                judgement.off(certain=True)
+                judgement.causes[cause.id] = text
+        _judge_ends(case, judgement)
+    whole: Whole | None = None
+    with judgement.probe("whole steps"):
+        whole = case.whole(recipe, update)
+        if whole is not None and whole.right:
+            judgement.fits.append(Fit("whole steps", float(whole.ratios.max(initial=0.0)), np.inf))
+    if whole is not None and whole.right:
+        if case.aligned is not None:
+            with judgement.probe("gradient probe"):
+                _judge_gradients(case, judgement, update, whole)
         return judgement
-    _judge_gradients(case, judgement)
-    _judge_updates(case, judgement)
-    _judge_state(case, judgement)
+    if case.steps:
+        with judgement.probe("gradient probe"):
+            _judge_gradients(case, judgement, update, whole)
+    if whole is None or case.aligned is not None:
+        with judgement.probe("sequence probe"):
+            _judge_updates(case, judgement, update, recipe)
+    elif not judgement.causes:
+        judgement.evidence.clear()
+        with judgement.probe("weights probe"):
+            search_by_weights(case, judgement, update)
+    with judgement.probe("state probe"):
+        _judge_state(case, judgement, update)
     return judgement
 
 
 def _judge_ends(case: Case, judgement: Judgement) -> None:
-    """What callbacks do: end training early, or change the weights when it is over."""
+    """What callbacks do: end training early, or change the weights when it is over; and what a loop does by itself."""
     seen, reference = case.seen, case.reference
     if seen.ended.keys() != reference.ended.keys():
         counts = f"{seen.name} trains {len(seen.ended)} epoch(s), {reference.name} {len(reference.ended)}"
-        judgement.right = False
-        judgement.evidence.append(f"{counts}: does a callback, or model.stop_training, end it?")
+        judgement.off(f"{counts}: does a callback, or model.stop_training, end it?", certain=True)
     elif reference.changed_in_the_end and not seen.changed_in_the_end:
-        judgement.right = False
-        judgement.evidence.append(
-            f"when training is over {reference.name}'s {', '.join(reference.changed_in_the_end[:3])} "
-            f"change once more (a callback's on_train_end, the optimizer's average of weights), {seen.name}'s do not"
+        names = ", ".join(reference.changed_in_the_end[:3])
+        judgement.off(
+            f"when training is over {reference.name}'s {names} change once more (a callback's on_train_end, the "
+            f"optimizer's average of weights), {seen.name}'s do not",
+            certain=True,
         )
+    usual = {name for changes in reference.changed_after_steps.values() for name in changes}
+    for epoch, changes in seen.changed_after_steps.items():
+        changed = {name: gap for name, gap in changes.items() if name not in usual}
+        if changed and "validation-changes-state" not in judgement.causes:
+            name = max(changed, key=lambda each: changed[each])
+            others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
+            judgement.off(
+                f"changed after the last step of epoch {epoch}: {name}{others}, by up to {changed[name]:.3g}",
+                certain=True,
+            )
+            return
 
 
-def _judge_gradients(case: Case, judgement: Judgement) -> None:
-    right = case.residual(Recipe())
+def _judge_gradients(case: Case, judgement: Judgement, update: Update, whole: Whole | None) -> None:
+    """Hold the gradients against the right ones; what arrives at the right weights has made up for other ones."""
+    off = case.residuals(judgement.recipe)
+    right = max(off, default=np.inf)
     if right <= case.threshold:
         judgement.fit("gradients", right, case.threshold)
         return
+    if (
+        whole is not None
+        and whole.trains_right
+        and (case.few(off) or not _hides(case, judgement.recipe, update, whole))
+    ):
+        return
+    _search_gradients(case, judgement, update)
+
+
+def _search_gradients(case: Case, judgement: Judgement, update: Update) -> None:
+    base = judgement.recipe
+    right = case.residual(base)
     recognisers = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
-    search = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
+    search = explain(base, recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
+    if not search.found and base != Recipe():
+        # The reference has a mistake that this one has not; it may have another one.
+        plain = case.residual(Recipe())
+        if plain <= case.threshold:
+            judgement.off(certain=True)
+            judgement.recipe = Recipe()
+            return
+        search = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
     found = search.found
     judgement.fit("gradients", right, case.threshold, search)
-    count = f"{len(case.steps)} steps' gradients"
-    if judgement.name(found, right, count):
+    if judgement.name(found, right, f"{len(case.steps)} steps' gradients"):
         judgement.recipe = found[0].recipe
+        judgement.of_gradients = set(found[0].ids)
     elif not found:
-        judgement.evidence.append(_gradient_evidence(case))
+        judgement.off(_gradient_evidence(case, base), certain=case.aligned is not None)
 
 
-def _gradient_evidence(case: Case) -> str:
+def _hides(case: Case, recipe: Recipe, update: Update, whole: Whole) -> bool:
+    """Whether the optimizer makes the same of other gradients, as Adam does of any multiple of them."""
+    assert case.aligned is not None
+    replay, steps = case.replay, case.steps
+    right = [replay.given(step, place, recipe) for step, place in zip(steps, case.aligned, strict=True)]
+    # What an optimizer clips itself, the loop may have clipped before.
+    own, given = through_clipping(replay, Update(overrides=case.clipping(case.seen)), steps), right
+    should = through_clipping(replay, update, steps, given)
+    pairs = zip(own, should, strict=True)
+    if all(distance([replay.flat(a)], [replay.flat(b)]) <= case.threshold for a, b in pairs):
+        return False
+    seen = simulate(replay, steps, update)
+    exact = simulate(replay, steps, update, right)
+    noise = np.maximum(whole.noise, whole.noise.max(axis=0, keepdims=True))[:, : whole.trainable]
+    gaps = np.array(
+        [
+            [
+                max(float(np.linalg.norm(part)) for part in parts)
+                for parts in zip(*map(replay.split, a - b), strict=True)
+            ]
+            for a, b in zip(seen, exact, strict=True)
+        ]
+    )
+    return bool((gaps <= ROUNDING * noise).all())
+
+
+def _gradient_evidence(case: Case, base: Recipe) -> str:
     """The first step that is not as it ought to be: which variables, by what ratio."""
-    feed = case.matched_feed(Recipe())
+    feed = case.matched_feed(base)
     if feed is not None:
         return kind_of_feed(case, feed)[1]
     if case.aligned is None:
         counts = ", ".join(f"{len(case.seen.of_epoch(e))} in epoch {e}" for e in case.seen.ended)
         return f"the optimizer steps are {counts}, where the data set has {len(case.expected)} batches in all"
     for i, place in enumerate(case.aligned):
-        off = case.step_residual(i, place, Recipe())
+        off = case.step_residual(i, place, base)
         if off <= case.threshold:
             continue
         seen = case.replay.split(case.effective[i][0])
-        right = case.replay.split(case.replay.gradients(case.steps[i], place, Recipe())[0])
+        right = case.replay.split(case.replay.gradients(case.steps[i], place, base)[0])
         texts = []
         for name, a, b in zip(case.seen.names, seen, right, strict=False):
             scale = max(np.linalg.norm(a), np.linalg.norm(b))
@@ -143,19 +261,19 @@ def _gradient_evidence(case: Case) -> str:
     return "no single step's gradient is off, yet they are not as they ought to be together"
 
 
-def _judge_updates(case: Case, judgement: Judgement) -> None:
+def _judge_updates(case: Case, judgement: Judgement, right: Update, base: Recipe) -> None:
+    """What the optimizer made of the gradients it was handed; they are right, or a cause explains them."""
     replay, steps = case.replay, case.steps
-    try:
-        right = _right_update(case)
-        floor = max([EPSILON, *twin(replay, steps, right)])
-        first = max(residuals(replay, steps, simulate(replay, steps, right)), default=0.0)
-    except (TypeError, ValueError) as error:
-        judgement.not_applicable.append(NotApplicable("sequence probe", f"the optimizer cannot be rebuilt: {error}"))
+    if not steps or (judgement.evidence and judgement.recipe == base):
+        return  # unexplained gradients say nothing about the update
+    if judgement.recipe != base and (whole := case.whole(judgement.recipe, right)) is not None and whole.trains_right:
         return
-    threshold = ROUNDING * floor
+    floor = max([EPSILON, *twin(replay, steps, right)])
+    off = residuals(replay, steps, simulate(replay, steps, right))
+    first, threshold = max(off, default=0.0), ROUNDING * floor
     if first <= threshold:
         judgement.fit("updates", first, threshold)
-        _judge_whole(case, judgement, right)
+        _judge_parts(case, judgement, right)
         return
 
     def residual(update: Update) -> float:
@@ -165,118 +283,106 @@ def _judge_updates(case: Case, judgement: Judgement) -> None:
             return float("inf")
 
     recognisers = [(cause, partial(cause.update, case)) for cause in CATALOGUE.values() if cause.update]
-    search = explain(right, recognisers, residual, threshold)
-    found = search.found
+    # Several optimizers in one step, each with its own settings: none of them stands for all.
+    search = explain(right, [] if case.several_optimizers else recognisers, residual, threshold)
     judgement.fit("updates", first, threshold, search)
-    if not judgement.name(found, first, f"{len(steps)} updates") and not found:
-        off = residuals(replay, steps, simulate(replay, steps, right))
-        i = next(i for i, each in enumerate(off) if each > threshold)
-        judgement.evidence.append(
+    if not judgement.name(search.found, first, f"{len(steps)} updates") and not search.found:
+        beyond = [i for i, each in enumerate(off) if each > threshold]
+        i = beyond[0]
+        judgement.off(
             f"the weights after step {i + 1} (epoch {steps[i].epoch}) are not what the experiment's optimizer makes of "
-            f"the gradients it was handed: {off[i]:.2g} of the change, relative, is unexplained"
+            f"the gradients it was handed: {off[i]:.2g} of the change, relative, is unexplained",
+            certain=len(beyond) > len(off) // 3 or first > KINK,
         )
 
 
-def _judge_whole(case: Case, judgement: Judgement, update: Update) -> None:
+def _judge_parts(case: Case, judgement: Judgement, update: Update) -> None:
     """Right gradients and a right optimizer must give the weights seen: clipping looks at each replica's part."""
-    if not judgement.right or case.aligned is None:
+    whole = case.whole(judgement.recipe, update)
+    if not judgement.right or whole is None or whole.trains_right:
         return
-    replay, steps = case.replay, case.steps
-    handed: list[Handed] = []
-    for i, (step, place) in enumerate(zip(steps, case.aligned, strict=True)):
-        nudge = case.nudges.get((i, Recipe()), 0)
-        each = [replay.split(flat) for flat in replay.handed(step, place, Recipe(), nudge)]
-        handed.append([[part.astype(v.dtype) for part, v in zip(parts, step.state[0], strict=False)] for parts in each])
-    noise = max(twin(replay, steps, update, case.floor))
-    off = residuals(replay, steps, simulate(replay, steps, update, handed))
-    threshold = ROUNDING * max(noise, EPSILON)
-    if max(off, default=0.0) <= threshold:
-        judgement.fit("whole steps", max(off, default=0.0), threshold)
+    certain = not whole.few(KINK)
+    i = whole.off[0]
+    name, off = whole.worst(i)
+    step = f"step {i + 1} (epoch {case.steps[i].epoch})"
+    if case.replicas == 1 or not certain:
+        judgement.off(f"{name} after {step} is off by {off:.2g} of its change", certain=certain)
         return
-    judgement.right = False
-    config = replay.experiment.build_optimizer().get_config()
-    i = int(np.argmax(off))
-    text = (
-        f"the gradients add up to the right ones, yet each replica's part is another, and the update of step {i + 1} "
-        f"(epoch {steps[i].epoch}) is {off[i]:.2g} off, relative"
-    )
+    text = f"the gradients add up to the right ones, yet {name} after {step} is off by {off:.2g} of its change"
+    config = case.replay.experiment.build_optimizer().get_config()
     if any(config.get(name) for name in CLIPPING):  # the only thing between the parts and the update that is not linear
-        judgement.causes["clipping-differs"] = f"{text}: the optimizer clips each part"
+        judgement.off(certain=True)
+        judgement.causes["clipping-differs"] = (
+            f"{text}: the optimizer clips each replica's part, and the parts are others"
+        )
     else:
-        judgement.evidence.append(text)
+        judgement.off(text, certain=True)
 
 
-def _right_update(case: Case) -> Update:
+def right_update(case: Case) -> Update:
     """The experiment's optimizer, with the learning rates that the reference had: a callback may set them."""
     rates = tuple(step.learning_rate for step in case.reference.applied)
     clip = "handed" if KERAS_3 else "reduced"
     return Update(learning_rates=rates if case.reference.applied else None, clip=clip)
 
 
-def _judge_state(case: Case, judgement: Judgement) -> None:
+def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
     """Weights that are not trained, after each forward pass; and trained ones between two steps."""
-    feed = case.feed(judgement.recipe)
-    begin, names = case.replay.trainable, case.seen.names
-    if feed is None or len(feed) != len(case.steps):
-        return
-    for i, (step, place) in enumerate(zip(case.steps, feed, strict=True)):
-        for replica, part in enumerate(case.replay.parts(place)):
-            if part.start == part.stop:
-                continue
-            expected = case.replay.pieces(step, replica, part, judgement.recipe).state[begin:]
-            seen = step.state[replica][begin:]
-            for name, a, b in zip(names[begin:], seen, expected, strict=True):
-                if not _close(a, b, case.threshold):
-                    judgement.right = False
-                    judgement.evidence.append(
-                        f"{name} after the forward pass of step {i + 1} (epoch {step.epoch}) is not what the model "
-                        f"makes of the batch: up to {np.abs(np.subtract(a, b, dtype=np.float64)).max():.3g} off"
-                    )
-                    return
+    whole = case.whole(judgement.recipe, update)
+    if whole is not None:
+        ratios = whole.ratios[:, whole.trainable :]
+        for i in np.flatnonzero((ratios > ROUNDING).any(axis=1))[:1]:
+            k = whole.trainable + int(np.argmax(ratios[i]))
+            judgement.off(
+                f"{whole.names[k]} after the forward pass of step {i + 1} is not what the model makes of the batch: "
+                f"off by {whole.gaps[i, k]:.3g}, where rounding makes {whole.noise[:, k].max():.1g} of it",
+                certain=not whole.few(KINK),
+            )
     for one, other, changed in case.changed_between_steps()[:1]:
-        judgement.right = False
-        judgement.evidence.append(f"{', '.join(changed)} changes between step {one} and {other}, by no optimizer")
+        judgement.off(f"{', '.join(changed)} changes between step {one} and {other}, by no optimizer", certain=True)
 
 
-def _close(a: np.ndarray, b: np.ndarray, threshold: float) -> bool:
-    if a.dtype.kind in "iub":
-        return bool(np.array_equal(a, b))
-    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
-    return bool(np.linalg.norm(np.subtract(a, b, dtype=np.float64)) <= threshold * scale)
+def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgement:
+    """Judge reported numbers by the weights that the trainer itself had.
 
-
-def judge_reporting(case: Case, recipe: Recipe) -> Judgement:
-    """Judge every reported number by the weights that the trainer itself had."""
+    Args:
+        case: what was seen.
+        recipe: how its gradients come about.
+        keys: the names of the numbers.
+    """
     judgement = Judgement()
     table = ReadingTable(case, recipe)
-    keys = list(dict.fromkeys(key for logs in case.seen.logs.values() for key in logs))
     open_keys: dict[str, list[Explanation]] = {}
     wrong: dict[str, float] = {}
     threshold = ROUNDING * EPSILON
     for key in keys:
-        metric = ReadingCase(table, key)
-        if not metric.known():
-            judgement.not_applicable.append(NotApplicable("reporting probe", f"{key} cannot be recomputed"))
-            continue
-        right = metric.residual(metric.right)
-        if right <= threshold:
-            judgement.fit(key, right, threshold)
-            continue
-        judgement.right = False
-        wrong[key] = right
-        # A wrong loss that is printed as it is trained on needs no cause of its own.
-        bases = [replace(metric.right, own_loss=True), metric.right] if recipe != Recipe() else [metric.right]
-        if bases[0].own_loss and metric.residual(bases[0]) <= threshold:
-            what = "is the loss" if metric.is_loss else "counts examples as in the loss"
-            judgement.evidence.append(f"{key} {what} that is trained on, which is not the experiment's")
-            continue
-        recognisers = [(cause, partial(cause.reading, metric)) for cause in CATALOGUE.values() if cause.reading]
-        for base in bases:
-            search = explain(base, recognisers, metric.residual, threshold)
-            open_keys[key] = search.found
-            if search.found:
-                break
-        judgement.fit(key, right, threshold, search)
+        with judgement.probe(f"reporting probe of {key}"):
+            metric = ReadingCase(table, key)
+            if not metric.known():
+                judgement.not_applicable.append(NotApplicable("reporting probe", f"{key} cannot be recomputed"))
+                judgement.unknown.add(key)
+                continue
+            right = metric.residual(metric.right)
+            if right <= threshold:
+                judgement.fit(key, right, threshold)
+                continue
+            judgement.unknown.add(key)  # unless it can be explained
+            wrong[key] = right
+            # A wrong loss that is printed as it is trained on needs no cause of its own.
+            bases = [replace(metric.right, own_loss=True), metric.right] if recipe != Recipe() else [metric.right]
+            if bases[0].own_loss and metric.residual(bases[0]) <= threshold:
+                what = "is the loss" if metric.is_loss else "counts examples as in the loss"
+                judgement.off(f"{key} {what} that is trained on, which is not the experiment's")
+                judgement.unknown.discard(key)
+                continue
+            recognisers = [(cause, partial(cause.reading, metric)) for cause in CATALOGUE.values() if cause.reading]
+            for base in bases:
+                search = explain(base, recognisers, metric.residual, threshold)
+                open_keys[key] = search.found
+                if search.found:
+                    judgement.unknown.discard(key)
+                    break
+            judgement.fit(key, right, threshold, search)
     _settle(judgement, open_keys, wrong)
     return judgement
 

@@ -4,46 +4,67 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public way to know
 
+from compare.check.batches import Batches
 from compare.fingerprints import distributed
-from compare.pipeline import Examples
-from compare.records import AnyRecord, EpochRecord
+from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
 from compare.runs import Run, Task
 from compare.strategies import keras_version
 from compare.trainers.base import Trainer
 
 EPOCHS = range(1, 3)
-PER_REPLICA = 6
-FULL_BATCHES = 2
-VALIDATION_BATCHES = 12
 
 State = list[list[np.ndarray]]
 """Every variable of a model, ``[replica][variable]``: trainable first, then the rest, seeds included."""
 
 
-def sizes(replicas: int, epoch: int, *, empty: bool = False) -> list[int]:
-    """The sizes of an epoch's batches: only the last is short, in turn unevenly and evenly split.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A sparse gradient, as ``tf.IndexedSlices``: only some rows of a variable have one, some more than once.
 
-    No replica's part is ever empty, unless ``empty`` asks for it. The first batch is evenly split,
-    without which Keras 3's fit fails under several replicas. All sizes differ, so that different
-    denominators cannot look alike.
+    Attributes:
+        indices: int64 ``[n]``.
+        values: ``[n, ...]``, a row for each index.
+        shape: the variable's.
     """
-    last = replicas - 1 if empty else 4 * replicas - 1 if epoch % 2 else 2 * replicas
-    return [PER_REPLICA * replicas] * FULL_BATCHES + [last]
+
+    indices: np.ndarray
+    values: np.ndarray
+    shape: tuple[int, ...]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        dense = np.zeros(self.shape, self.values.dtype)
+        np.add.at(dense, self.indices, self.values)
+        return dense if dtype is None else dense.astype(dtype)
+
+
+Gradient = np.ndarray | Rows | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one optimizer's ``apply``: which optimizer, its rate and its count of steps before this one."""
+
+    optimizer: int
+    learning_rate: float
+    iterations: int
 
 
 @dataclass(eq=False)  # two are never the same, so that results can be kept by step
 class Applied:
-    """One call of an optimizer's ``apply``.
+    """One optimizer step: a call of ``apply``, or several over disjoint variables.
 
     Attributes:
         epoch: the epoch under way, from 1.
@@ -51,20 +72,26 @@ class Applied:
         state: all variables at that moment, after the forward pass and before the update.
         before: all variables when last seen before that (the forward pass may have changed
             some that are not trainable).
+        calls: the optimizers that were applied.
         after: all variables when next seen.
-        learning_rate: as the optimizer had it.
-        iterations: the optimizer's count of steps before this one.
-        optimizer: which optimizer, an index into ``Observation.optimizers``.
     """
 
     epoch: int
-    gradients: list[list[np.ndarray | None]]
+    gradients: list[list[Gradient]]
     state: State
     before: State
-    learning_rate: float
-    iterations: int
-    optimizer: int
+    calls: list[Call] = field(default_factory=list)
     after: State | None = None
+
+    @property
+    def learning_rate(self) -> float:
+        """As the optimizer had it; the first one, where there are several."""
+        return self.calls[0].learning_rate if self.calls else 0.0
+
+    @property
+    def given(self) -> set[int]:
+        """The trainable variables, by index, that some gradient was handed in for."""
+        return {k for each in self.gradients for k, gradient in enumerate(each) if gradient is not None}
 
 
 @dataclass
@@ -75,7 +102,8 @@ class Observation:
         name: the trainer's name.
         replicas: how many replicas it ran on.
         names: the variables' paths; the first ``trainable`` of them are trainable.
-        optimizers: the configurations, at the end, of the optimizers that were applied.
+        optimizers: the class and configuration, at the end, of the optimizers that were applied.
+        distributed: whether the trainer ever asked the strategy to run a step, or to distribute data.
         initial: what the model was built with.
         applied: the optimizer's steps in order.
         foreign: how often an optimizer was applied to variables that are not the run's.
@@ -95,6 +123,7 @@ class Observation:
     names: list[str] = field(default_factory=list)
     trainable: int = 0
     optimizers: list[tuple[type[Any], dict[str, Any]]] = field(default_factory=list)
+    distributed: bool = False
     initial: State = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
     foreign: int = 0
@@ -121,20 +150,80 @@ class Observation:
         }
         return list(changed)
 
+    @property
+    def changed_after_steps(self) -> dict[int, dict[str, float]]:
+        """By epoch, what was changed between its last step and its end, and by how much at most."""
+        return {epoch: self._gaps(epoch, before) for epoch in self.ended if (before := self.left(epoch))}
+
+    def left(self, epoch: int) -> State:
+        """What the last step of an epoch left; of a trainer that never calls ``end_step`` that is known of the rest."""
+        steps = self.of_epoch(epoch)
+        return self.trained.get(epoch) or (steps[-1].state if steps else [])
+
+    def _gaps(self, epoch: int, before: State) -> dict[str, float]:
+        begin = 0 if epoch in self.trained else self.trainable
+        gaps: dict[str, float] = {}
+        for ours, theirs in zip(before, self.ended[epoch], strict=True):
+            for name, a, b in list(zip(self.names, ours, theirs, strict=True))[begin:]:
+                if a is not b and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                    gap = float(np.abs(np.subtract(a, b, dtype=np.float64)).max())
+                    gaps[name] = max(gap, gaps.get(name, 0.0))
+        return gaps
+
+    def record(self) -> Record:
+        """What it reported, as the record that a full run would have left."""
+        return as_record(self.name, self.records)
+
     def of_epoch(self, epoch: int) -> list[Applied]:
         """The steps applied in one epoch."""
         return [step for step in self.applied if step.epoch == epoch]
 
 
-class ProbeRun(Run):
+def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
+    """What a short run reported, as the record that a full run would have left."""
+    build = next(record for record in records if isinstance(record, BuildRecord))
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    rows = np.zeros(len(steps), step_dtype(len(build.variables), build.replicas))
+    for row, record in zip(rows, steps, strict=True):
+        row["epoch"], row["step"] = record.epoch, record.step
+        row["hashes"], row["projections"] = record.hashes, record.projections
+    logs = {record.epoch: dict(record.logs) for record in records if isinstance(record, EpochRecord)}
+    return Record(name, 0, build.variables, rows, logs, Path("/nonexistent"))
+
+
+class Crafted(Run):
+    """A run over the check's few batches: see ``compare.check.batches``."""
+
+    batches: Batches
+    empty: bool = False
+    """Whether the last batch of each epoch leaves a replica without examples."""
+
+    def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
+        whole = super().train_dataset(epoch)
+        wanted = tf.data.Dataset.from_tensor_slices(tf.constant(self.batches.sizes(self.empty), tf.int64))
+
+        def shorten(batch: Any, size: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda tensor: tensor[:size], batch)
+
+        return tf.data.Dataset.zip((whole, wanted)).map(shorten)
+
+
+class ProbeRun(Crafted):
     """A run over a few crafted batches that sees every call of the optimizer."""
 
     stops_at_nan = False
 
     def __init__(
-        self, task: Task, *, seed: int, name: str, empty: bool = False, like: Observation | None = None
+        self,
+        task: Task,
+        batches: Batches,
+        *,
+        seed: int,
+        name: str,
+        empty: bool = False,
+        like: Observation | None = None,
     ) -> None:
-        self._empty, self._like = empty, like
+        self.batches, self.empty, self._like = batches, empty, like
         self.seen = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
@@ -162,16 +251,6 @@ class ProbeRun(Run):
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.seen.initial = self._read()
         return model, optimizer, loss, metrics
-
-    def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
-        batches = super().train_dataset(epoch)
-        table = tf.constant([sizes(self.seen.replicas, parity, empty=self._empty) for parity in (0, 1)], tf.int64)
-        wanted = tf.data.Dataset.from_tensor_slices(table[tf.cast(epoch, tf.int64) % 2])
-
-        def shorten(batch: Any, size: tf.Tensor) -> Any:
-            return tf.nest.map_structure(lambda tensor: tensor[:size], batch)
-
-        return tf.data.Dataset.zip((batches, wanted)).map(shorten)
 
     def end_step(self, steps: int = 1) -> None:
         super().end_step(steps)
@@ -212,9 +291,14 @@ class ProbeRun(Run):
             tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
         ]
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        values = [tf.convert_to_tensor(found[i]) for i in present]
+        sparse = [i for i in present if isinstance(found[i], tf.IndexedSlices)]
+        values = [found[i].values if i in sparse else tf.convert_to_tensor(found[i]) for i in present]
+        indices = [tf.cast(found[i].indices, tf.int64) for i in sparse]
         state = [variable.read_value() for variable in self._variables]
-        tf.numpy_function(partial(self._on_replica, which, present), [replica, *numbers, *values, *state], [])
+        # Outside of strategy.run there is one gradient, whatever number of replicas.
+        alone = context.num_replicas_in_sync < self.seen.replicas
+        told = partial(self._on_replica, which, present, sparse, alone)
+        tf.numpy_function(told, [replica, *numbers, *values, *indices, *state], [])
 
     def finish(self) -> Observation:
         """The whole observation, once training is over."""
@@ -239,33 +323,52 @@ class ProbeRun(Run):
         return self._index.get(id(variable))
 
     def _on_replica(
-        self, which: int, present: list[int], replica: Any, learning_rate: Any, iterations: Any, *arrays: np.ndarray
+        self,
+        which: int,
+        present: list[int],
+        sparse: list[int],
+        alone: bool,
+        replica: Any,
+        learning_rate: Any,
+        iterations: Any,
+        *arrays: np.ndarray,
     ) -> None:
-        part = self._part(present, arrays)
+        copies = [np.array(array) for array in arrays]  # TensorFlow goes on using its buffers
+        values, rest = copies[: len(present)], copies[len(present) :]
+        indices, state = dict(zip(sparse, rest, strict=False)), rest[len(sparse) :]
+        gradients: list[Gradient] = [None] * self.seen.trainable
+        for position, value in zip(present, values, strict=True):
+            rows = Rows(indices[position], value, state[position].shape) if position in indices else value
+            gradients[position] = rows
+        call = Call(which, float(learning_rate), int(iterations))
         with self._lock:
-            self._waiting[int(replica)].append((which, float(learning_rate), int(iterations), *part))
+            if alone:
+                others: list[list[Gradient]] = [[None] * self.seen.trainable for _ in range(self.seen.replicas - 1)]
+                self._add(call, [gradients, *others], [state] * self.seen.replicas)
+                return
+            self._waiting[int(replica)].append((call, gradients, state))
             # Replicas report a step in any order; the step is whole when each has.
             if all(self._waiting):
                 parts = [queue.pop(0) for queue in self._waiting]
-                which, rate, count = parts[0][:3]
-                self._add(which, rate, count, [part[3] for part in parts], [part[4] for part in parts])
+                self._add(parts[0][0], [part[1] for part in parts], [part[2] for part in parts])
 
-    def _part(self, present: list[int], arrays: Sequence[np.ndarray]) -> tuple[list[Any], list[np.ndarray]]:
-        copies = [np.array(array) for array in arrays]  # TensorFlow goes on using its buffers
-        gradients: list[Any] = [None] * self.seen.trainable
-        for position, gradient in zip(present, copies, strict=False):
-            gradients[position] = gradient
-        return gradients, copies[len(present) :]
-
-    def _add(self, which: int, learning_rate: float, iterations: int, gradients: list[Any], state: State) -> None:
+    def _add(self, call: Call, gradients: list[list[Gradient]], state: State) -> None:
+        last = self.seen.applied[-1] if self.seen.applied else None
+        new = Applied(self.epoch, gradients, state, self._latest, [call])
+        if last is not None and last.after is None and new.given and not new.given & last.given:
+            # Over other variables, in the same step: two optimizers that share the model, or one per layer.
+            for mine, added in zip(last.gradients, gradients, strict=True):
+                for k in new.given:
+                    mine[k] = added[k]
+            last.calls.append(call)
+            self._latest = state
+            return
         alike = self._like.applied[len(self.seen.applied) :][:1] if self._like else []
-        gradients = _deduplicated(gradients, *(step.gradients for step in alike))
-        state = _deduplicated(state, self._latest, *(step.state for step in alike))
-        if self.seen.applied and self.seen.applied[-1].after is None:
-            self.seen.applied[-1].after = state
-        step = Applied(self.epoch, gradients, state, self._latest, learning_rate, iterations, which)
-        self._latest = state
-        self.seen.applied.append(step)
+        new.gradients = _deduplicated(gradients, *(step.gradients for step in alike))
+        new.state = _deduplicated(state, self._latest, *(step.state for step in alike))
+        self._latest = new.state
+        self._close()
+        self.seen.applied.append(new)
 
     def _close(self) -> None:
         if self.seen.applied and self.seen.applied[-1].after is None:
@@ -315,10 +418,13 @@ def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> li
     result: list[list[Any]] = []
     for replica, variables in enumerate(state):
         others = [*result[:1], *(each[replica] for each in known if replica < len(each))]
-        result.append(
-            [next((each[i] for each in others if np.array_equal(each[i], v)), v) for i, v in enumerate(variables)]
-        )
+        result.append([next((each[i] for each in others if _equal(each[i], v)), v) for i, v in enumerate(variables)])
     return result
+
+
+def _equal(a: Any, b: Any) -> bool:
+    dense = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return dense and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
 def _component(values: Sequence[Any], replica: int) -> Any:
@@ -357,28 +463,71 @@ def watching(run: ProbeRun) -> Iterator[None]:
         setattr(owner, method, original)
 
 
+STRATEGY = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
+"""What a trainer that knows of replicas calls of its strategy, itself or through Keras."""
+
+
+def _knows_replicas(frame: FrameType) -> bool:
+    """Whether a call of the strategy's comes from the trainer itself, or from ``fit``.
+
+    Keras's train_on_batch, evaluate and predict use the strategy too, but train_on_batch gives every replica the
+    whole batch.
+    """
+    if not _of_keras(frame):
+        return True
+    caller: FrameType | None = frame
+    while caller is not None:
+        if caller.f_code.co_name == "fit" and _of_keras(caller):
+            return True
+        caller = caller.f_back
+    return False
+
+
+def _of_keras(frame: FrameType) -> bool:
+    return "keras" in str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+@contextlib.contextmanager
+def noticing(run: ProbeRun) -> Iterator[None]:
+    """Notice whether the trainer uses the run's strategy while this lasts."""
+
+    def noticed(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **options: Any) -> Any:
+            run.seen.distributed |= _knows_replicas(sys._getframe(1))
+            return original(*args, **options)
+
+        return call
+
+    for name in STRATEGY:
+        setattr(run.strategy, name, noticed(getattr(run.strategy, name)))
+    try:
+        yield
+    finally:
+        for name in STRATEGY:
+            delattr(run.strategy, name)
+
+
 def observe(
-    task: Task, trainer: Trainer, seed: int, *, empty: bool = False, like: Observation | None = None
+    task: Task,
+    batches: Batches,
+    trainer: Trainer,
+    seed: int,
+    *,
+    empty: bool = False,
+    like: Observation | None = None,
 ) -> Observation:
-    """Let a trainer train a crafted task (see ``crafted``) and watch it.
+    """Let a trainer train a crafted task (see ``compare.check.batches``) and watch it.
 
     Args:
         task: what to train.
+        batches: the sizes of its batches.
         trainer: who trains.
         seed: of the run.
         empty: whether the last batch of each epoch leaves one replica without examples.
         like: another observation; what is equal there is held in memory but once.
     """
-    run = ProbeRun(task, seed=seed, name=trainer.name, empty=empty, like=like)
-    with watching(run):
+    run = ProbeRun(task, batches, seed=seed, name=trainer.name, empty=empty, like=like)
+    with watching(run), noticing(run):
         trainer.train(run)
     return run.finish()
-
-
-def crafted(task: Task, *, replicas: int) -> tuple[Examples, Examples]:
-    """A few examples of the task's own data, spread over all of it, for training and validation."""
-    per_epoch = max(sum(sizes(replicas, epoch)) for epoch in EPOCHS)
-    full = sizes(replicas, 1)[0]
-    # Many validation examples cost little, and make it unlikely that two accuracies are equal by chance.
-    validation = VALIDATION_BATCHES * full + 4 * replicas - 1
-    return task.train.sample(per_epoch), task.validation.sample(validation)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.case import Case
-from compare.check.replay import GIVEN, Batch, Parts, Pieces, Recipe, mean_of_means
+from compare.check.replay import GIVEN, Batch, Parts, Pieces, Recipe, length, mean_of_means
 from compare.strategies import keras_version
 
 ALL, TRAIN, VALIDATION = "all", "train", "validation"
@@ -86,7 +86,7 @@ class ReadingTable:
     def train(self) -> dict[int, Table] | None:
         """Per epoch the training batches; None where nobody knows which they were."""
         steps = self.case.passes
-        feed = self.case.feed(self.recipe) if self.case.steps else self.recipe.feed or self.case.expected
+        feed = self.case.feed(self.recipe) if steps is self.case.steps else self.recipe.feed or self.case.expected
         if feed is None or len(feed) != len(steps):
             return None
         tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
@@ -110,11 +110,11 @@ class ReadingTable:
             states = [list(state) for state in seen.trained.get(epoch, seen.ended[epoch])]
             table = []
             for batch in self.replay.validation:
-                parts = _split(batch, self.replay.replicas)
-                split = Parts(tuple(_length(part) for part in parts), self.replay.global_batch_size)
+                parts = self.replay.divided(batch)
+                split = Parts(tuple(length(part) for part in parts), self.replay.global_batch_size)
                 row = []
                 for replica, part in enumerate(parts):
-                    if _length(part):
+                    if length(part):
                         recipe = Recipe(training=training, sample_weights=sample_weights)
                         right = own = self.replay.forward(states[replica], part, recipe)
                         if self.recipe != self._right(self.recipe):
@@ -257,12 +257,3 @@ class ReadingCase:
 
 def _joined(parts: Sequence[Any]) -> Any:
     return tf.nest.map_structure(lambda *each: np.concatenate([np.asarray(part) for part in each]), *parts)
-
-
-def _length(batch: Batch) -> int:
-    return len(tf.nest.flatten(batch)[0])
-
-
-def _split(batch: Batch, replicas: int) -> list[Batch]:
-    size = -(-_length(batch) // replicas)
-    return [tf.nest.map_structure(lambda array, i=i: array[i * size : (i + 1) * size], batch) for i in range(replicas)]

@@ -11,9 +11,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observe import Applied, fix_dropout
+from compare.check.batches import Own
+from compare.check.observe import Applied, Gradient, Rows, fix_dropout
 from compare.experiment import Experiment
-from compare.runs import restore_policy
+from compare.runs import restore_policy, scalars
 
 Batch = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
@@ -114,6 +115,8 @@ class Pieces:
         masks: the masks of the predictions, flat; None where there is none.
         weights: what the examples counted: sample and class weights together, or None.
         state: all variables after the forward pass.
+        rows: of the trainable variables, by index, whose gradient is sparse, that of the data and that of the
+            layers' losses; an optimizer may update only the rows of a sparse one.
     """
 
     data: np.ndarray
@@ -125,6 +128,7 @@ class Pieces:
     masks: list[Any]
     weights: Any
     state: list[np.ndarray]
+    rows: dict[int, tuple[Rows, Rows | None]]
 
 
 class Replay:
@@ -139,6 +143,8 @@ class Replay:
         validation: the validation batches.
         replicas: how many replicas the observed runs have.
         global_batch_size: of a full batch.
+        spec: of a batch, as tensor specs.
+        own: the user's own run, for evidence in its numbers; None where they are not known.
     """
 
     def __init__(
@@ -150,8 +156,10 @@ class Replay:
         replicas: int,
         global_batch_size: int,
         spec: Any,
+        own: Own | None = None,
     ) -> None:
         self.experiment = experiment
+        self.own = own
         self.replicas = replicas
         self.global_batch_size = global_batch_size
         self.validation = validation
@@ -171,13 +179,13 @@ class Replay:
         self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
         self.trainable = len(trainable)
         self.shapes = [tuple(v.shape) for v in trainable]
-        own = {metric.name for metric in self.model.metrics}  # of layers, which count whenever they are called
+        of_layers = {metric.name for metric in self.model.metrics}  # of layers, which count whenever they are called
         losses = experiment.build_loss()
         self._factor = 1.0 if tf.nest.is_nested(losses) else self._times(losses)
         self._losses = {GIVEN: self._compiled(losses)}
         restore_policy(policy)
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
-        self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *own}
+        self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
         self._functions: dict[Any, Any] = {}
         # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
         self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
@@ -214,7 +222,7 @@ class Replay:
                 tensor._keras_mask = mask  # where Keras's own losses and metrics look for it
         self.model.reset_metrics()
         results = self.model.compute_metrics(None, y, predictions, weights)
-        return {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
+        return scalars({name: value for name, value in results.items() if np.ndim(value) <= 1})
 
     def _compiled(self, losses: Any) -> Any:
         """Keras's own sum of all outputs' losses, as ``compile`` understands them: ``(y, predictions, weights)``."""
@@ -228,8 +236,8 @@ class Replay:
         self.model.compile(
             loss=losses,
             loss_weights=of_outputs,
-            metrics=self.experiment.build_metrics(),
-            weighted_metrics=self.experiment.build_weighted_metrics(),
+            metrics=self.experiment.build_metrics() or None,
+            weighted_metrics=self.experiment.build_weighted_metrics() or None,
             jit_compile=False,
         )
         compiled = self.model._compile_loss if hasattr(self.model, "_compile_loss") else self.model.compiled_loss
@@ -246,6 +254,10 @@ class Replay:
     def batch(self, place: Place) -> Batch:
         """The examples at a place."""
         return _slice(self.epochs[place.epoch], place.start, place.stop)
+
+    def divided(self, batch: Batch) -> list[Batch]:
+        """A batch in the parts that the replicas get of it."""
+        return [_slice(batch, part.start, part.stop) for part in self.parts(Place(0, 0, length(batch)))]
 
     def parts(self, place: Place) -> list[Place]:
         """What each replica gets of a batch: as tf.distribute splits it, the last ones less, or nothing."""
@@ -299,6 +311,22 @@ class Replay:
             handed = [self.clipped(each, recipe.clip) for each in handed]
         return handed
 
+    def given(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[list[Gradient]]:
+        """``[replica][trainable variable]``: as ``handed``, in the variables' own types and sparse where fit's are."""
+        parts = self.parts(place)
+        share = recipe.share(Parts(tuple(part.stop - part.start for part in parts), self.global_batch_size))
+        given: list[list[Gradient]] = []
+        for replica, flat in enumerate(self.handed(step, place, recipe, nudge)):
+            like = step.state[replica]
+            gradients: list[Gradient] = [part.astype(v.dtype) for part, v in zip(self.split(flat), like, strict=False)]
+            if recipe.clip is None and parts[replica].start < parts[replica].stop:
+                rows = self.pieces(step, replica, parts[replica], recipe, nudge).rows
+                for k, (data, own) in rows.items():
+                    if k not in recipe.untrained:
+                        gradients[k] = _weighed(data, share[replica], own, recipe.regularization / self.replicas)
+            given.append(gradients)
+        return given
+
     def gradients(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
         """float64 ``[weights]`` per replica: what its update is made from, the optimizer's clipping aside."""
         handed = self.handed(step, place, recipe, nudge)
@@ -314,11 +342,11 @@ class Replay:
         """How many trainable weights there are."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
 
-    def flat(self, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+    def flat(self, arrays: Sequence[Gradient]) -> np.ndarray:
         """Gradients of all trainable variables in one float64 vector; a missing one is zero."""
         given = zip(arrays, self.shapes, strict=True)
         return np.concatenate(
-            [np.zeros(int(np.prod(s))) if a is None else np.asarray(a, np.float64).ravel() for a, s in given]
+            [np.zeros(int(np.prod(s))) if a is None else np.asarray(a).astype(np.float64).ravel() for a, s in given]
         )
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -358,7 +386,7 @@ class Replay:
             weights = of_classes if weights is None else weights * of_classes
         inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
         compute = self._function(recipe, inputs, trains)
-        data, regularization, loss, penalty, outputs, predictions, masks = compute(*inputs)
+        data, regularization, sparse, loss, penalty, outputs, predictions, masks = compute(*inputs)
         return Pieces(
             _packed(data),
             _packed(regularization),
@@ -370,7 +398,15 @@ class Replay:
             weights,
             # A forward pass leaves what is trained as it is.
             [*state[: self.trainable], *(np.array(v.numpy()) for v in self.variables[self.trainable :])],
+            {int(k): self._rows(int(k), *parts) for k, parts in sparse.items()},
         )
+
+    def _rows(self, k: int, data: Any, own: Any) -> tuple[Rows, Rows | None]:
+        shape = self.shapes[k]
+        of_data, *of_layers = [
+            Rows(np.asarray(indices, np.int64), np.asarray(values), shape) for indices, values in (data, *own)
+        ]
+        return of_data, of_layers[0] if of_layers else None
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and backwards too if it ``trains``, as a graph that is traced once."""
@@ -404,20 +440,23 @@ class Replay:
             return total, tf.add_n(own or [tf.zeros([], value.dtype)]), outputs, predictions, masks
 
         def validate(*inputs: Any) -> Any:
-            return [], [], *forward(*inputs)
+            return [], [], {}, *forward(*inputs)
 
         def train(*inputs: Any) -> Any:
             variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
             with tf.GradientTape(persistent=True) as tape:
                 total, penalty, *rest = forward(*inputs)
                 scaled = total * recipe.scale
-            zero = tf.UnconnectedGradients.ZERO
-            data = tape.gradient(scaled, variables[: self.trainable], unconnected_gradients=zero)
-            regularization = tape.gradient(penalty, variables[: self.trainable], unconnected_gradients=zero)
-            wanted = (data, regularization if self._has_own else [])
-            dense = [[tf.convert_to_tensor(each) for each in gradients] for gradients in wanted]
-            dense[0] = [each / tf.cast(recipe.scale, each.dtype) for each in dense[0]]
-            return *dense, total, penalty, *rest
+            data = tape.gradient(scaled, variables[: self.trainable])
+            own = tape.gradient(penalty, variables[: self.trainable])
+            undone = [_divided(each, recipe.scale) for each in data]
+            sparse = {
+                str(k): ((a.indices, a.values), [] if b is None else [(b.indices, b.values)])
+                for k, (a, b) in enumerate(zip(undone, own, strict=True))
+                if isinstance(a, tf.IndexedSlices) and (b is None or isinstance(b, tf.IndexedSlices))
+            }
+            dense = [_dense(each, variables) for each in ((undone, own) if self._has_own else (undone,))]
+            return dense[0], dense[1] if self._has_own else [], sparse, total, penalty, *rest
 
         function, signature = train if trains else validate, [x, y, *open_sizes]
         self._functions[key] = tf.function(function, input_signature=signature, jit_compile=recipe.xla)
@@ -426,6 +465,27 @@ class Replay:
 
 def _present(nest: Any) -> list[Any]:
     return [each for each in tf.nest.flatten(nest) if each is not None]
+
+
+def _divided(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / tf.cast(factor, gradient.dtype)
+
+
+def _dense(gradients: Sequence[Any], variables: Sequence[Any]) -> list[tf.Tensor]:
+    """The gradients as plain tensors; zero where there is none."""
+    pairs = zip(gradients, variables, strict=False)
+    return [tf.zeros_like(variable) if each is None else tf.convert_to_tensor(each) for each, variable in pairs]
+
+
+def _weighed(data: Rows, share: float, own: Rows | None, weight: float) -> Rows:
+    """The rows of a loss: the data's times their share, and the layers' times theirs."""
+    indices, values = [data.indices], [data.values * np.asarray(share, data.values.dtype)]
+    if own is not None:
+        indices.append(own.indices)
+        values.append(own.values * np.asarray(weight, own.values.dtype))
+    return Rows(np.concatenate(indices), np.concatenate(values), data.shape)
 
 
 def _packed(gradients: Sequence[tf.Tensor]) -> np.ndarray:
@@ -480,8 +540,13 @@ def _slice(batch: Batch, start: int, stop: int) -> Batch:
     return tf.nest.map_structure(lambda array: array[start:stop], batch)  # type: ignore[no-any-return]
 
 
+def length(batch: Batch) -> int:
+    """How many examples a batch has."""
+    return len(tf.nest.flatten(batch)[0])
+
+
 def _places(epoch: int, batches: Sequence[Batch]) -> list[Place]:
-    edges = np.cumsum([0, *(len(tf.nest.flatten(batch)[0]) for batch in batches)])
+    edges = np.cumsum([0, *map(length, batches)])
     return [Place(epoch, int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 

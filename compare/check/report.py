@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compare.verdict import FROM_BEST, Comparison, as_json
@@ -69,6 +69,8 @@ class Report:
         findings: the causes, those of training first.
         evidence: what was measured where no cause explains it; never a guess.
         not_applicable: the probes that could not be made.
+        certain: whether a difference stands whatever noise twins say, since gradients or updates were off.
+        distributed: whether the candidate uses its strategy.
         fits: how well what was seen is explained, for those who measure the check itself.
         seconds: wall time of the check.
     """
@@ -79,6 +81,8 @@ class Report:
     findings: tuple[Finding, ...] = ()
     evidence: tuple[str, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
+    certain: bool = False
+    distributed: bool = True
     fits: tuple[Fit, ...] = ()
     seconds: float = 0.0
 
@@ -97,6 +101,10 @@ class Report:
         """The causes that make the reported numbers differ."""
         return tuple(finding for finding in self.findings if finding.kind == REPORTING)
 
+    def without(self, probe: str, reason: str) -> Report:
+        """The same, with a probe that could not be made."""
+        return replace(self, not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
+
     def as_json(self) -> dict[str, Any]:
         """The content of ``verdict.json`` for this check alone."""
         content = as_json(self.reference, [self.comparison], scope="check", replicas=list(self.replicas))
@@ -109,6 +117,7 @@ class Report:
             "causes": [finding.as_json() for finding in self.findings],
             "evidence": list(self.evidence),
             "not_applicable": [{"probe": each.probe, "reason": each.reason} for each in self.not_applicable],
+            "certain": self.certain,
         }
 
     def __str__(self) -> str:
@@ -147,6 +156,8 @@ def merged(reports: Sequence[Report]) -> Report:
         findings=tuple(ordered),
         evidence=tuple(dict.fromkeys(each for report in reports for each in report.evidence)),
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
+        certain=any(report.certain for report in reports),
+        distributed=first.distributed,
         fits=tuple(each for report in reports for each in report.fits),
         seconds=sum(report.seconds for report in reports),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observe import Applied
+from compare.check.observe import Applied, Gradient, Rows
 from compare.check.replay import Replay
 from compare.strategies import keras_version
 
@@ -42,7 +43,7 @@ class Update:
     untrained: frozenset[int] = frozenset()
 
 
-Handed = list[list[np.ndarray | None]]
+Handed = list[list[Gradient]]
 """Gradients ``[replica][trainable variable]``."""
 
 
@@ -50,6 +51,8 @@ def simulate(
     replay: Replay, steps: Sequence[Applied], update: Update, handed: Sequence[Handed] | None = None
 ) -> list[np.ndarray]:
     """Apply an optimizer to the observed gradients, each step from the observed weights.
+
+    An optimizer's slots live through all steps.
 
     Args:
         replay: lends its model's variables.
@@ -78,7 +81,7 @@ def simulate(
             if update.iterations is not None:
                 optimizer.iterations.assign(update.iterations[i])
             given = step.gradients if handed is None else handed[i]
-            total = _total(given, update, clip, replica)
+            total = _total(given, update, partial(_clipped, optimizer, clip), replica)
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             if present:
                 pairs = [(total[k], variables[k]) for k in present]
@@ -86,6 +89,18 @@ def simulate(
             after = replay.flat([variable.numpy() for variable in variables])
             results[i].append(after)
     return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
+
+
+def through_clipping(
+    replay: Replay, update: Update, steps: Sequence[Applied], handed: Sequence[Handed] | None = None
+) -> list[list[Any]]:
+    """Per step ``[trainable variable]``: what an optimizer works with once it has clipped what it was handed."""
+    optimizer = _built(replay, update, replay.variables[: replay.trainable])
+    clip = _clipping(optimizer)
+    optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+    given = [step.gradients for step in steps] if handed is None else handed
+    totals = [_total(each, update, partial(_clipped, optimizer, clip), 0) for each in given]
+    return [[None if g is None else tf.convert_to_tensor(g).numpy() for g in total] for total in totals]
 
 
 def observed(replay: Replay, step: Applied) -> np.ndarray | None:
@@ -130,9 +145,13 @@ def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float 
     """
     generator = np.random.default_rng(0)
 
-    def nudged(gradient: np.ndarray | None) -> np.ndarray | None:
+    def nudged(gradient: Gradient) -> Gradient:
         if gradient is None:
             return None
+        if isinstance(gradient, Rows):
+            values = nudged(gradient.values)
+            assert isinstance(values, np.ndarray)
+            return Rows(gradient.indices, values, gradient.shape)
         size: Any = EPSILON * np.abs(gradient)
         if noise is not None:
             size = noise * np.sqrt(np.mean(np.square(gradient, dtype=np.float64))) * (gradient != 0)
@@ -174,32 +193,41 @@ def _clipping(optimizer: Any) -> Clipping:
     return None
 
 
-def _clip(gradients: Sequence[Any], clip: Clipping) -> list[Any]:
-    present = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+def _clipped(optimizer: Any, clip: Clipping, gradients: Sequence[Any]) -> list[Any]:
+    """What the optimizer's own clipping makes of gradients, sparse ones included."""
     if clip is None:
-        return present
+        return list(gradients)
     kind, limit = clip
-    if kind == "global_clipnorm":
-        known = [g for g in present if g is not None]
-        clipped: Iterator[Any] = iter(tf.clip_by_global_norm(known, limit)[0])
-        return [None if g is None else next(clipped) for g in present]
-    if kind == "clipnorm":
-        return [None if g is None else tf.clip_by_norm(g, limit) for g in present]
-    return [None if g is None else tf.clip_by_value(g, -limit, limit) for g in present]
+    setattr(optimizer, kind, limit)
+    clipped = optimizer._clip_gradients(list(gradients))
+    setattr(optimizer, kind, None)
+    return list(clipped)
 
 
-def _total(handed: Handed, update: Update, clip: Clipping, replica: int) -> list[Any]:
+def _total(handed: Handed, update: Update, clip: Callable[[Sequence[Any]], list[Any]], replica: int) -> list[Any]:
     """What one replica's optimizer works with in the end."""
-    each = [_clip(gradients, clip) for gradients in handed] if update.clip == "handed" else handed
+    tensors = [[_tensor(gradient) for gradient in each] for each in handed]
+    if update.clip == "handed":
+        tensors = [clip(each) for each in tensors]
     if update.reduce == "own":
-        total: list[Any] = list(each[replica])
+        total = tensors[replica]
     elif update.reduce == "first":
-        total = list(each[0])
+        total = tensors[0]
     else:
-        total = [_sum([gradients[k] for gradients in each]) for k in range(len(each[0]))]
-    return _clip(total, clip) if update.clip == "reduced" else [None if g is None else tf.constant(g) for g in total]
+        total = [_sum([each[k] for each in tensors]) for k in range(len(tensors[0]))]
+    return clip(total) if update.clip == "reduced" else total
+
+
+def _tensor(gradient: Gradient) -> Any:
+    if isinstance(gradient, Rows):
+        shape = tf.constant(gradient.shape, tf.int64)
+        return tf.IndexedSlices(tf.constant(gradient.values), tf.constant(gradient.indices), shape)
+    return None if gradient is None else tf.constant(gradient)
 
 
 def _sum(gradients: Sequence[Any]) -> Any:
     known = [g for g in gradients if g is not None]
-    return tf.add_n([tf.convert_to_tensor(g) for g in known]) if known else None
+    if len(known) > 1 and all(isinstance(g, tf.IndexedSlices) for g in known):
+        values, indices = tf.concat([g.values for g in known], 0), tf.concat([g.indices for g in known], 0)
+        return tf.IndexedSlices(values, indices, known[0].dense_shape)
+    return known[0] if len(known) == 1 else tf.add_n([tf.convert_to_tensor(g) for g in known]) if known else None

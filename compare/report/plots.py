@@ -113,7 +113,11 @@ def figure(
     said = sentences(verdict)
     if len(said) > 4:
         said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
-    causes = [c["id"] for each in verdict.get("comparisons", ()) for c in each.get("causes", ())]
+    causes = [
+        c["id"] + (f" (in {c['side']})" if c.get("side") else "")
+        for each in verdict.get("comparisons", ())
+        for c in each.get("causes", ())
+    ]
     if causes:
         said.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
     texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), said, notes

@@ -32,9 +32,7 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     if comparison.get("study") and training["verdict"] != "identical":
         return _study(comparison, reference)
     if comparison["verdict"] == "identical":
-        numbers = (
-            "so is every reported number" if comparison["reporting"]["verdict"] else "no number was reported by both"
-        )
+        numbers = _numbers(comparison["reporting"])
         seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
@@ -43,7 +41,8 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
     if training["verdict"] == "alike" and comparison["reporting"]["verdict"] != "different":
         return f"{candidate} trains like {reference}, up to rounding: {_parting(training)}{_noise(training)}"
     if training["verdict"] == "different":
-        return f"{candidate} does not train like {reference}: {_parting(training)}{_noise(training)}"
+        fault = _fault(comparison, reference)
+        return f"{candidate} does not train like {reference}: {_parting(training)}{_noise(training)}{fault}"
     if training["verdict"] == "identical" and comparison["reporting"]["verdict"] == "alike":
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
@@ -61,6 +60,27 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{_parting(training)}{_noise(training)}"
         )
     return f"whether {candidate} trains like {reference} cannot be told: {training.get('reason', '')}"
+
+
+def _numbers(reporting: Mapping[str, Any]) -> str:
+    """What is said of the reported numbers where all that were compared are equal."""
+    metrics = reporting["metrics"]
+    alone = {name: gap["not_reported_by"] for name, gap in metrics.items() if gap.get("not_reported_by")}
+    other = [f"{name} (reported as {gap['reported_as']})" for name, gap in metrics.items() if gap.get("reported_as")]
+    if not reporting["verdict"]:
+        return "no number was reported by both"
+    if not alone and not other:
+        return "so is every reported number"
+    text = f"so is every number that both report{', ' * bool(other)}{', '.join(other)}"
+    for who in dict.fromkeys(alone.values()):
+        text += f"; not compared, since {who} does not report it: {', '.join(n for n, w in alone.items() if w == who)}"
+    return text
+
+
+def _fault(comparison: Mapping[str, Any], reference: str) -> str:
+    """That the mistake is the reference's, where it is: whoever reads "does not train like" thinks of the candidate."""
+    sides = {cause["side"] for cause in comparison["causes"] if cause.get("side")}
+    return f"; the mistake is in {reference}" if sides == {reference} else ""
 
 
 def stops(verdict: Mapping[str, Any]) -> list[str]:
@@ -140,7 +160,8 @@ def causes(comparison: Mapping[str, Any]) -> list[str]:
     """The causes that were named, with evidence and remedy, or the evidence alone: some lines."""
     lines = []
     for cause in comparison["causes"]:
-        lines += [f"  cause: {cause['id']}: {cause['evidence']}."]
+        side = f" (in {cause['side']})" if cause.get("side") else ""
+        lines += [f"  cause: {cause['id']}{side}: {cause['evidence']}."]
         lines += [f"    {line}" for line in cause["remedy"].splitlines()]
     return lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
 
@@ -203,7 +224,7 @@ def _parting(training: dict[str, Any]) -> str:
         return text
     if gap == 0:  # the difference is in other replicas, or it vanished again
         return f"{text}, though at the ends of epochs those of the first replica are equal"
-    return f"{text}; at the ends of epochs, weights are up to {gap:.1e} apart"
+    return f"{text}; at the ends of epochs single weights differ by up to {gap:.1e}"
 
 
 def _noise(training: Mapping[str, Any]) -> str:
@@ -229,8 +250,8 @@ def _metrics(metrics: dict[str, Any]) -> str:
     texts = []
     for name, gap in metrics.items():
         if gap.get("not_reported_by"):
-            texts.append(f"{name} (which {gap['not_reported_by']} does not give to end_epoch, in epoch {gap['epoch']})")
-        elif gap["max_gap"] is None:
+            continue  # not compared
+        if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:
             texts.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")

@@ -159,6 +159,7 @@ def _comparison(entry: View, reference: str, folder: Path, beside: Path, view: V
                 "known": known,
                 "link": f"{quote(story)}#{quote(cause['id'])}" if story and known else "",
                 "evidence": _as_sentence(cause["evidence"]),
+                "of_reference": cause.get("side") == reference,
             }
         )
     against = entry.get("against", "")
@@ -204,7 +205,7 @@ def _evidence(entry: View, view: View) -> list[tuple[str, str]]:
     gap = training.get("max_weight_gap")
     if gap is not None and steps:
         equal = "No weight differs at the end of any epoch." if gap == 0 else ""
-        found.append(("Largest gap", equal or f"At the ends of epochs some weight differs by {gap:.3g}."))
+        found.append(("Largest gap", equal or f"At the ends of epochs, a single weight differs by up to {gap:.3g}."))
     noise = training.get("noise")
     if noise:
         ratio = noise["largest_ratio"]
@@ -217,18 +218,27 @@ def _evidence(entry: View, view: View) -> list[tuple[str, str]]:
             )
         )
     metrics = reporting.get("metrics", {})
+    alone = {name: m["not_reported_by"] for name, m in metrics.items() if m.get("not_reported_by")}
     if reporting["verdict"] == "identical" and metrics:
-        found.append(("Numbers", f"{', '.join(metrics)}: equal in every epoch, to the last bit."))
+        compared = [_named(name, m) for name, m in metrics.items() if name not in alone]
+        found.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, to the last bit."))
     elif metrics:
         gaps = [f"{name} {m['max_gap']:.1e}" for name, m in metrics.items() if m["max_gap"]]
         worst = ", ".join(gaps)
         judged = {"different": ", and not what its weights give", "alike": ", no more than rounding"}
         if worst:
             found.append(("Numbers", f"Up to this far apart: {worst}{judged.get(reporting['verdict'] or '', '')}."))
+    for who in dict.fromkeys(alone.values()):
+        names = ", ".join(name for name, lacking in alone.items() if lacking == who)
+        found.append(("Not compared", f"{names}: {who} does not report {'them' if ',' in names else 'it'}."))
     if entry.get("study"):
         study = entry["study"]
         found.append(("Seeds", f"{study['seeds']} seeds: {study['verdict']} by paired differences, see below."))
     return found
+
+
+def _named(name: str, metric: Mapping[str, Any]) -> str:
+    return f"{name} (reported as {metric['reported_as']})" if metric.get("reported_as") else name
 
 
 def _study(study: View) -> View:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare import strategies
-from compare.runs import Run
+from compare.runs import Run, scalars
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
@@ -212,7 +212,7 @@ class CustomLoop:
     def results(self) -> dict[str, float]:
         """The metrics as they stand, which are then reset: they would go on counting otherwise."""
         metrics = self._named_metrics()
-        results = {name: float(metric.result()) for name, metric in metrics.items()}
+        results = scalars({name: metric.result() for name, metric in metrics.items()})
         for metric in metrics.values():
             metric.reset_state()
         return results

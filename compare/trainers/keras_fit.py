@@ -23,8 +23,9 @@ class KerasFit:
                 optimizer=optimizer,
                 loss=loss,
                 loss_weights=run.loss_weights,
-                metrics=metrics,
-                weighted_metrics=run.weighted_metrics,
+                # None, and not an empty list, which would hide the metrics that a model of one's own has.
+                metrics=metrics or None,
+                weighted_metrics=run.weighted_metrics or None,
                 steps_per_execution=run.execution.steps_per_execution,
                 jit_compile=run.execution.jit_compile,
             )

@@ -26,11 +26,13 @@ class Variant:
         evidence: what would be true if the trainer did this, in words, with numbers.
         measured: whether a number in it was read from the observation (it has to explain all steps
             all the same); such variants are tried after those without.
+        remedy: what to write instead, where it is not the cause's usual remedy.
     """
 
     changes: Mapping[str, Any]
     evidence: str
     measured: bool = False
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,6 @@ from compare.check.causes.base import Cause, Variant
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.observe import Observation
     from compare.check.replay import Place, Recipe
 
 
@@ -27,9 +27,13 @@ def _feed(case: Case, base: Recipe, wanted: str) -> Iterable[Variant]:
 
 def kind_of_feed(case: Case, feed: tuple[Place, ...]) -> tuple[str | None, str]:
     """The cause that a sequence of batches tells of, if one does, and the sequence in words."""
+    own = case.replay.own
     places = {place: f"{place.epoch}.{i}" for each in case.replay.places.values() for i, place in enumerate(each, 1)}
     if any(place not in places for place in feed):
         ours, theirs = feed[0].stop - feed[0].start, case.expected[0].stop - case.expected[0].start
+        times = Fraction(ours, theirs)
+        if own is not None and (times * own.global_batch_size).denominator == 1:
+            ours, theirs = int(times * own.global_batch_size), own.global_batch_size
         return "batch-size-differs", f"a full batch has {ours} examples, where the global batch size is {theirs}"
     by_epoch = {
         epoch: [place for step, place in zip(case.steps, feed, strict=True) if step.epoch == epoch]
@@ -43,6 +47,10 @@ def kind_of_feed(case: Case, feed: tuple[Place, ...]) -> tuple[str | None, str]:
     missing = set(case.expected) - set(feed)
     repeated = len(set(feed)) < len(feed)
     in_order = list(dict.fromkeys(feed)) == [place for place in case.expected if place in feed]
+    last = {case.replay.places[epoch][-1] for epoch in case.epochs}
+    if missing == last and not repeated and in_order:
+        of_own = f", {own.last} of {own.examples:,} examples" if own is not None else ""
+        return "examples-dropped", f"the last batch of each epoch is never trained on{of_own}"
     if missing and not repeated and in_order:
         return "examples-dropped", text + f": {', '.join(places[p] for p in sorted(missing))} never"
     if repeated and not missing and in_order:
@@ -73,30 +81,33 @@ def _not_shared(case: Case) -> str | None:
 
 
 def _validation_changes(case: Case) -> str | None:
-    ours, theirs = (_changed_by_validation(seen) for seen in (case.seen, case.reference))
-    # What changes between steps as well is no work of validation.
-    between = {name for _, _, names in case.changed_between_steps() for name in names}
-    changed = [name for name in ours if name not in theirs and name not in between]
-    if not changed:
-        return None
-    return f"{', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not the same before and after validation"
+    """State that is not trained, changed between the last step and the epoch's end as a forward pass changes it."""
+    seen, usual = case.seen, case.reference.changed_after_steps
+    trained = set(seen.names[: seen.trainable])
+    for epoch, gaps in seen.changed_after_steps.items():
+        changed = [name for name in gaps if name not in usual.get(epoch, {})]
+        if not changed or trained & set(changed):
+            continue
+        if _passed_forward(case, epoch, changed):
+            are = "is" if len(changed) == 1 else "are"
+            return f"{', '.join(changed)} {are} not the same before and after validation"
+    return None
 
 
-def _changed_by_validation(seen: Observation) -> list[str]:
-    changed: dict[str, None] = {}
-    for epoch, after in seen.ended.items():
-        before = seen.trained.get(epoch)
-        begin = 0
-        if before is None:  # never calls end_step: what the last step's forward pass left, trainable ones aside
-            steps = seen.of_epoch(epoch)
-            if not steps:
-                continue
-            before, begin = steps[-1].state, seen.trainable
-        for ours, theirs in zip(before, after, strict=True):
-            for name, a, b in list(zip(seen.names, ours, theirs, strict=True))[begin:]:
-                if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-                    changed[name] = None
-    return list(changed)
+def _passed_forward(case: Case, epoch: int, changed: list[str]) -> bool:
+    """Whether calling the model in training mode on some first batches of validation, or of training, does this."""
+    from compare.check.replay import Recipe
+
+    before, after, replay = case.seen.left(epoch), case.seen.ended[epoch], case.replay
+    which = [i for i, name in enumerate(case.seen.names) if name in changed]
+    training = [replay.batch(place) for place in replay.places[epoch]]
+    for batches in (replay.validation, training):
+        state = list(before[0])
+        for batch in batches:
+            state = replay.forward(state, replay.divided(batch)[0], Recipe(training=True)).state
+            if all(np.allclose(state[i], after[0][i], rtol=1e-4, atol=1e-6) for i in which):
+                return True
+    return False
 
 
 CAUSES = (

@@ -55,8 +55,13 @@ def _summed(case: Case, base: Recipe) -> Iterable[Variant]:
 
 
 def _constant(case: Case, base: Recipe) -> Iterable[Variant]:
-    full = case.replay.global_batch_size
-    text = f"an example of a short batch weighs 1/{full}, as if the batch were full"
+    own = case.replay.own
+    text = "an example of a short batch counts as if the batch were full"
+    if own is not None:
+        text = (
+            f"each of the {own.last} examples of an epoch's last batch counts 1/{own.global_batch_size}, as if the "
+            f"batch were full ({own})"
+        )
     yield Variant({"share": divided_by(lambda parts: float(parts.global_batch_size))}, text)
     weight = _factor(case, base, divided_by(lambda parts: 1.0))
     if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
@@ -98,9 +103,18 @@ def _projection(seen: list[np.ndarray], predicted: list[np.ndarray]) -> float | 
 
 
 def _uneven(case: Case, base: Recipe) -> Iterable[Variant]:
-    if case.replicas > 1:
+    if case.replicas == 1:
+        return
+    share = divided_by(lambda parts: float(parts.total))
+    if case.seen.distributed:
         text = "every example of a batch weighs the same, also where the replicas' parts are not equally large"
-        yield Variant({"share": divided_by(lambda parts: float(parts.total))}, text)
+        yield Variant({"share": share}, text)
+    else:
+        text = (
+            "strategy.run is never called: one replica computes the whole batch, where fit averages the replicas' means"
+        )
+        remedy = "distribute the data, and call the step by strategy.run; or compare on one replica: --replicas 1"
+        yield Variant({"share": share}, text, remedy=remedy)
 
 
 def _regularization_missing(case: Case, base: Recipe) -> Iterable[Variant]:

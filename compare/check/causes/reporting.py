@@ -53,7 +53,11 @@ def _training_mode(case: ReadingCase, base: Reading) -> Iterable[Variant]:
 def _dropped(case: ReadingCase, base: Reading) -> Iterable[Variant]:
     if case.part == "validation":
         for count in reversed(range(1, case.validation_batches)):
-            text = f"{case.key} is that of the first {count} of {case.validation_batches} validation batches"
+            text = (
+                f"{case.key} is that of the first {count} of the check's {case.validation_batches} validation batches"
+            )
+            if count == case.validation_batches - 1:
+                text = f"{case.key} leaves out the last validation batch"
             yield Variant({"batches": count}, text)
 
 

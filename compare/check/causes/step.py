@@ -11,6 +11,7 @@ from compare.check.causes.base import Cause, Variant
 
 if TYPE_CHECKING:
     from compare.check.case import Case
+    from compare.check.observe import Observation
     from compare.check.replay import Recipe
     from compare.check.update import Update
 
@@ -135,12 +136,16 @@ def _named(case: Case, which: Iterable[int]) -> str:
 # The optimizer
 
 
+def _used(seen: Observation) -> list[int]:
+    return [call.optimizer for step in seen.applied for call in step.calls] or [0]
+
+
 def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
     """The configuration of the optimizer that made most steps; the experiment's, if none was seen."""
     seen = case.reference if reference else case.seen
     if not seen.optimizers:
         return dict(case.replay.experiment.build_optimizer().get_config())
-    which = [step.optimizer for step in seen.applied] or [0]
+    which = _used(seen)
     return dict(seen.optimizers[max(set(which), key=which.count)][1])
 
 
@@ -148,7 +153,7 @@ def _class(case: Case, *, reference: bool = False) -> type[Any]:
     seen = case.reference if reference else case.seen
     if not seen.optimizers:
         return type(case.replay.experiment.build_optimizer())
-    which = [step.optimizer for step in seen.applied] or [0]
+    which = _used(seen)
     return seen.optimizers[max(set(which), key=which.count)][0]
 
 
@@ -183,8 +188,9 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
         text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
         changes.append(({"learning_rates": rates[0]}, text + _factor(rates)))
-    counts = tuple(step.iterations for step in case.steps)
-    if counts != tuple(range(len(counts))):
+    counts = tuple(step.calls[0].iterations for step in case.steps)
+    alone = all(len(step.calls) == 1 for step in case.steps)  # of several optimizers each has its own count
+    if counts != tuple(range(len(counts))) and alone:
         text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
         changes.append(({"iterations": counts}, text))
     for change, text in changes:
