@@ -80,13 +80,19 @@ class MetricGap:
     """The largest absolute difference of one reported metric, and the epoch it was reported for.
 
     ``max_gap`` is None where one side did not report the metric, or only one reported a number;
-    ``lacking`` names the trainer that did not report it, and ``alias`` the name under which the candidate did.
+    ``lacking`` names the trainer that did not report it in some epoch, where it is not compared, and ``alias`` the
+    name under which the candidate reported it.
     """
 
     max_gap: float | None
     epoch: int
     lacking: str = ""
     alias: str = ""
+
+    @property
+    def compared(self) -> bool:
+        """Whether both reported it in some epoch."""
+        return self.max_gap is not None or not self.lacking
 
 
 @dataclass(frozen=True)
@@ -217,7 +223,9 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
         terms = max(sum(place[0] == epoch for place in record.by_place()) for record in (reference, candidate))
         bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
         for name, other in pairs.items():
-            gap = absolute_gap(ours.get(name), theirs.get(other))
+            if name not in ours or other not in theirs:
+                continue
+            gap = absolute_gap(ours[name], theirs[other])
             if gap is None or gap > bound * max(abs(ours[name]), abs(theirs[other])):
                 return False
     return True
@@ -275,7 +283,7 @@ def compare_reporting(reference: Record, candidate: Record, training: Training) 
     by both there is nothing to compare: the verdict is None.
     """
     metrics = metric_gaps(reference, candidate)
-    compared = [gap for gap in metrics.values() if not gap.lacking]
+    compared = [gap for gap in metrics.values() if gap.compared]
     if training.verdict != IDENTICAL or not compared:
         return Reporting(None, metrics)
     same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in compared)
@@ -304,12 +312,15 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
                 gaps[name] = MetricGap(gap, epoch, alias=other if other != name else "")
+    others = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
-        for name in reference.logs[epoch]:
-            gaps.setdefault(name, MetricGap(None, epoch, candidate.trainer))
-        for name in candidate.logs[epoch]:
-            if name not in pairs.values():
-                gaps.setdefault(name, MetricGap(None, epoch, reference.trainer))
+        ours, theirs = reference.logs[epoch], candidate.logs[epoch]
+        for name in dict.fromkeys([*ours, *(others.get(other, other) for other in theirs)]):
+            lacks = candidate if pairs.get(name, name) not in theirs else reference if name not in ours else None
+            known = gaps.get(name)
+            if lacks is not None and (known is None or not known.lacking):
+                known = known or MetricGap(None, epoch)
+                gaps[name] = replace(known, lacking=lacks.trainer)
     order = [*_names(reference), *_names(candidate)]
     return {name: gaps[name] for name in dict.fromkeys(order) if name in gaps}
 

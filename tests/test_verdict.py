@@ -307,11 +307,11 @@ def test_the_epoch_of_the_largest_gap_is_named_the_first_of_equals(train: Train)
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_a_metric_that_one_side_lacks_is_a_difference_without_a_gap(train: Train, swap: bool) -> None:
+def test_a_metric_that_one_side_lacks_is_listed_and_changes_no_verdict(train: Train, swap: bool) -> None:
     pair = [[LOGS, LOGS], [LOGS, {"loss": 0.5}]]
     reporting = report(train, *(reversed(pair) if swap else pair)).reporting
-    lacking = MetricGap(None, 2, "fit" if swap else "loop")
-    assert reporting == Reporting("different", {"loss": MetricGap(0.0, 1), "accuracy": lacking})
+    lacking = MetricGap(0.0, 1, "fit" if swap else "loop")
+    assert reporting == Reporting("identical", {"loss": MetricGap(0.0, 1), "accuracy": lacking})
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,20 @@ def test_numbers_that_are_some_units_in_the_last_place_apart_may_be_rounding(
     assert within_rounding(train("fit", logs=[LOGS, theirs]), train()) == explained
 
 
-@pytest.mark.parametrize("theirs", [{"loss": 0.5}, {**LOGS, "other": 1.0}, {**LOGS, "loss": math.nan}])
-def test_a_number_that_one_side_lacks_is_no_rounding(train: Train, theirs: Mapping[str, float]) -> None:
-    assert not within_rounding(train("fit"), train(logs=[LOGS, theirs]))
-    assert not within_rounding(train("fit", logs=[LOGS, theirs]), train())
+@pytest.mark.parametrize("theirs", [{"loss": 0.5}, {**LOGS, "other": 1.0}])
+def test_a_number_that_one_side_lacks_is_not_compared(train: Train, theirs: Mapping[str, float]) -> None:
+    assert within_rounding(train("fit"), train(logs=[LOGS, theirs]))
+
+
+def test_a_number_that_is_none_on_one_side_is_no_rounding(train: Train) -> None:
+    assert not within_rounding(train("fit"), train(logs=[LOGS, {**LOGS, "loss": math.nan}]))
+
+
+def test_an_equal_number_under_another_name_is_paired(train: Train) -> None:
+    ours, theirs = {"loss": 0.5, "accuracy": 0.75}, {"loss": 0.5, "acc": 0.75, "val_acc": 0.75}
+    reporting = report(train, [ours, ours], [theirs, theirs]).reporting
+    assert reporting.verdict == "identical"
+    assert reporting.metrics["accuracy"] == MetricGap(0.0, 1, alias="acc")
+    assert reporting.metrics["val_acc"] == MetricGap(None, 1, "fit")
+    other = report(train, [ours, ours], [theirs, {**theirs, "acc": 0.5}]).reporting
+    assert other.metrics["accuracy"] == MetricGap(None, 1, "loop"), "an unequal one is another number"

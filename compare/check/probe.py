@@ -96,9 +96,11 @@ def _anywhere(on: Callable[[tf.distribute.Strategy], Report]) -> Report:
         reason = "TensorFlow has one device here: call compare.configure(replicas=2) before anything else"
         return alone.without("several replicas", reason)
     try:
-        return merged([alone, on(strategies.make("mirrored", 2))])
+        report = on(strategies.make("mirrored", 2))
     except Exception as error:  # it can train on one replica: that it cannot on two is no difference
         return alone.without("several replicas", f"on two one side fails: {describe(error)}")
+    # With one replica, a model of its own that it calls fit of looks as if it used the run's strategy.
+    return merged([alone, report]) if report.distributed else alone.without("several replicas", _knows_one(alone))
 
 
 def _as_asked(on: Callable[[tf.distribute.Strategy], Report], strategy: tf.distribute.Strategy) -> Report:
@@ -249,7 +251,7 @@ class Checker:
         """The verdict on the reported numbers, each judged by what the trainer's own weights give."""
         comparison = report.comparison
         reporting = comparison.reporting
-        compared = [key for key, gap in reporting.metrics.items() if not gap.lacking]
+        compared = [key for key, gap in reporting.metrics.items() if gap.compared]
         if reporting.verdict == IDENTICAL or not compared:
             return report
         trains_right = comparison.training.verdict in (IDENTICAL, ALIKE)
@@ -312,7 +314,7 @@ class Checker:
             evidence = ()
         reporting = comparison.reporting
         if reporting.verdict != IDENTICAL and comparison.training.verdict in (IDENTICAL, ALIKE):
-            compared = [key for key, gap in reporting.metrics.items() if not gap.lacking]
+            compared = [key for key, gap in reporting.metrics.items() if gap.compared]
             near = within_rounding(*records) or all(self._near(records, key) for key in compared)
             if compared and near:
                 reporting = replace(reporting, verdict=ALIKE)

@@ -249,7 +249,7 @@ def _noise(training: Mapping[str, Any]) -> str:
 def _metrics(metrics: dict[str, Any]) -> str:
     texts = []
     for name, gap in metrics.items():
-        if gap.get("not_reported_by"):
+        if gap["max_gap"] is None and gap.get("not_reported_by"):
             continue  # not compared
         if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
