@@ -187,6 +187,7 @@ class Run:
                 self.give_inputs(model)
                 _forget_compile(model)
                 optimizer = built(experiment, "build_optimizer")
+                refuse_used(optimizer, experiment, self.strategy)
                 loss = built(experiment, "build_loss")
                 metrics = built(experiment, "build_metrics")
                 self.weighted_metrics = built(experiment, "build_weighted_metrics")
@@ -366,6 +367,28 @@ class Run:
     def _emit(self, record: AnyRecord) -> None:
         for sink in self._sinks:
             sink(record)
+
+
+def refuse_used(
+    optimizer: Any, experiment: Experiment, strategy: tf.distribute.Strategy, *, made_twice: bool = False
+) -> None:
+    """Refuse an optimizer that was not made just now: it belongs to another strategy, or to another run's model.
+
+    Args:
+        optimizer: what build_optimizer gave in the strategy's scope.
+        experiment: the experiment.
+        strategy: the strategy.
+        made_twice: whether it gave the same one again.
+
+    Raises:
+        RequestError: when the optimizer was made before.
+    """
+    elsewhere = not strategy.extended.variable_created_in_scope(distributed(optimizer.iterations))
+    if made_twice or elsewhere or getattr(optimizer, "built", False):
+        raise RequestError(
+            f"build_optimizer ({place_of(experiment.build_optimizer)}) gave an optimizer that was made before: make a "
+            "new one in every call, since each run has variables of its own, made in its strategy's scope"
+        )
 
 
 def _forget_compile(model: tf.keras.Model) -> None:

@@ -239,12 +239,14 @@ def _importing_for_good() -> Iterator[None]:
 
 def _carry_out(options: Options, folder: Path, console: Console, others: Executor | None) -> Result:
     select_keras(options)
-    from compare import explain, facts, preflight
+    from compare import explain, facts, preflight, strategies
     from compare.judging import judge
     from compare.trial import try_out
 
     if options.parallel:
         limit_threads(threads_each(options))
+    # First: a user's file may use TensorFlow when it is imported, and then there are no devices to be made.
+    strategies.configure(options.replicas, deterministic=not options.jit)
     trainers, experiment = _load(options, console)
     task = prepare(options, experiment)
     if options.strategy not in CLUSTERS:
@@ -351,10 +353,11 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     from compare.check import NotApplicable, check
     from compare.judging import publish
 
-    ((reference_name, reference), *candidates), experiment = _load(options, console)
     same = one_process(options) if options.strategy in CLUSTERS else options
     anywhere = same.strategy == "mirrored" and same.replicas is None
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
+    # Only now: a user's file may use TensorFlow when it is imported, and then there are no devices to be made.
+    ((reference_name, reference), *candidates), experiment = _load(options, console)
     strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
     say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
     elsewhere: tuple[NotApplicable, ...] = ()

@@ -10,7 +10,7 @@ from compare.blame import describe, place_of
 from compare.errors import RequestError
 from compare.experiment import nothing
 from compare.pipeline import Examples, Stream
-from compare.runs import Task, built, restore_policy
+from compare.runs import Task, built, refuse_used, restore_policy
 
 
 def try_out(task: Task, *, fit: bool = True) -> None:
@@ -27,7 +27,9 @@ def try_out(task: Task, *, fit: bool = True) -> None:
     policy = tf.keras.mixed_precision.global_policy()
     try:
         model = built(experiment, "build_model")
-        built(experiment, "build_optimizer")
+        with task.strategy.scope():
+            optimizers = [built(experiment, "build_optimizer") for _ in range(2)]
+        refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
         loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
         weighted = built(experiment, "build_weighted_metrics")
         own_step = type(model).train_step is not tf.keras.Model.train_step  # which may do without the loss

@@ -168,6 +168,7 @@ class Replay:
         self._signature = spec
         policy = tf.keras.mixed_precision.global_policy()
         self.model = experiment.build_model()
+        self.scales_losses = self.model.dtype_policy.name == "mixed_float16"
         fix_dropout(self.model)
         # A call makes the weights of a model that waits for its input.
         x, y, *_ = next(iter(batches.values()))[0]

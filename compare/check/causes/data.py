@@ -12,7 +12,12 @@ from compare.check.causes.base import Cause, Variant
 
 if TYPE_CHECKING:
     from compare.check.case import Case
+    from compare.check.observe import Applied
     from compare.check.replay import Place, Recipe
+
+
+ROUNDED_AWAY = 1e-3
+"""Weights that differ by less, relative to the largest of all, do not come from another initialization."""
 
 
 def _feed(case: Case, base: Recipe, wanted: str) -> Iterable[Variant]:
@@ -73,11 +78,22 @@ def _not_shared(case: Case) -> str | None:
         for i, name in enumerate(seen.names[: seen.trainable])
         for pairs in [list(zip(first, seen.initial, strict=True))]
     }
-    moved = {name: gap for name, gap in gaps.items() if gap > 0}
-    if not moved:
-        return None
+    scale = max((float(np.abs(v).max(initial=0)) for v in seen.initial[0][: seen.trainable]), default=0.0)
+    moved = {name: gap for name, gap in gaps.items() if gap > ROUNDED_AWAY * scale}
+    if not moved or any(_moved_before(step, seen.trainable) for step in seen.applied[1:]):
+        return None  # what is done before every step is no other beginning
     name = max(moved, key=lambda each: moved[each])
     return f"before the first step {len(moved)} variables are not as built, {name} by up to {moved[name]:.3g}"
+
+
+def _moved_before(step: Applied, trainable: int) -> bool:
+    """Whether trained weights were changed between the step before and this one."""
+    pairs = zip(step.before, step.state, strict=True)
+    return any(
+        not np.array_equal(a, b, equal_nan=True)
+        for before, state in pairs
+        for a, b in zip(before[:trainable], state[:trainable], strict=True)
+    )
 
 
 def _validation_changes(case: Case) -> str | None:

@@ -71,6 +71,8 @@ def _constant(case: Case, base: Recipe) -> Iterable[Variant]:
 
 def _scaled(case: Case, base: Recipe) -> Iterable[Variant]:
     alone = _factor(case, base, base.share)
+    if alone is not None and case.replay.scales_losses and _loss_scale(alone):
+        return  # not a factor in the loss, but loss scaling that is missing on the one way or on the other
     if alone is not None:
         yield Variant({"share": scaled(base.share, alone)}, f"the factor is {alone:.6g}", measured=True)
     feed = case.feed(base)
@@ -80,6 +82,12 @@ def _scaled(case: Case, base: Recipe) -> Iterable[Variant]:
         if whole is not None:
             changes = {"share": scaled(base.share, whole), "regularization": whole * base.regularization}
             yield Variant(changes, f"the factor is {whole:.6g}, regularization included", measured=True)
+
+
+def _loss_scale(factor: float) -> bool:
+    """Whether a factor is about a power of two, and so large or small that it scales losses for float16."""
+    power = np.log2(abs(factor))
+    return bool(abs(power) >= 6 and abs(power - round(power)) < 0.01)
 
 
 def _factor(case: Case, base: Recipe, share: Share) -> float | None:
