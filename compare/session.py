@@ -381,8 +381,9 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
         console.print()
-        say(console, f"{report.verdict}: ", style=style_of(report.verdict))
-        say(console, f"{reports[-1]} ({report.seconds:.1f} s)")
+        console.print(f"{report.verdict}: ", style=style_of(report.verdict), end="")
+        say(console, str(reports[-1]))
+        say(console, f"Checked in {report.seconds:.1f} s.")
     verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()

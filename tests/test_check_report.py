@@ -107,8 +107,8 @@ def test_several_replica_counts_are_one_report():
 def test_a_report_reads_well():
     text = str(report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),)))
     assert text.splitlines() == [
-        "mine against fit, short check with 1 replica(s): training different, reporting identical",
-        "training: loss-summed (mine): seen",
+        "mine against fit, short check on 1 replica: training different, reporting identical",
+        "training: loss-summed (in mine): seen",
         "  do this",
         "not applicable: this: that",
     ]

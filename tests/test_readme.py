@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 import statistics
 from pathlib import Path
 
+import pytest
+
 import compare
+from compare import cli
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -35,6 +39,32 @@ def test_the_readmes_task_and_loop_train_identically(tensorflow, tmp_path):
     assert comparison["candidate"] == "my-loop"
     assert comparison["training"]["verdict"] == result.verdict == "identical"
     assert comparison["training"]["steps_compared"] == 2 * 15
+
+
+def commands():
+    """The commands that the README shows with what they print; those of minutes are slow tests."""
+    for block in re.findall(r"```text\n\$ python scripts/compare\.py (.*?)```", README, re.DOTALL):
+        command, _, output = block.partition("\n")
+        if "^C" not in output:  # tests/test_resume.py interrupts runs
+            long = "my_task.py" not in command
+            yield pytest.param(command, output, id=command, marks=[pytest.mark.slow] if long else [])
+
+
+@pytest.mark.parametrize(("command", "output"), list(commands()))
+def test_its_commands_print_what_it_says(tensorflow, tmp_path, monkeypatch, capsys, command, output):
+    for name in ("my_task.py", "my_loop.py"):
+        (tmp_path / name).write_text(example(name))
+    monkeypatch.chdir(tmp_path)
+    status = cli.main(shlex.split(command))
+    printed = without_times(capsys.readouterr().out)
+    for part in filter(None, without_times(output).split("…\n")):
+        assert part in printed
+        printed = printed.partition(part)[2]
+    assert status == ("\ndifferent: " in output)
+
+
+def without_times(text):
+    return re.sub(r"\d[\d.,]* (s|examples/s)\b", r"some \1", text)
 
 
 def test_the_loop_is_as_short_as_promised():

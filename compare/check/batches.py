@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 EVERY_SIZE = 24
 """Examples per replica where no batch size is known: it divides into 2, 3, 4, 6, 8 or 12 micro-batches."""
+USUAL = 64
+"""The batch size per replica that is taken where the command is given none."""
 LARGEST = 32
 """A larger batch is halved, as long as it can be."""
 FULL_BATCHES = 2
@@ -75,28 +77,29 @@ def like_those_of(examples: int, validation: int, batch_size: int | None, replic
     Args:
         examples: training examples in an epoch.
         validation: validation examples.
-        batch_size: per replica; None where it is not known: then the last batch is short, and splits unevenly.
+        batch_size: per replica; None where it is not known: then the last batch is short, and splits unevenly,
+            and leaves a replica empty only if it would with the usual batch size.
         replicas: over how many replicas a batch is split.
     """
+    own = Own(examples, (batch_size or USUAL) * replicas)
+    rest = examples % own.global_batch_size
+    leaves_one_empty = 0 < rest <= -(-rest // replicas) * (replicas - 1)
+    empty = replicas - 1 if leaves_one_empty else 0
     if batch_size is None:
         last = _short(EVERY_SIZE, replicas, uneven=True)
-        return Batches(replicas, EVERY_SIZE * replicas, last, last, empty=replicas - 1)
+        return Batches(replicas, EVERY_SIZE * replicas, last, last, empty)
     each = batch_size
     while each > LARGEST and each % 2 == 0:
         each //= 2
-    own = Own(examples, batch_size * replicas)
 
     def last_of(count: int) -> int:
         rest = count % own.global_batch_size
         return _short(each, replicas, uneven=rest % replicas > 0) if rest and each > 1 else each * replicas
 
-    rest = own.examples % own.global_batch_size
-    leaves_one_empty = 0 < rest <= -(-rest // replicas) * (replicas - 1)
-    empty = replicas - 1 if leaves_one_empty else 0
     return Batches(replicas, each * replicas, last_of(examples), last_of(validation), empty, own)
 
 
 def _short(each: int, replicas: int, *, uneven: bool) -> int:
-    """About two thirds of a full batch; every replica has some, and not all as many if it is to be ``uneven``."""
+    """About two thirds of a full batch; every replica has some, and the last one less if it is to be ``uneven``."""
     part = max(1, 5 * each // 8)
-    return part * replicas + (1 if uneven and replicas > 1 else 0)
+    return (part + 1) * replicas - 1 if uneven and replicas > 1 else part * replicas

@@ -124,12 +124,13 @@ class Report:
         """Some lines for a terminal, or for the message of a failed assertion."""
         candidate = self.comparison.candidate
         replicas = " and ".join(map(str, self.replicas))
+        training, reporting = self.comparison.training.verdict, self.comparison.reporting.verdict
         lines = [
-            f"{candidate} against {self.reference}, short check with {replicas} replica(s): "
-            f"training {self.comparison.training.verdict}, reporting {self.comparison.reporting.verdict or 'unknown'}"
+            f"{candidate} against {self.reference}, short check on {replicas} replica{'s' * (self.replicas != (1,))}: "
+            f"training {training}, reporting {reporting or 'not compared'}"
         ]
         for finding in self.findings:
-            lines += [f"{finding.kind}: {finding.id} ({finding.side}): {finding.evidence}", f"  {finding.remedy}"]
+            lines += [f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}", f"  {finding.remedy}"]
         lines += [f"evidence: {each}" for each in self.evidence]
         lines += [f"not applicable: {each.probe}: {each.reason}" for each in self.not_applicable]
         return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""The check's batches are those of the user's own run, in small; no TensorFlow."""
+
+from __future__ import annotations
+
+import pytest
+
+from compare.check.batches import FULL_BATCHES, Own, like_those_of
+
+
+def split(size, replicas):
+    """A batch over replicas, as tf.distribute splits it."""
+    part = -(-size // replicas)
+    return [max(0, min(part, size - i * part)) for i in range(replicas)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 16, 25, 64, 100])
+@pytest.mark.parametrize("examples", [100, 128, 129, 1000, 1024, 60_000])
+def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch_size, replicas):
+    found = like_those_of(examples, examples, batch_size, replicas)
+    *full, last = found.sizes()
+    assert full == [found.full] * FULL_BATCHES
+    assert len(set(split(found.full, replicas))) == 1
+    assert min(split(last, replicas)) > 0
+    if batch_size is None:
+        assert last < found.full
+        assert (len(set(split(last, replicas))) > 1) == (replicas > 1)
+        return
+    assert found.full <= batch_size * replicas
+    own = split(Own(examples, batch_size * replicas).last, replicas)
+    assert bool(found.empty) == (min(own) == 0)
+    if found.empty:
+        assert min(split(found.sizes(empty=True)[-1], replicas)) == 0
+    elif batch_size > 1:
+        assert (last < found.full) == (sum(own) < batch_size * replicas)
+        assert (len(set(split(last, replicas))) > 1) == (len(set(own)) > 1)
+
+
+def test_a_users_run_is_told_in_its_own_numbers():
+    assert str(Own(60_000, 64)) == "60,000 examples are 937 × 64 + 32"
+    assert str(Own(1024, 64)) == "1,024 examples are 16 × 64"
