@@ -383,7 +383,9 @@ def refuse_used(
     Raises:
         RequestError: when the optimizer was made before.
     """
-    elsewhere = not strategy.extended.variable_created_in_scope(distributed(optimizer.iterations))
+    # Of one that accumulates gradients, optimizer.iterations is no variable.
+    counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
+    elsewhere = not strategy.extended.variable_created_in_scope(counter)
     if made_twice or elsewhere or getattr(optimizer, "built", False):
         raise RequestError(
             f"build_optimizer ({place_of(experiment.build_optimizer)}) gave an optimizer that was made before: make a "

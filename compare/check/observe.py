@@ -306,7 +306,7 @@ class ProbeRun(Crafted):
         if self._variables:
             self.seen.final = self._read()
         for optimizer in self._optimizers:
-            self.seen.optimizers.append((type(optimizer), optimizer.get_config()))
+            self.seen.optimizers.append((type(optimizer), configuration(optimizer)))
         return self.seen
 
     def _number(self, optimizer: Any) -> int:
@@ -384,6 +384,14 @@ class ProbeRun(Crafted):
         self.seen.records.append(record)
         if isinstance(record, EpochRecord):
             self.seen.logs[record.epoch] = dict(record.logs)
+
+
+def configuration(optimizer: Any) -> dict[str, Any]:
+    """An optimizer's configuration; what can be read off it, where a schedule of the user's cannot be written down."""
+    try:
+        return dict(optimizer.get_config())
+    except NotImplementedError:
+        return {name: value for name, value in vars(optimizer).items() if isinstance(value, bool | int | float | str)}
 
 
 def _learning_rate(optimizer: Any) -> tf.Tensor:

@@ -187,9 +187,12 @@ class Replay:
         restore_policy(policy)
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
+        self.rules: dict[bool, Any] = {}
+        """Optimizers that were traced, for ``compare.check.update``."""
         self._functions: dict[Any, Any] = {}
         # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
         self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
+        self._handed: WeakKeyDictionary[Applied, dict[Any, list[np.ndarray]]] = WeakKeyDictionary()
         self._most, self._count = max(4, KEPT_BYTES // (8 * max(self.weights, 1))), 0
 
     # Facts about the experiment.
@@ -296,6 +299,15 @@ class Replay:
 
     def handed(self, step: Applied, place: Place, recipe: Recipe, nudge: int = 0) -> list[np.ndarray]:
         """float64 ``[weights]`` per replica: what its optimizer is handed."""
+        kept = self._handed.setdefault(step, {})
+        if (place, recipe, nudge) not in kept:
+            if sum(map(len, self._handed.values())) * self.replicas >= self._most // 2:
+                self._handed.clear()
+                kept = self._handed.setdefault(step, {})
+            kept[place, recipe, nudge] = self._handed_now(step, place, recipe, nudge)
+        return kept[place, recipe, nudge]
+
+    def _handed_now(self, step: Applied, place: Place, recipe: Recipe, nudge: int) -> list[np.ndarray]:
         parts = self.parts(place)
         split = Parts(tuple(part.stop - part.start for part in parts), self.global_batch_size)
         share = recipe.share(split)
@@ -387,7 +399,8 @@ class Replay:
             weights = of_classes if weights is None else weights * of_classes
         inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
         compute = self._function(recipe, inputs, trains)
-        data, regularization, sparse, loss, penalty, outputs, predictions, masks = compute(*inputs)
+        scale = tf.constant(recipe.scale)
+        data, regularization, sparse, loss, penalty, outputs, predictions, masks = compute(scale, *inputs)
         return Pieces(
             _packed(data),
             _packed(regularization),
@@ -411,7 +424,7 @@ class Replay:
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and backwards too if it ``trains``, as a graph that is traced once."""
-        key = recipe.training, recipe.loss, recipe.xla, recipe.scale, len(inputs), trains
+        key = recipe.training, recipe.loss, recipe.xla, len(inputs), trains
         if key in self._functions:
             return self._functions[key]
         if recipe.loss == OTHER_LOGITS and (others := self.other_logits()) and OTHER_LOGITS not in self._losses:
@@ -440,17 +453,17 @@ class Replay:
             masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(predictions)]
             return total, tf.add_n(own or [tf.zeros([], value.dtype)]), outputs, predictions, masks
 
-        def validate(*inputs: Any) -> Any:
+        def validate(scale: tf.Tensor, *inputs: Any) -> Any:
             return [], [], {}, *forward(*inputs)
 
-        def train(*inputs: Any) -> Any:
+        def train(scale: tf.Tensor, *inputs: Any) -> Any:
             variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
             with tf.GradientTape(persistent=True) as tape:
                 total, penalty, *rest = forward(*inputs)
-                scaled = total * recipe.scale
+                scaled = total * tf.cast(scale, total.dtype)
             data = tape.gradient(scaled, variables[: self.trainable])
             own = tape.gradient(penalty, variables[: self.trainable])
-            undone = [_divided(each, recipe.scale) for each in data]
+            undone = [_divided(each, scale) for each in data]
             sparse = {
                 str(k): ((a.indices, a.values), [] if b is None else [(b.indices, b.values)])
                 for k, (a, b) in enumerate(zip(undone, own, strict=True))
@@ -459,7 +472,7 @@ class Replay:
             dense = [_dense(each, variables) for each in ((undone, own) if self._has_own else (undone,))]
             return dense[0], dense[1] if self._has_own else [], sparse, total, penalty, *rest
 
-        function, signature = train if trains else validate, [x, y, *open_sizes]
+        function, signature = train if trains else validate, [tf.TensorSpec([]), x, y, *open_sizes]
         self._functions[key] = tf.function(function, input_signature=signature, jit_compile=recipe.xla)
         return self._functions[key]
 
@@ -468,7 +481,7 @@ def _present(nest: Any) -> list[Any]:
     return [each for each in tf.nest.flatten(nest) if each is not None]
 
 
-def _divided(gradient: Any, factor: float) -> Any:
+def _divided(gradient: Any, factor: tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(_divided(gradient.values, factor), gradient.indices, gradient.dense_shape)
     return None if gradient is None else gradient / tf.cast(factor, gradient.dtype)

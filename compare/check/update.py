@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from compare.check.observe import Applied, Gradient, Rows
 from compare.check.replay import Replay
+from compare.fingerprints import distributed
 from compare.strategies import keras_version
 
 KERAS_3 = keras_version().startswith("3")
@@ -67,39 +67,98 @@ def simulate(
     # Each replica's copy lives through its own history where nothing ties the copies together.
     histories = replay.replicas if update.reduce == "own" else 1
     results: list[list[np.ndarray]] = [[] for _ in steps]
+    rule = _rule(replay, update)
     for replica in range(histories):
-        optimizer = _built(replay, update, variables)
-        clip = _clipping(optimizer)
-        optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+        rule.begin()
         for i, step in enumerate(steps):
             for variable, value in zip(variables, step.state[replica], strict=False):
                 variable.assign(value)
             if update.learning_rates is not None:
-                rate = update.learning_rates[min(i, len(update.learning_rates) - 1)]
-                # In Keras 3 a function is the one kind of rate that every optimizer takes, with a schedule or without.
-                optimizer.learning_rate = (lambda rate=rate: tf.constant(rate, tf.float32)) if KERAS_3 else rate
+                rule.set_rate(update.learning_rates[min(i, len(update.learning_rates) - 1)])
             if update.iterations is not None:
-                optimizer.iterations.assign(update.iterations[i])
+                rule.optimizer.iterations.assign(update.iterations[i])
             given = step.gradients if handed is None else handed[i]
-            total = _total(given, update, partial(_clipped, optimizer, clip), replica)
+            total = _total(given, update, rule.clipped, replica)
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             if present:
-                pairs = [(total[k], variables[k]) for k in present]
-                optimizer.apply(*zip(*pairs, strict=True)) if KERAS_3 else optimizer.apply_gradients(pairs)
+                rule.apply([total[k] for k in present], [variables[k] for k in present])
             after = replay.flat([variable.numpy() for variable in variables])
             results[i].append(after)
     return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
+
+
+class Rule:
+    """An optimizer without its clipping, which can begin anew.
+
+    Args:
+        optimizer: built for the variables.
+        traced: whether its steps are traced once, rather than run operation by operation.
+        rates: whether its learning rate is to be set.
+    """
+
+    def __init__(self, optimizer: Any, *, traced: bool, rates: bool) -> None:
+        self.optimizer = optimizer
+        self._clip = _clipping(optimizer)
+        optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+        self._variables = [distributed(v) for v in _variables(optimizer)]
+        self._initial = [v.numpy() for v in self._variables]
+        if rates and KERAS_3:
+            self._rate = tf.Variable(0.0)
+            # In Keras 3 a function is the one kind of rate that every optimizer takes, with a schedule or without.
+            optimizer.learning_rate = self._rate.read_value
+        self._step = tf.function(optimizer.apply) if traced else optimizer.apply if KERAS_3 else None
+
+    def begin(self) -> None:
+        """Forget all steps."""
+        for variable, value in zip(self._variables, self._initial, strict=True):
+            variable.assign(value)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next step."""
+        if KERAS_3:
+            self._rate.assign(rate)
+        else:
+            self.optimizer.learning_rate = rate
+
+    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
+        """What the optimizer's own clipping makes of gradients, sparse ones included."""
+        return _clipped(self.optimizer, self._clip, gradients)
+
+    def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Make a step."""
+        if self._step is None:
+            self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        else:
+            self._step(list(gradients), list(variables))
+
+
+MANY = 30
+"""From so many variables on, the experiment's own optimizer is traced: once takes as long as a few steps without."""
+
+
+def _rule(replay: Replay, update: Update) -> Rule:
+    variables = replay.variables[: replay.trainable]
+    rates = update.learning_rates is not None
+    own = update.optimizer is None and not update.overrides and KERAS_3
+    if not own or len(variables) < MANY:
+        return Rule(_built(replay, update, variables), traced=False, rates=rates)
+    if rates not in replay.rules:
+        replay.rules[rates] = Rule(_built(replay, update, variables), traced=True, rates=rates)
+    return replay.rules[rates]  # type: ignore[no-any-return]
+
+
+def _variables(optimizer: Any) -> list[Any]:
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
 
 
 def through_clipping(
     replay: Replay, update: Update, steps: Sequence[Applied], handed: Sequence[Handed] | None = None
 ) -> list[list[Any]]:
     """Per step ``[trainable variable]``: what an optimizer works with once it has clipped what it was handed."""
-    optimizer = _built(replay, update, replay.variables[: replay.trainable])
-    clip = _clipping(optimizer)
-    optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+    rule = _rule(replay, update)
     given = [step.gradients for step in steps] if handed is None else handed
-    totals = [_total(each, update, partial(_clipped, optimizer, clip), 0) for each in given]
+    totals = [_total(each, update, rule.clipped, 0) for each in given]
     return [[None if g is None else tf.convert_to_tensor(g).numpy() for g in total] for total in totals]
 
 
@@ -170,10 +229,8 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
     if update.optimizer is None:
         optimizer = replay.experiment.build_optimizer()
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # what scales losses has one that updates
-        cls, config = type(optimizer), optimizer.get_config()
-    else:
-        cls, config = update.optimizer
     if update.optimizer is not None or (update.learning_rates and not KERAS_3):
+        cls, config = update.optimizer or (type(optimizer), optimizer.get_config())
         # In Keras 2 the rate of an optimizer with a schedule cannot be set.
         fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
         optimizer = cls.from_config({**config, **fixed})

@@ -122,9 +122,7 @@ class Whole:
 def stretches(case: Case) -> list[Stretch] | None:
     """From step to step, or from epoch to epoch where nothing was told in between; None if the numbers do not fit."""
     seen = case.seen
-    if seen.foreign:
-        return None
-    if case.aligned is not None and case.steps:
+    if case.aligned is not None and case.steps and not seen.foreign:
         if any(step.after is None for step in case.steps):
             return None
         return [

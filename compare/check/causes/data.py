@@ -163,7 +163,8 @@ CAUSES = (
         explanation="Some batches are trained on more than once: repeat() without a count of steps, "
         "or an iterator that is begun anew.",
         wrong="for batch in dataset.repeat(2): ...",
-        remedy="for batch in dataset: ...  # once, without repeat()",
+        remedy="dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # without repeat()\n"
+        "for batch in dataset: ...",
         recognised="Every step's gradient is matched with those of all batches: some, which are named, are behind "
         "more than one step of an epoch, and the order is right.",
         met='"Question about the number of steps per epoch": with several GPUs, epochs larger than expected '
@@ -189,7 +190,7 @@ CAUSES = (
         explanation="The loop trains a model of its own, or initializes the model again, so that the two sides do not "
         "start from the same weights.",
         wrong="model = tf.keras.models.clone_model(model)  # with new random weights",
-        remedy="model, optimizer, loss, metrics = run.build()  # and train this model, as it is",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # and train this model, as it is",
         recognised="The weights before the first step are not those that run.build() made, or the optimizer is "
         "applied to variables of another model. That is seen directly.",
         met='"[Chapter 17] Unsupervised pretraining: Exercise Solutions: Model cloning error", '
@@ -219,7 +220,9 @@ CAUSES = (
         explanation="A batch with fewer examples than replicas leaves some replica without any. The mean over nothing "
         "is 0/0; convolutions and batch normalization fail on it outright.",
         wrong="loss = tf.reduce_mean(per_example)  # 0/0 on a replica without examples",
-        remedy="mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), count)  # or drop such a batch on both sides",
+        remedy="count = tf.cast(tf.size(per_example), tf.float32)\n"
+        "loss = tf.math.divide_no_nan(tf.reduce_sum(per_example), count) / strategy.num_replicas_in_sync\n"
+        "# or drop such a batch on both sides",
         recognised="Where all else is right, both sides train once more with a last batch that leaves one replica "
         "empty: the gradient of that step, or a reported number, is off or is NaN, and fit's is not.",
         met='"NaN loss and accuracy when using MirroredStrategy on multiple GPUs (ROCm)", '

@@ -121,7 +121,11 @@ def _uneven(case: Case, base: Recipe) -> Iterable[Variant]:
         text = (
             "strategy.run is never called: one replica computes the whole batch, where fit averages the replicas' means"
         )
-        remedy = "distribute the data, and call the step by strategy.run; or compare on one replica: --replicas 1"
+        remedy = (
+            "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))\n"
+            "per_replica_loss = strategy.run(train_step, args=(batch,))  # or compare on one replica: --replicas 1\n"
+            "loss = loss / strategy.num_replicas_in_sync  # in train_step"
+        )
         yield Variant({"share": share}, text, remedy=remedy)
 
 
@@ -156,7 +160,11 @@ def _unweighted(case: Case, base: Recipe) -> Iterable[Variant]:
         yield Variant({"sample_weights": False}, "every example counts the same, whatever its sample weight")
     if case.replay.class_weighted:
         text = "every example counts the same, whatever its class: the experiment's class weights are not used"
-        yield Variant({"class_weights": False}, text)
+        remedy = (
+            "sample_weight = tf.gather(class_weights, y)  # a list, by class; times the data's own, if it has any\n"
+            "per_example = loss_object.call(y, predictions) * sample_weight"
+        )
+        yield Variant({"class_weights": False}, text, remedy=remedy)
         if case.replay.weighted:
             yield Variant({"sample_weights": False, "class_weights": False}, f"{text}, nor are sample weights")
 
@@ -168,7 +176,7 @@ CAUSES = (
         explanation="Each replica takes the mean over its own examples, and apply_gradients sums the replicas' "
         "gradients: the sum of R means is R times the mean.",
         wrong="loss = tf.reduce_mean(per_example)  # of this replica's examples",
-        remedy="loss = mean_over_my_examples / strategy.num_replicas_in_sync",
+        remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync",
         recognised="Each step's gradient, as the optimizer is handed it, is the right one times the number of "
         "replicas, in every step of the check; or that holds for the data's loss alone, the regularization being "
         "right.",
@@ -225,8 +233,9 @@ CAUSES = (
         symptom="Training is faster or slower than fit's by a constant factor; under Adam hardly at all.",
         explanation="The loss, and with it every gradient, has a constant factor in front: a loss weight, gradient "
         "accumulation or loss scaling that is not undone.",
-        wrong="loss = 3.0 * loss  # and gradients are applied as they are",
-        remedy="remove the factor, or undo it before apply_gradients: [g / factor for g in gradients]",
+        wrong="scaled_loss = factor * loss\n"
+        "gradients = tape.gradient(scaled_loss, variables)  # and they are applied as they are",
+        remedy="gradients = [gradient / factor for gradient in gradients]  # or do without the factor",
         recognised="A factor is read off the first step's gradient; it has to explain every other step too, and no "
         "simpler cause may. A factor that is the number of replicas has a name of its own.",
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
@@ -241,8 +250,8 @@ CAUSES = (
         wrong="count = replica_context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(tf.size(per_example), "
         "tf.float32))\n"
         "loss = tf.reduce_sum(per_example) / count  # exact, and not what fit does",
-        remedy="to train like fit: loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync; "
-        "to be exact on both sides, drop the uneven batch or override fit's compute_loss",
+        remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # as fit does\n"
+        "# to be exact on both sides instead: drop the uneven batch, or override fit's compute_loss",
         recognised="The gradients fit if every example of a global batch weighs the same; they differ from fit's "
         "only where a batch does not split evenly, and one of the check's batches is made so.",
         met="TensorFlow's tutorial advises against tf.reduce_mean, since replicas' batch sizes may vary, "
@@ -281,7 +290,7 @@ CAUSES = (
         symptom="Training is slow, or stops at a loss that looks like chance.",
         explanation="The loss takes logits for probabilities, or probabilities for logits (softmax twice).",
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
-        remedy="the loss that run.build() returned has the right from_logits: use that one",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # and no loss of one's own",
         recognised="The gradients fit the experiment's loss with from_logits the other way round.",
         met='"Is there a problem in the loss function": logits, and no from_logits=True, '
         "https://github.com/xiph/LPCNet/issues/97\n"
@@ -308,7 +317,7 @@ CAUSES = (
         symptom="The training loss is another than fit's from the first step on.",
         explanation="The data set gives (x, y, sample_weight), and the loop makes no use of the third.",
         wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
-        remedy="per_example = loss_object.call(y, predictions) * sample_weight",
+        remedy="x, y, sample_weight = batch\nper_example = loss_object.call(y, predictions) * sample_weight",
         recognised="Tried where the data has sample or class weights: the gradients fit if every example counts "
         "the same.",
         met='"Too many values to unpack when including sample_weights", '

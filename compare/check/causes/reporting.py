@@ -35,9 +35,9 @@ def _not_reduced(case: ReadingCase, base: Reading) -> Iterable[Variant]:
         yield Variant(
             {"scale": 1 / case.replicas}, f"{case.key} is 1/{case.replicas} of the loss, on {case.replicas} replicas"
         )
-        yield Variant(
-            {"scale": float(case.replicas)}, f"{case.key} is {case.replicas} times the loss, on as many replicas"
-        )
+        text = f"{case.key} is {case.replicas} times the loss, on as many replicas"
+        remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # the replicas' means are not summed"
+        yield Variant({"scale": float(case.replicas)}, text, remedy=remedy)
 
 
 def _no_penalty(case: ReadingCase, base: Reading) -> Iterable[Variant]:
@@ -96,7 +96,8 @@ CAUSES = (
         symptom="The reported loss differs a little from fit's, more so when the last batch is short.",
         explanation="fit weighs each batch by its examples. A mean over batches counts the short last one in full.",
         wrong="loss = total_loss / num_batches",
-        remedy="loss_metric.update_state(loss, sample_weight=examples_in_batch)  # a tf.keras.metrics.Mean",
+        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# in the step: a tf.keras.metrics.Mean, to which a replica's share of the loss is given as its mean",
         recognised="The reported loss, recomputed from the loop's own weights, fits the mean over batches and not "
         "that over examples; the check's batches are of several sizes.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches, '
@@ -112,8 +113,9 @@ CAUSES = (
         explanation="A replica's loss, scaled for the sum of gradients, is its share only: shares have to be summed "
         "over replicas, means averaged. With two replicas and losses [2, 3] and [4, 5] a metric over scaled losses "
         "says 1.75; the mean is 3.5.",
-        wrong="loss_metric.update_state(share)  # on each replica: the metric averages shares, which have to be summed",
-        remedy="loss = strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_shares, axis=None)",
+        wrong="loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])  # a share of the loss, averaged",
+        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# its mean: the loss that is differentiated is a share",
         recognised="The reported loss, recomputed from the loop's own weights, is the right one times the number "
         "of replicas, or divided by it.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", its note on metrics, '
@@ -130,7 +132,7 @@ CAUSES = (
         symptom="val_loss is lower than fit's by the same amount in every batch.",
         explanation="fit adds the layers' own losses to the validation loss too.",
         wrong="loss = tf.reduce_mean(per_example)  # in validation",
-        remedy="loss = mean + tf.add_n(model.losses)  # in validation as in training",
+        remedy="loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)  # in validation as in training",
         recognised="The reported val_loss, recomputed from the weights that the epoch ended with, fits without the "
         "layers' own losses.",
         met='"Keras test loss_vals have no total_loss", https://github.com/google/automl/issues/633\n'
@@ -174,7 +176,8 @@ CAUSES = (
         explanation="Only one replica's examples are in the number: one local result is read, or a metric was made "
         "outside of the strategy's scope.",
         wrong="loss = strategy.experimental_local_results(per_replica_loss)[0]",
-        remedy="with strategy.scope():\n    metric = tf.keras.metrics.Mean()  # its result sums over replicas",
+        remedy="with strategy.scope():\n    loss_metric = tf.keras.metrics.Mean()  # its result is of all replicas\n"
+        "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])  # in the step",
         recognised="The reported number, recomputed from the loop's own weights, fits the examples of one replica "
         "alone; which one is said.",
         met='"Allow for a customized loss reduction when training with custom train_step in a '
@@ -187,7 +190,8 @@ CAUSES = (
         symptom="val_loss differs from fit's from the first epoch on, the metrics do not.",
         explanation="The validation data has sample weights, and the loop makes no use of them.",
         wrong="x, y, *_ = batch  # in validation\nper_example = loss_object.call(y, predictions)",
-        remedy="per_example = loss_object.call(y, predictions) * sample_weight  # in validation too",
+        remedy="x, y, sample_weight = batch  # in validation too\n"
+        "per_example = loss_object.call(y, predictions) * sample_weight",
         recognised="Tried where the validation data has weights: the reported val_loss fits if every example "
         "counts the same.",
         met='"Option to use sample weights also for the validation set?", '

@@ -143,8 +143,10 @@ def _used(seen: Observation) -> list[int]:
 def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
     """The configuration of the optimizer that made most steps; the experiment's, if none was seen."""
     seen = case.reference if reference else case.seen
+    from compare.check.observe import configuration
+
     if not seen.optimizers:
-        return dict(case.replay.experiment.build_optimizer().get_config())
+        return configuration(case.replay.experiment.build_optimizer())
     which = _used(seen)
     return dict(seen.optimizers[max(set(which), key=which.count)][1])
 
@@ -250,8 +252,9 @@ CAUSES = (
         symptom="Training differs while gradients are large: in the first steps, mostly.",
         explanation="One side clips gradients that the other does not, at another limit, or at another place: "
         "Keras 3's optimizers clip each replica's gradient, before they are summed.",
-        wrong="gradients, _ = tf.clip_by_global_norm(gradients, 0.1)  # fit's optimizer does not clip, or elsewhere",
-        remedy="optimizer.apply_gradients(zip(gradients, variables))  # the experiment's optimizer, which clips",
+        wrong="gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)  # fit does not, or not so",
+        remedy="gradients = tape.gradient(loss, variables)  # not clipped here: run.build()'s optimizer clips, if any\n"
+        "optimizer.apply_gradients(zip(gradients, variables))",
         recognised="The limit is read off as the largest norm, or value, among the gradients that are smaller than "
         "they should be; clipping all steps at it has to give all of them. An optimizer's own clipping is compared "
         "by its configuration, and by what it makes of the gradients.",
@@ -269,7 +272,7 @@ CAUSES = (
         "made past it, or with one replica's gradients, are not summed.",
         wrong="for variable, gradient in zip(variables, gradients):\n"
         "    variable.assign_sub(learning_rate * gradient)  # on each replica, with its own gradient",
-        remedy="call optimizer.apply_gradients(zip(gradients, variables)) inside the function given to strategy.run",
+        remedy="optimizer.apply_gradients(zip(gradients, variables))  # in the function that strategy.run is given",
         recognised="The updates, or the gradients, fit if each replica is given its own gradient alone, or all are "
         "given the first replica's; each replica's copy of the weights is looked at.",
         met='"Fix gradient not averaged when parallel training" (Horovod), '
@@ -282,7 +285,7 @@ CAUSES = (
         symptom="The loss stops too high; some weights stay what they were.",
         explanation="The gradient is taken for, or applied to, some of the trainable variables only.",
         wrong="variables = model.layers[-1].trainable_variables",
-        remedy="variables = model.trainable_variables; gradients = tape.gradient(loss, variables)",
+        remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)",
         recognised="Some variables, which are named, get a zero gradient or none in all steps, or never move, "
         "where they should; all the others are right.",
         met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
@@ -297,7 +300,7 @@ CAUSES = (
         symptom="Training is faster, slower or less stable than fit's, on the same gradients.",
         explanation="The loop makes an optimizer of its own, or changes a hyper-parameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
-        remedy="model, optimizer, loss, metrics = run.build()  # and no other optimizer, nor any change to this one",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # and no other optimizer, nor a change to it",
         recognised="The gradients are right; the updates are not, and fit if they are simulated with the class, "
         "hyper-parameters, learning rates or step counts that the loop's optimizer was seen to have.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
@@ -309,8 +312,8 @@ CAUSES = (
         symptom="All is equal in the first step; later on the loop takes larger steps than fit.",
         explanation="The loop's learning rate stays what it was in the first step, where the experiment's changes.",
         wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its value now, for ever",
-        remedy="use the optimizer from run.build(), whose learning rate is the schedule, "
-        "or set optimizer.learning_rate in every epoch as the callback does",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"
+        "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if fit has it set by a callback",
         recognised="fit's learning rate changes from step to step, the loop's does not, and with its constant one "
         "the simulated updates fit.",
         met='"Learning Rate scheduler with custom training using tf.GradientTape", '

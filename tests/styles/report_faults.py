@@ -1,0 +1,205 @@
+"""Mistakes in validation and in the numbers that are reported; see ``faults.py``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from styles.loop import Loop, examples_in
+
+# Validation.
+
+
+class ValidationInTrainingMode(Loop):
+    def predict(self, x: Any) -> Any:
+        return self.model(x, training=True)
+
+
+class ValidationTrains(Loop):
+    """The step that trains is called on the validation data too."""
+
+    def test_step(self, batch: Any) -> Any:
+        return self.train_step(batch)
+
+
+class ValidationTailDropped(Loop):
+    def validation_batches(self) -> tf.data.Dataset:
+        dataset = super().validation_batches()
+        return dataset.take(dataset.cardinality() - 1)
+
+
+class OneValidationBatch(Loop):
+    def validation_batches(self) -> tf.data.Dataset:
+        return super().validation_batches().take(1)
+
+
+class ValidationWithoutPenalty(Loop):
+    def validation_loss(self, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        return self.data_loss(y, predictions, weight)
+
+
+class ValidationWithoutWeights(Loop):
+    def unpack_validation(self, batch: Any) -> Any:
+        x, y, *_ = batch
+        return x, y, None
+
+
+# Reports.
+
+
+class NeverReset(Loop):
+    def reset_metrics(self) -> None:
+        """Metrics go on counting."""
+
+
+class MetricsCarriedOver(Loop):
+    """Reset at each epoch's beginning, not between training and validation."""
+
+    def reset_metrics(self) -> None:
+        """Not yet."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        super().reset_metrics()
+
+
+class MeanOverBatches(Loop):
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        super().record(loss, x, y, predictions, weight)
+        self.batch_losses.update_state(loss)
+
+    def make(self) -> None:
+        super().make()
+        self.batch_losses = tf.keras.metrics.Mean()
+
+    def results(self) -> dict[str, float]:
+        return super().results() | {"loss": float(self.batch_losses.result())}
+
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.batch_losses.reset_state()
+
+
+class SharesReported(Loop):
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        return super().record(loss / self.replicas, x, y, predictions, weight)
+
+
+class SharesSummed(Loop):
+    """Sums what are means already."""
+
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        return super().reported(logs | {name: logs[name] * self.replicas for name in ("loss", "val_loss")})
+
+
+class FromOneReplica(Loop):
+    """Adds up the losses and examples of the first replica."""
+
+    def make(self) -> None:
+        super().make()
+        self.total, self.count = 0.0, 0
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        super().record(loss, x, y, predictions, weight)
+        return loss, examples_in(x)
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super().compiled(step, dataset)
+
+        def add(batch: Any) -> None:
+            loss, count = (self.strategy.experimental_local_results(each)[0] for each in on_batch(batch))
+            self.total, self.count = self.total + float(loss) * int(count), self.count + int(count)
+
+        return add
+
+    def results(self) -> dict[str, float]:
+        return super().results() | {"loss": self.total / self.count}
+
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.total, self.count = 0.0, 0
+
+
+class LastBatchOnly(FromOneReplica):
+    """Reports the loss of the last batch, for one replica."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super(FromOneReplica, self).compiled(step, dataset)
+
+        def keep(batch: Any) -> None:
+            loss, _ = on_batch(batch)
+            self.total, self.count = float(loss), 1
+
+        return keep
+
+
+class PenaltyNotReported(Loop):
+    """Trains with it; validation reports it."""
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        return super().record(loss - self.penalty(), x, y, predictions, weight)
+
+    def record_validation(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        return super().record(loss, x, y, predictions, weight)
+
+
+class MetricsWeighted(Loop):
+    """Gives sample weights to metrics that fit gives none."""
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        self.loss_metric.update_state(loss, sample_weight=examples_in(x))
+        for metric in self.metrics:
+            metric.update_state(y, predictions, sample_weight=weight)
+
+
+class Perplexity(Loop):
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        return super().reported(logs | {name: math.exp(logs[name]) for name in ("loss", "val_loss")})
+
+
+class RoundedReport(Loop):
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        return super().reported({name: round(value, 2) for name, value in logs.items()})
+
+
+class Percent(Loop):
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        changed = {name: 100 * value for name, value in logs.items() if name.endswith(("accuracy", "mae"))}
+        return super().reported(logs | changed)
+
+
+class TrainingLossTwice(Loop):
+    """A copy that was never edited: val_loss is the training loss."""
+
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        return super().reported(logs | {"val_loss": logs["loss"]})
+
+
+class SmoothedLoss(Loop):
+    """An exponential moving average, as progress bars show it."""
+
+    def make(self) -> None:
+        super().make()
+        self.smooth = 2.0
+
+    def reported(self, logs: dict[str, float]) -> dict[str, float]:
+        self.smooth = 0.7 * self.smooth + 0.3 * logs["loss"]
+        return super().reported(logs | {"loss": self.smooth})
+
+
+class LossAfterTheUpdate(Loop):
+    def train_step(self, batch: Any) -> Any:
+        super().train_step(batch)
+        return self.record_again(*self.unpack(batch))
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> None:
+        return  # later
+
+    def record_again(self, x: Any, y: Any, weight: Any) -> Any:
+        predictions = self.model(x, training=False)
+        return super().record(self.loss_value(y, predictions, weight), x, y, predictions, weight)
+
+    def record_validation(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        return super().record(loss, x, y, predictions, weight)

@@ -1,0 +1,241 @@
+"""Mistakes in which variables are updated, how, and on which examples; see ``faults.py``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from styles.loop import Loop
+
+# Variables and updates.
+
+
+class LastLayerOnly(Loop):
+    def variables(self) -> list[Any]:
+        return super().variables()[-2:]
+
+
+class FirstLayerForgotten(Loop):
+    def variables(self) -> list[Any]:
+        return super().variables()[1:]
+
+
+class BiasesForgotten(Loop):
+    def variables(self) -> list[Any]:
+        return [variable for variable in super().variables() if len(variable.shape) > 1]
+
+
+class AnotherOptimizer(Loop):
+    """Makes an optimizer of its own, of the experiment's class."""
+
+    changes: ClassVar[dict[str, Any]]
+
+    def make(self) -> None:
+        super().make()
+        config = self.optimizer.get_config() | self.changes
+        self.optimizer = type(self.optimizer).from_config(config)
+        self.optimizer.build(self.model.trainable_variables)
+
+
+class DefaultLearningRate(AnotherOptimizer):
+    changes: ClassVar = {"learning_rate": 0.001}
+
+
+class LowMomentum(AnotherOptimizer):
+    changes: ClassVar = {"momentum": 0.5}
+
+
+class Nesterov(AnotherOptimizer):
+    changes: ClassVar = {"nesterov": True}
+
+
+class LargeEpsilon(AnotherOptimizer):
+    changes: ClassVar = {"epsilon": 0.1}
+
+
+class LowBeta(AnotherOptimizer):
+    changes: ClassVar = {"beta_1": 0.5}
+
+
+class OptimizersWeightDecay(AnotherOptimizer):
+    changes: ClassVar = {"weight_decay": 0.1}
+
+
+class ScheduleForgotten(AnotherOptimizer):
+    changes: ClassVar = {"learning_rate": 0.02}
+
+
+class RateHalvedLater(Loop):
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        if epoch > 1:
+            self.optimizer.learning_rate = self.optimizer.learning_rate * 0.5
+
+
+class CallbacksForgotten(Loop):
+    def begin_epoch(self, epoch: int) -> None:
+        """No callback is called."""
+
+
+class OptimizerAnewEachEpoch(Loop):
+    """Momenta are lost with the old optimizer's slots."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        for variable in self.optimizer.variables:
+            if "momentum" in variable.path or "velocity" in variable.path:
+                variable.assign(tf.zeros_like(variable))
+
+
+class DecayByHand(Loop):
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        def across(strategy: Any) -> None:
+            for variable in variables:
+                variable.assign(0.995 * variable)
+
+        super().update(gradients, variables)
+        tf.distribute.get_replica_context().merge_call(across)
+
+
+class RoundedWeights(Loop):
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        def across(strategy: Any) -> None:
+            for variable in variables:
+                variable.assign(tf.round(variable * 64.0) / 64.0)
+
+        super().update(gradients, variables)
+        tf.distribute.get_replica_context().merge_call(across)
+
+
+class AveragedWeights(Loop):
+    """Goes half the way back to the epoch's beginning when it ends."""
+
+    def train_epoch(self, epoch: int) -> None:
+        before = [variable.numpy() for variable in self.variables()]
+        super().train_epoch(epoch)
+        for variable, value in zip(self.variables(), before, strict=True):
+            variable.assign((variable.numpy() + value) / 2)
+
+
+class WrongVelocity(Loop):
+    """Adds the gradient once more to the step that holds it already."""
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        super().assign(variable, gradient)
+        variable.assign_sub(0.1 * gradient)
+
+
+class NoBiasCorrection(Loop):
+    def correction(self) -> tf.Tensor:
+        return tf.constant(1.0)
+
+
+class EpsilonInsideTheRoot(Loop):
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        m, v = self.m[variable.path], self.v[variable.path]
+        m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
+        v.assign(self.beta_2 * v + (1 - self.beta_2) * gradient * gradient)
+        variable.assign_sub(0.01 * self.correction() * m / tf.sqrt(v + 1e-4))
+
+
+class HandRateTenfold(Loop):
+    def make(self) -> None:
+        super().make()
+        self.rate *= 10.0
+
+
+class StepsCountedTwice(Loop):
+    """Two calls of apply_gradients per step: Adam takes itself for twice as far."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        half = len(variables) // 2
+        super().update(gradients[:half], variables[:half])
+        super().update(gradients[half:], variables[half:])
+
+
+class WeightsAnew(Loop):
+    """Initializes the model once more."""
+
+    def make(self) -> None:
+        super().make()
+        generator = tf.random.Generator.from_seed(99)
+        for variable in self.model.trainable_variables:
+            if len(variable.shape) > 1:
+                variable.assign(generator.normal(variable.shape, stddev=0.2))
+
+
+class ModelCloned(Loop):
+    """Trains a clone, which begins with weights of its own."""
+
+    def make(self) -> None:
+        super().make()
+        self.model = tf.keras.models.clone_model(self.model)
+        self.optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self.optimizer.build(self.model.trainable_variables)
+
+
+# The data.
+
+
+class NeverReshuffled(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(1)
+
+
+class TailDropped(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        dataset = super().batches(epoch)
+        return dataset.take(dataset.cardinality() - 1)
+
+
+class FirstBatchesSkipped(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).skip(2)
+
+
+class EveryThirdSkipped(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        dataset = super().batches(epoch)
+        count = dataset.cardinality()
+        kept = dataset.enumerate().filter(lambda i, batch: i % 3 != 1).map(lambda i, batch: batch)
+        return kept.apply(tf.data.experimental.assert_cardinality(count - (count + 1) // 3))
+
+
+class FirstBatchAgain(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        dataset = super().batches(epoch)
+        return dataset.concatenate(dataset.take(1))
+
+
+class EpochTwice(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).repeat(2)
+
+
+class SmallerBatches(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).unbatch().batch(self.run.global_batch_size // 2)
+
+
+class LargerBatches(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).unbatch().batch(self.run.global_batch_size * 2)
+
+
+class LabelsApart(Loop):
+    """Inputs and labels are shuffled with a seed each."""
+
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        examples = super().batches(epoch).unbatch()
+        x = examples.map(lambda x, y, *_: x).shuffle(512, seed=epoch)
+        y = examples.map(lambda x, y, *_: y).shuffle(512, seed=epoch + 1)
+        return tf.data.Dataset.zip((x, y)).batch(self.run.global_batch_size)
+
+
+class OwnShuffle(Loop):
+    """The same examples, in another order."""
+
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        examples = super().batches(epoch).unbatch().shuffle(512, seed=epoch)
+        return examples.batch(self.run.global_batch_size)

@@ -1,0 +1,59 @@
+"""Loops in anybody's style: a right one is never called different, and no mistake is blamed on a wrong cause.
+
+A sample of ``tests/styles``; all of them: ``python scripts/styles.py``, whose tables are in reports/detector.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import styles
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*from_logits=True.*Was this intended:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed, but will be ignored:UserWarning"),
+]
+
+GATE, MORE = 16, 60
+"""How many cells are in the gate, and how many with the slow tests."""
+
+
+@functools.cache
+def checker(experiment, replicas, batch_size):
+    from compare import strategies
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    made = styles.EXPERIMENTS[experiment].build()
+    return Checker(made, KerasFit(), strategies.make("mirrored", replicas), batch_size=batch_size)
+
+
+def sampled():
+    cells = styles.sample(MORE)
+    return [
+        pytest.param(cell, id=cell.name, marks=[pytest.mark.slow] if i >= GATE else []) for i, cell in enumerate(cells)
+    ]
+
+
+@pytest.mark.parametrize("cell", sampled())
+def test_a_loop_is_judged_rightly_in_whatever_style(tensorflow, cell):
+    _, trainer = cell.build()
+    report = checker(cell.experiment, cell.replicas, cell.batch_size).check(trainer)
+    named = {finding.id for finding in report.findings}
+    if cell.kind == "correct":
+        assert report.verdict in ("identical", "alike"), report
+        assert named == set(), report
+    else:
+        assert report.verdict == "different", report
+        assert named <= cell.allowed, report
+
+
+def test_there_are_enough_of_them():
+    cells = styles.cells()
+    correct = [cell for cell in cells if cell.kind == "correct"]
+    assert len(correct) >= 120
+    assert len(cells) - len(correct) >= 200
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert {cell.replicas for cell in correct} == {1, 2}
