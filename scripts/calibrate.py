@@ -270,8 +270,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
 
 def table(rows: list[dict[str, str]]) -> str:
     """The figures as Markdown."""
-    from compare.noise import MORE_TWINS, TWINS
-    from compare.noise import FACTOR, LOUD
+    from compare.noise import FACTOR, LOUD, MORE_TWINS, TWINS
 
     lines = [
         "# Rounding, measured",

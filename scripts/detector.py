@@ -96,7 +96,8 @@ def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[s
         return
     iterators_end_at_once()
     began = time.perf_counter()
-    checker = Checker(planted.experiment(model, optimizer), KerasFit(), strategies.make("mirrored", replicas))
+    strategy = strategies.make("mirrored", replicas)
+    checker = Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
     gc.freeze()  # Keras collects garbage whenever a model is built
     for kind, bug in todo:
         row = dict(zip(CELL, (kind, bug.name, model, optimizer, replicas), strict=True))

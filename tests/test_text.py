@@ -33,7 +33,7 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
         (
             Training("different", 0.25, Difference(2, 1938), 9380, KERNEL),
             "their weights differ from step 1,938 of epoch 2 on; "
-            "at the ends of epochs, weights are up to 2.5e-01 apart",
+            "at the ends of epochs single weights differ by up to 2.5e-01",
         ),
         (
             Training("different", None, Difference(2, 3), 9380, KERNEL),
@@ -51,7 +51,7 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
         (Training("different", None, Difference(1, 0), 9380, KERNEL), "they begin with different weights"),
         (
             Training("different", 1e-9, Difference(1, 938), 937, reason="loop makes no step 938 in epoch 1"),
-            "loop makes no step 938 in epoch 1; at the ends of epochs, weights are up to 1.0e-09 apart",
+            "loop makes no step 938 in epoch 1; at the ends of epochs single weights differ by up to 1.0e-09",
         ),
         (
             Training("different", None, Difference(1, 0), 0, reason="the models have different weights"),

@@ -111,9 +111,9 @@ def judge_training(case: Case, base: Judgement | None = None) -> Judgement:
         case: what was seen.
         base: the reference's judgement: what is true of the reference just as well is not held against the trainer.
     """
-    recipe = base.recipe if base else Recipe()
-    judgement = Judgement(recipe=recipe)
     update = right_update(case)
+    recipe = base.recipe if base and _comes_about(case, base.recipe, update) else Recipe()
+    judgement = Judgement(recipe=recipe)
     whole: Whole | None = None
     with judgement.probe("whole steps"):
         whole = case.whole(recipe, update)
@@ -145,6 +145,14 @@ def judge_training(case: Case, base: Judgement | None = None) -> Judgement:
     with judgement.probe("state probe"):
         _judge_state(case, judgement, update)
     return judgement
+
+
+def _comes_about(case: Case, recipe: Recipe, update: Update) -> bool:
+    """Whether a trainer's steps come about by a recipe: that of a reference with a mistake, say."""
+    if recipe == Recipe() or case.residual(recipe, case.threshold) <= case.threshold:
+        return True
+    whole = case.whole(recipe, update)
+    return whole is not None and whole.right
 
 
 def _judge_ends(case: Case, judgement: Judgement) -> None:
@@ -194,14 +202,6 @@ def _search_gradients(case: Case, judgement: Judgement, update: Update) -> None:
     right = case.residual(base)
     recognisers = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
     search = explain(base, recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
-    if not search.found and base != Recipe():
-        # The reference has a mistake that this one has not; it may have another one.
-        plain = case.residual(Recipe())
-        if plain <= case.threshold:
-            judgement.off(certain=True)
-            judgement.recipe = Recipe()
-            return
-        search = explain(Recipe(), recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
     found = search.found
     judgement.fit("gradients", right, case.threshold, search)
     if judgement.name(found, right, f"{len(case.steps)} steps' gradients"):

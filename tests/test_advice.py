@@ -1,0 +1,448 @@
+"""The advice of every cause is applied to the loop it was given for, and that loop is then right.
+
+The loop is source text with slots. For each cause there is what a user had in some of them, and what the remedy makes
+of it: the lines that come in are the remedy's, letter by letter, but for its comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import runpy
+import textwrap
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from compare.check.causes import CATALOGUE
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    # Keras's own, where a callback reads the learning rate under MirroredStrategy.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
+
+LOOP = """
+import itertools
+
+import tensorflow as tf
+
+
+def train(run):
+    strategy, GLOBAL_BATCH_SIZE = run.strategy, run.global_batch_size
+    per_replica_batch_size = GLOBAL_BATCH_SIZE // strategy.num_replicas_in_sync
+    examples = sum(len(batch[0]) for batch in run.train_dataset(1))
+    <build>
+    with strategy.scope():
+        loss_metric = tf.keras.metrics.Mean(name="loss")
+    metrics = [loss_metric, *metrics]
+
+    def train_step(batch):
+        <unpack>
+        with tf.GradientTape() as tape:
+            <predictions>
+            <per_example>
+            <loss>
+            <penalty>
+        <variables>
+        <gradients>
+        <update>
+        <report_loss>
+        for metric in metrics[1:]:
+            metric.update_state(y, predictions)
+        return loss
+
+    def test_step(batch):
+        <val_unpack>
+        <val_predictions>
+        <val_per_example>
+        <val_loss>
+        loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])
+        for metric in metrics[1:]:
+            metric.update_state(y, predictions)
+
+    <traced>
+    def distributed_train_step(batch):
+        <run>
+        return per_replica_loss
+
+    <validation>
+
+    @tf.function(input_signature=[validation.element_spec])
+    def distributed_test_step(batch):
+        <val_run>
+
+    <begin>
+    for epoch in run.epochs:
+        <epoch>
+        <dataset>
+        <batches>
+            per_replica_loss = distributed_train_step(batch)
+            <step_loss>
+            run.end_step()
+        logs = {metric.name: float(metric.result()) for metric in metrics}
+        <epoch_loss>
+        <reset>
+        <validation_batches>
+            distributed_test_step(batch)
+        logs |= {"val_" + metric.name: float(metric.result()) for metric in metrics}
+        <val_reset>
+        run.end_epoch(epoch, logs)
+"""
+
+MEAN = "loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync"
+PENALTY = "loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync"
+DISTRIBUTED = "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))"
+RESET = "for metric in metrics:\n    metric.reset_state()"
+BUILD = "model, optimizer, loss_object, metrics = run.build()"
+REPORT_LOSS = "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])"
+UNPACK = "x, y, sample_weight = batch"
+WEIGHTED = "per_example = loss_object.call(y, predictions) * sample_weight"
+
+USUAL = {
+    "build": BUILD,
+    "unpack": "x, y = batch",
+    "predictions": "predictions = model(x, training=True)",
+    "per_example": "per_example = loss_object.call(y, predictions)",
+    "loss": MEAN,
+    "penalty": PENALTY,
+    "variables": "variables = model.trainable_variables",
+    "gradients": "gradients = tape.gradient(loss, variables)",
+    "update": "optimizer.apply_gradients(zip(gradients, variables))",
+    "report_loss": REPORT_LOSS,
+    "val_unpack": "x, y = batch",
+    "val_predictions": "predictions = model(x, training=False)",
+    "val_per_example": "per_example = loss_object.call(y, predictions)",
+    "val_loss": "loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)",
+    "traced": "distributed = strategy.experimental_distribute_dataset(run.train_dataset(1))\n"
+    "@tf.function(input_signature=[distributed.element_spec])",
+    "run": "per_replica_loss = strategy.run(train_step, args=(batch,))",
+    "val_run": "strategy.run(test_step, args=(batch,))",
+    "validation": "validation = strategy.experimental_distribute_dataset(run.validation_dataset())",
+    "dataset": DISTRIBUTED,
+    "batches": "for batch in dataset:",
+    "reset": RESET,
+    "validation_batches": "for batch in validation:",
+    "val_reset": RESET,
+}
+"""What is in a slot of a loop that is right, but for what this cause is about."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A user's loop, and the same after the advice.
+
+    Attributes:
+        id: the cause.
+        wrong: what the user wrote, by slot.
+        right: the same slots after the advice.
+        around: what both have in other slots, where it is not the usual.
+        experiment: "mlp", "regression" or one of those in ``checker``.
+        replicas: how many.
+        also: causes that the wrong loop has besides: the same line makes both mistakes.
+    """
+
+    id: str
+    wrong: dict[str, str]
+    right: dict[str, str]
+    around: dict[str, str] = field(default_factory=dict)
+    experiment: str = "mlp"
+    replicas: int = 2
+    also: tuple[str, ...] = ()
+
+
+def on(id, slot, wrong, right=None, **options):
+    """Advice on one slot; what is right there is the usual, if not given."""
+    return Advice(id, {slot: wrong}, {slot: USUAL[slot] if right is None else right}, **options)
+
+
+SAFE_MEAN = """
+count = tf.cast(tf.size(per_example), tf.float32)
+loss = tf.math.divide_no_nan(tf.reduce_sum(per_example), count) / strategy.num_replicas_in_sync
+""".strip()
+NO_PENALTY = {"penalty": "", "val_loss": "loss = tf.reduce_mean(per_example)"}
+SCALED = "gradients = tape.gradient(scaled_loss, variables)"
+OWN_OPTIMIZER = """
+model, {old}, loss_object, metrics = run.build()
+with strategy.scope():
+    {model}
+    optimizer = tf.keras.optimizers.{new}
+    optimizer.build(model.trainable_variables)
+""".strip()
+
+ADVICE = [
+    on("loss-not-divided-by-replicas", "loss", "loss = tf.reduce_mean(per_example)"),
+    on(
+        "loss-divided-twice",
+        "loss",
+        "loss = loss_object(y, predictions)\nloss = loss / strategy.num_replicas_in_sync",
+        "loss = tf.nn.compute_average_loss(loss_object.call(y, predictions))",
+    ),
+    on("loss-summed", "loss", "loss = tf.reduce_sum(per_example)"),
+    on(
+        "loss-constant-denominator",
+        "loss",
+        "loss = tf.nn.compute_average_loss(per_example, global_batch_size=GLOBAL_BATCH_SIZE)",
+        "loss = tf.nn.compute_average_loss(per_example)",
+    ),
+    on(
+        "loss-scaled",
+        "gradients",
+        SCALED,
+        SCALED + "\ngradients = [gradient / factor for gradient in gradients]",
+        around={"penalty": PENALTY + "\nfactor = 3.0\nscaled_loss = factor * loss"},
+    ),
+    on(
+        "uneven-replica-batches",
+        "loss",
+        "replica_context = tf.distribute.get_replica_context()\n"
+        "count = replica_context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(tf.size(per_example), tf.float32))\n"
+        "loss = tf.reduce_sum(per_example) / count",
+    ),
+    Advice(
+        "uneven-replica-batches",
+        {"run": "per_replica_loss = train_step(batch)", "dataset": "dataset = run.train_dataset(epoch)", "penalty": ""},
+        {"run": USUAL["run"], "dataset": DISTRIBUTED, "penalty": "loss = loss / strategy.num_replicas_in_sync"},
+        around={
+            "loss": "loss = mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), tf.cast(len(y), tf.float32))",
+            "report_loss": "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])",
+            "val_loss": NO_PENALTY["val_loss"],
+            "traced": "@tf.function",
+            "val_run": "test_step(batch)",
+            "validation": "validation = run.validation_dataset()",
+        },
+        experiment="plain",
+    ),
+    on("regularization-missing", "penalty", ""),
+    on("regularization-not-divided-by-replicas", "penalty", "loss += tf.add_n(model.losses)"),
+    on(
+        "logits-mismatch",
+        "build",
+        "model, optimizer, _, metrics = run.build()\nloss_object = tf.keras.losses.SparseCategoricalCrossentropy()",
+    ),
+    on(
+        "label-shape-broadcast",
+        "per_example",
+        "per_example = tf.square(y - predictions)",
+        "per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
+        around=NO_PENALTY,
+        experiment="regression",
+        replicas=1,
+    ),
+    Advice(
+        "sample-weights-dropped",
+        {"unpack": "x, y, *_ = batch", "per_example": USUAL["per_example"]},
+        {"unpack": UNPACK, "per_example": WEIGHTED},
+        around={"val_unpack": UNPACK, "val_per_example": WEIGHTED},
+        experiment="weighted",
+        replicas=1,
+    ),
+    on(
+        "sample-weights-dropped",
+        "per_example",
+        USUAL["per_example"],
+        "sample_weight = tf.gather(class_weights, y)\n" + WEIGHTED,
+        around={"begin": "class_weights = [0.5, 1.0, 3.0]"},
+        experiment="class-weighted",
+        replicas=1,
+    ),
+    on("training-flag-missing", "predictions", "predictions = model(x)"),
+    on("clipping-differs", "gradients", "gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)"),
+    on(
+        "clipping-differs",
+        "gradients",
+        "replica_context = tf.distribute.get_replica_context()\n"
+        "gradients = replica_context.all_reduce(tf.distribute.ReduceOp.SUM, tape.gradient(loss, variables))\n"
+        "gradients, _ = tf.clip_by_global_norm(gradients, 0.1)\n"
+        "gradients = [gradient / strategy.num_replicas_in_sync for gradient in gradients]",
+        experiment="clipped",
+    ),
+    on(
+        "gradients-not-reduced",
+        "update",
+        "for variable, gradient in zip(variables, gradients):\n"
+        "    variable.assign_sub(optimizer.learning_rate * gradient)",
+        around=NO_PENALTY | {"loss": SAFE_MEAN},
+        experiment="plain",
+    ),
+    on("variables-not-trained", "variables", "variables = model.layers[-1].trainable_variables"),
+    on("optimizer-differs", "build", OWN_OPTIMIZER.format(old="_", model="", new="Adam(0.003)")),
+    on(
+        "learning-rate-schedule-missing",
+        "build",
+        OWN_OPTIMIZER.format(old="given", model="", new="Adam(float(given.learning_rate))"),
+        experiment="scheduled",
+        replicas=1,
+    ),
+    on(
+        "learning-rate-schedule-missing",
+        "epoch",
+        "",
+        "optimizer.learning_rate = schedule(epoch)",
+        around={"begin": "schedule = lambda epoch: 0.05 * 0.5 ** (epoch - 1)"},
+        experiment="callback",
+        replicas=1,
+    ),
+    Advice(
+        "not-reshuffled",
+        {"begin": "dataset = strategy.experimental_distribute_dataset(run.train_dataset(1))", "dataset": ""},
+        {"begin": "", "dataset": DISTRIBUTED},
+    ),
+    on("examples-dropped", "batches", "for batch in itertools.islice(dataset, examples // GLOBAL_BATCH_SIZE):"),
+    Advice(
+        "examples-repeated",
+        {
+            "dataset": "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch).repeat())",
+            "batches": "for batch in itertools.islice(dataset, examples // per_replica_batch_size):",
+        },
+        {"dataset": DISTRIBUTED, "batches": USUAL["batches"]},
+    ),
+    on(
+        "batch-size-differs",
+        "begin",
+        "batch_size = GLOBAL_BATCH_SIZE * strategy.num_replicas_in_sync",
+        "batch_size = per_replica_batch_size * strategy.num_replicas_in_sync",
+        around={
+            "dataset": "dataset = run.train_dataset(epoch).unbatch().batch(batch_size)\n"
+            "dataset = strategy.experimental_distribute_dataset(dataset)"
+        },
+    ),
+    on(
+        "weights-not-shared",
+        "build",
+        OWN_OPTIMIZER.format(
+            old="_", model="model = tf.keras.models.clone_model(model)", new="SGD(0.05, momentum=0.9)"
+        ),
+    ),
+    on(
+        "validation-changes-state",
+        "val_predictions",
+        "predictions = model(x, training=True)",
+        also=("validation-in-training-mode",),
+    ),
+    on("empty-replica-batch", "loss", MEAN, SAFE_MEAN, around=NO_PENALTY, experiment="plain"),
+    Advice("metrics-not-reset", {"reset": "", "val_reset": ""}, {"reset": RESET, "val_reset": RESET}),
+    Advice(
+        "loss-averaged-over-batches",
+        {
+            "report_loss": "",
+            "epoch": "total_loss, num_batches = 0.0, 0",
+            "step_loss": "total_loss += strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_loss, axis=None)\n"
+            "num_batches += 1",
+            "epoch_loss": "logs['loss'] = float(total_loss / num_batches)",
+        },
+        {"report_loss": REPORT_LOSS},
+    ),
+    on("loss-not-reduced", "report_loss", "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])"),
+    on(
+        "loss-not-reduced",
+        "report_loss",
+        "loss_metric.update_state(mean * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])",
+        "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])",
+        around={"penalty": PENALTY + "\nmean = loss * strategy.num_replicas_in_sync"},
+    ),
+    on("validation-loss-without-regularization", "val_loss", "loss = tf.reduce_mean(per_example)"),
+    on(
+        "validation-in-training-mode",
+        "val_predictions",
+        "predictions = model(x, training=True)",
+        also=("validation-changes-state",),
+    ),
+    on("validation-examples-dropped", "validation_batches", "for batch in itertools.islice(validation, 2):"),
+    Advice(
+        "metrics-from-one-replica",
+        {
+            "report_loss": "",
+            "step_loss": "loss = strategy.experimental_local_results(per_replica_loss)[0]\n"
+            "examples_of_first = len(strategy.experimental_local_results(batch[0])[0])\n"
+            "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=examples_of_first)",
+        },
+        {"report_loss": REPORT_LOSS},
+    ),
+    Advice(
+        "validation-sample-weights-dropped",
+        {"val_unpack": "x, y, *_ = batch", "val_per_example": USUAL["val_per_example"]},
+        {"val_unpack": UNPACK, "val_per_example": WEIGHTED},
+        around={"unpack": UNPACK, "per_example": WEIGHTED},
+        experiment="weighted",
+        replicas=1,
+    ),
+]
+
+
+@functools.cache
+def checker(name, replicas):
+    import planted
+    import tasks
+    import tensorflow as tf
+
+    from compare import strategies
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    sgd, adam = tf.keras.optimizers.SGD, tf.keras.optimizers.Adam
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
+    callback = functools.partial(tf.keras.callbacks.LearningRateScheduler, lambda epoch: 0.05 * 0.5**epoch)
+    usual = {"train": 200, "validation": 400, "optimizer": lambda: sgd(0.05, momentum=0.9)}
+    usual |= {"regularize": True, "batch_norm": True}
+    experiments = {
+        # By 64 per replica the last batch has one example, and leaves a replica empty.
+        "plain": {"train": 257, "optimizer": lambda: sgd(0.05), "regularize": False, "batch_norm": False},
+        "weighted": {"weights": True},
+        "class-weighted": {"class_weight": {0: 0.5, 1: 1.0, 2: 3.0}},
+        "scheduled": {"optimizer": lambda: adam(schedule)},
+        "callback": {"build_callbacks": lambda: [callback()]},
+        "clipped": {"optimizer": lambda: sgd(0.05, momentum=0.9, global_clipnorm=0.1)},
+    }
+    make = planted.regression if name == "regression" else tasks.experiment
+    return Checker(make(**(usual | experiments.get(name, {}))), KerasFit(), strategies.make("mirrored", replicas))
+
+
+def source(slots):
+    """The loop with its slots filled; those that nobody fills are empty."""
+    code = USUAL | slots
+    fill = r"^( *)<(\w+)>\n", lambda slot: textwrap.indent(code.get(slot[2], "") + "\n", slot[1])
+    return re.sub(*fill, LOOP, flags=re.MULTILINE)
+
+
+def lines(slots):
+    """The lines of code, without comments, indentation and the body that a remedy leaves out."""
+    every = "\n".join(slots.values()).splitlines()
+    return {re.sub(r"(^|  )#.*", "", line.strip()).removesuffix(" ...") for line in every} - {""}
+
+
+@functools.cache
+def check(experiment, replicas, code, file):
+    """The report on a loop; many a cause's advice leads to the same one."""
+    file.write_text(code)
+    loop = SimpleNamespace(name="loop", train=runpy.run_path(str(file))["train"])
+    return checker(experiment, replicas).check(loop)
+
+
+def test_there_is_advice_applied_for_every_cause():
+    assert {advice.id for advice in ADVICE} == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("id", CATALOGUE)
+def test_wrong_and_right_are_code(id):
+    ast.parse(CATALOGUE[id].wrong)
+    ast.parse(CATALOGUE[id].remedy)
+
+
+@pytest.mark.parametrize("advice", [pytest.param(each, id=each.id) for each in ADVICE])
+def test_a_loop_is_right_once_the_advice_is_applied(tensorflow, advice, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / "loop.py"
+    report = check(advice.experiment, advice.replicas, source(advice.around | advice.wrong), file)
+    assert report.verdict == "different", report
+    remedies = {finding.id: finding.remedy for finding in report.findings}
+    assert set(remedies) == {advice.id, *advice.also}, report
+
+    added = lines(advice.right) - lines(advice.wrong)
+    assert added, "nothing of the advice is in the loop"
+    assert added <= lines({"remedy": remedies[advice.id]}), (added, remedies[advice.id])
+
+    report = check(advice.experiment, advice.replicas, source(advice.around | advice.right), file)
+    assert report.verdict in ("identical", "alike"), report
+    assert report.findings == (), report
