@@ -23,6 +23,7 @@ from compare.verdict import (
     ALIKE,
     DIFFERENT,
     FROM_BEST,
+    IDENTICAL,
     INCONCLUSIVE,
     Comparison,
     Failure,
@@ -196,6 +197,8 @@ def judge(folder: Path, console: Console) -> str:
         found = content.get("check", {}).get(entry["candidate"])
         if found and not entry.get("against"):
             entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
+            if entry["verdict"] in (IDENTICAL, ALIKE):
+                entry["evidence"] = []  # noise twins of the whole run explain it
     write_verdict(folder / "verdict.json", verdict)
 
     shown = [records[name] for name in names if name in records]

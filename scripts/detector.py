@@ -176,7 +176,8 @@ def page(rows: list[dict[str, str]]) -> str:
         f"{len(rows)} checks, a row each in `detector.csv`, written by `scripts/detector.py`: every loop of "
         f"`tests/planted.py` where it can show, with the models {', '.join(models)}, the optimizers "
         f"{', '.join(optimizers)} and {', '.join(replicas)} replicas. The loops are code as users write it, and know "
-        "nothing of how the check recognises a cause.",
+        "nothing of how the check recognises a cause. Loops in other styles, on other experiments, by authors who had "
+        "not seen the check: [styles.md](styles.md).",
         "",
         *table(
             ["", "checks", "caught, or let pass", "class right", "cause right", "wrong cause"],
@@ -190,7 +191,7 @@ def page(rows: list[dict[str, str]]) -> str:
         "## Why the threshold is where it is",
         "",
         "An explanation is taken where it leaves no more than 32 times the noise floor that is measured for the model "
-        "at hand (`ROUNDING` in `compare/check/case.py`). In units of that floor, the largest residual that a right "
+        "at hand (`ROUNDING` in `compare/check/whole.py`). In units of that floor, the largest residual that a right "
         "explanation left, and the smallest that any other left, of all that were tried:",
         "",
         *table(["", "right: median", "99%", "largest", "other: smallest", "1%", "median"], residuals(rows)),

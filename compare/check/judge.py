@@ -194,12 +194,13 @@ def _judge_gradients(case: Case, judgement: Judgement, update: Update, whole: Wh
         and (case.few(off) or not _hides(case, judgement.recipe, update, whole))
     ):
         return
-    _search_gradients(case, judgement, update)
+    _search_gradients(case, judgement)
 
 
-def _search_gradients(case: Case, judgement: Judgement, update: Update) -> None:
+def _search_gradients(case: Case, judgement: Judgement) -> None:
     base = judgement.recipe
-    right = case.residual(base)
+    off = case.residuals(base)
+    right = max(off, default=np.inf)
     recognisers = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
     search = explain(base, recognisers, lambda recipe: case.residual(recipe, case.threshold), case.threshold)
     found = search.found
@@ -208,7 +209,7 @@ def _search_gradients(case: Case, judgement: Judgement, update: Update) -> None:
         judgement.recipe = found[0].recipe
         judgement.of_gradients = set(found[0].ids)
     elif not found:
-        judgement.off(_gradient_evidence(case, base), certain=case.aligned is not None)
+        judgement.off(_gradient_evidence(case, base), certain=bool(off) and not case.few(off))
 
 
 def _hides(case: Case, recipe: Recipe, update: Update, whole: Whole) -> bool:
@@ -216,10 +217,9 @@ def _hides(case: Case, recipe: Recipe, update: Update, whole: Whole) -> bool:
     assert case.aligned is not None
     replay, steps = case.replay, case.steps
     right = [replay.given(step, place, recipe) for step, place in zip(steps, case.aligned, strict=True)]
-    # What an optimizer clips itself, the loop may have clipped before.
-    own, given = through_clipping(replay, Update(overrides=case.clipping(case.seen)), steps), right
-    should = through_clipping(replay, update, steps, given)
-    pairs = zip(own, should, strict=True)
+    # What the experiment's optimizer clips itself, the loop may have clipped before.
+    clipped = through_clipping(replay, Update(overrides=case.clipping(case.seen)), steps)
+    pairs = zip(clipped, through_clipping(replay, update, steps, right), strict=True)
     if all(distance([replay.flat(a)], [replay.flat(b)]) <= case.threshold for a, b in pairs):
         return False
     seen = simulate(replay, steps, update)

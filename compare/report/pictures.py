@@ -99,7 +99,7 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
         axis,
         logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         series,
-        x_name="epoch begins" if len(begins) > 1 else "step",
+        x_name="epoch begins" if len(begins) > 1 else unit,
         y_name="distance of all weights (Euclidean norm)",
         bands=bands,
         labels=labels,
@@ -111,7 +111,9 @@ def _gaps_per_step(found: Sequence[tuple[Mapping[str, Any], WeightGaps]], view: 
 
 
 def unit_of(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What weights were compared after: every step, or a call that made several."""
+    """What weights were compared after: every step, a call that made several, or an epoch where no step is told."""
+    if entries and not any(entry["training"].get("steps_compared") for entry in entries):
+        return "epoch"
     return "call" if any("steps_made" in entry["training"] for entry in entries) else "step"
 
 
@@ -141,7 +143,7 @@ def _all_equal(entries: Sequence[View], view: View) -> View:
         Axis(lambda value: (value - 1) / max(steps - 1, 1) * 0.98 + 0.01, x.ticks),
         logarithmic(1e-8, 1e-2, zero=True),
         series,
-        x_name="step",
+        x_name=unit,
         y_name="distance of all weights (Euclidean norm)",
         labels=[(0.0, f"equal, bit for bit, after every {unit}")],
         tall=True,
