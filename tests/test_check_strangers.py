@@ -1,0 +1,191 @@
+"""Loops as strangers write them: what the check may not hold against them, and what it says instead."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tasks
+
+pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+
+
+def words(optimizer):
+    """Words to classes, by an embedding whose gradient has some words' rows, some of them twice."""
+    import tensorflow as tf
+
+    def part(count, seed):
+        x = np.random.default_rng(seed).integers(0, 20, (count, 6)).astype(np.int32)
+        return x, (x.sum(1) % 3).astype(np.int32)
+
+    layers = tf.keras.layers
+    return tasks.experiment(
+        load_data=lambda: (part(200, 1), part(100, 2)),
+        build_model=lambda: tf.keras.Sequential([layers.Embedding(30, 4), layers.Flatten(), layers.Dense(3)]),
+        optimizer=optimizer,
+    )
+
+
+def optimizers():
+    import tensorflow as tf
+
+    return {
+        "adam": lambda: tf.keras.optimizers.Adam(0.01),
+        "rmsprop": lambda: tf.keras.optimizers.RMSprop(0.01),
+        "clipnorm": lambda: tf.keras.optimizers.SGD(0.1, clipnorm=0.05),
+    }
+
+
+@functools.cache
+def checker(name):
+    import tensorflow as tf
+
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    made = words(optimizers()[name]) if name in optimizers() else tasks.experiment(train=200, validation=100)
+    return Checker(made, KerasFit(), tf.distribute.get_strategy(), batch_size=32)
+
+
+class Plain:
+    """The README's loop, which knows nothing of strategies."""
+
+    name = "plain"
+    eager = False
+
+    def train(self, run):
+        import tensorflow as tf
+
+        model, optimizer, loss, _ = run.build()
+        self.begin(optimizer, model.trainable_variables)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = self.value(tf.reduce_mean(loss.call(y, model(x, training=True))))
+            self.apply(optimizer, tape.gradient(value, model.trainable_variables), model.trainable_variables)
+
+        step = step if self.eager else tf.function(step)
+        for epoch in run.epochs:
+            for x, y in run.train_dataset(epoch):
+                step(x, y)
+                run.end_step()
+            run.end_epoch(epoch, self.logs(epoch))
+
+    def begin(self, optimizer, variables):
+        """Before the first step."""
+
+    def value(self, loss):
+        return loss
+
+    def apply(self, optimizer, gradients, variables):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def logs(self, epoch):
+        return {}
+
+
+class Rounded(Plain):
+    """Not bit for bit, so that the check has to explain it."""
+
+    eager = True
+
+    def value(self, loss):
+        return loss * 3.0 * (1.0 / 3.0)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "clipnorm"])
+def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflow, optimizer):
+    _, judged = checker(optimizer)._reference_case()
+    assert judged.right, judged
+    report = checker(optimizer).check(Rounded())
+    assert report.verdict in ("identical", "alike"), report
+
+    class Dense(Rounded):
+        def apply(self, optimizer, gradients, variables):
+            super().apply(optimizer, [tensorflow.convert_to_tensor(g) for g in gradients], variables)
+
+    if optimizer != "clipnorm":  # the same words again and again: its rows are then clipped alike
+        assert checker(optimizer).check(Dense()).verdict == "different"
+
+
+def test_a_loop_that_knows_one_replica_is_checked_on_one_and_told_so(tensorflow):
+    from compare import strategies
+    from compare.check import check
+
+    for strategy in (None, strategies.make("mirrored", 2)):
+        report = check(tasks.experiment(train=200, validation=100), Plain(), strategy=strategy)
+        assert report.verdict in ("identical", "alike"), report
+        assert report.replicas == (1,)
+        assert any("never calls strategy.run" in each.reason for each in report.not_applicable), report
+
+
+def test_applies_over_disjoint_variables_are_one_step(tensorflow):
+    class OneByOne(Rounded):
+        def begin(self, optimizer, variables):
+            self.made = [type(optimizer).from_config(optimizer.get_config()) for _ in variables]
+            for one, variable in zip(self.made, variables, strict=True):
+                one.build([variable])
+
+        def apply(self, optimizer, gradients, variables):
+            for one, gradient, variable in zip(self.made, gradients, variables, strict=False):
+                one.apply([gradient], [variable])
+
+    class OneForgotten(OneByOne):
+        def apply(self, optimizer, gradients, variables):
+            super().apply(optimizer, gradients[:-1], variables[:-1])
+
+    assert checker("blobs").check(OneByOne()).verdict in ("identical", "alike")
+    report = checker("blobs").check(OneForgotten())
+    assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
+
+
+def test_what_is_changed_after_the_last_step_of_an_epoch_is_evidence_and_not_validations_doing(tensorflow):
+    class Rounding(Plain):
+        def train(self, run):
+            self.run = run
+            run.build, build = lambda: self.keep(build()), run.build
+            super().train(run)
+
+        def keep(self, built):
+            self.model = built[0]
+            return built
+
+        def logs(self, epoch):
+            self.model.set_weights([np.round(weights, 2) for weights in self.model.get_weights()])
+            return {}
+
+    report = checker("blobs").check(Rounding())
+    assert report.verdict == "different", report
+    assert report.findings == (), report
+    assert any("changed after the last step of epoch 1" in text for text in report.evidence), report
+
+
+def test_a_probe_that_fails_is_lost_alone(tensorflow, monkeypatch):
+    from compare.check import judge
+
+    def broken(*args):
+        raise ValueError("no such update")
+
+    monkeypatch.setattr(judge, "_judge_updates", broken)
+
+    class Doubled(Plain):
+        def value(self, loss):
+            return 3.0 * loss
+
+    report = checker("blobs").check(Doubled())
+    assert [finding.id for finding in report.findings] == ["loss-scaled"], report
+    assert any("no such update" in each.reason for each in report.not_applicable), report
+
+
+def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
+    from compare.judging import Pair
+
+    def certain(**checked):
+        return Pair(None, None, None, None, checked).certain
+
+    assert certain(training={"verdict": "different"}, certain=True)
+    assert certain(training={"verdict": "different"}), "as runs recorded it before"
+    assert not certain(training={"verdict": "different"}, certain=False)
+    assert not certain(training={"verdict": "alike"}, certain=False)
+    assert not certain()
