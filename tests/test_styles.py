@@ -13,6 +13,8 @@ import styles
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*from_logits=True.*Was this intended:UserWarning"),
+    # Keras's variables, which its LearningRateScheduler reads.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed, but will be ignored:UserWarning"),
 ]
 
