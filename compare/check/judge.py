@@ -224,7 +224,7 @@ def _hides(case: Case, recipe: Recipe, update: Update, whole: Whole) -> bool:
         return False
     seen = simulate(replay, steps, update)
     exact = simulate(replay, steps, update, right)
-    noise = np.maximum(whole.noise, whole.noise.max(axis=0, keepdims=True))[:, : whole.trainable]
+    noise = whole.rounding[:, : whole.trainable]
     gaps = np.array(
         [
             [

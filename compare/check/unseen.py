@@ -38,7 +38,7 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
         judgement.off("" if judgement.causes else text)
         return
     base = judgement.recipe
-    noise = np.maximum(whole.noise, whole.noise.max(axis=0, keepdims=True))[:, : whole.trainable]
+    noise = whole.rounding[:, : whole.trainable]
     seen = [[np.asarray(v, np.float64) for v in each.after[0][: whole.trainable]] for each in known]
 
     def gaps(recipe: Recipe, update: Update) -> np.ndarray:

@@ -191,16 +191,13 @@ def residuals(replay: Replay, steps: Sequence[Applied], predicted: Sequence[np.n
     return result
 
 
-def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float | None = None) -> list[float]:
-    """How far the update moves when the gradients are off by rounding: the noise floor of ``residuals``.
+def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float]:
+    """How far gradients whose elements are off by their last place move the update: the noise floor of ``residuals``.
 
     Args:
         replay: lends its model's variables.
         steps: the observed steps.
         update: how weights come from gradients.
-        noise: how far gradients are off, relative to the whole of each: an element that is a sum of
-            much larger ones has their rounding. None for elements that are off by one unit in the
-            last place, as those of a known gradient are. What is exactly zero stays so.
     """
     generator = np.random.default_rng(0)
 
@@ -211,9 +208,7 @@ def twin(replay: Replay, steps: Sequence[Applied], update: Update, noise: float 
             values = nudged(gradient.values)
             assert isinstance(values, np.ndarray)
             return Rows(gradient.indices, values, gradient.shape)
-        size: Any = EPSILON * np.abs(gradient)
-        if noise is not None:
-            size = noise * np.sqrt(np.mean(np.square(gradient, dtype=np.float64))) * (gradient != 0)
+        size = EPSILON * np.abs(gradient)
         return np.asarray(gradient + size * generator.normal(size=gradient.shape), gradient.dtype)
 
     handed = [[[nudged(each) for each in replica] for replica in step.gradients] for step in steps]

@@ -78,13 +78,16 @@ class Whole:
     noise: np.ndarray
     moved: np.ndarray
 
+    @property
+    def rounding(self) -> np.ndarray:
+        """float64 ``[stretches, variables]``: each variable's most in any step: one may happen to be small."""
+        return np.asarray(np.maximum(self.noise, np.max(self.noise, axis=0, keepdims=True, initial=0.0)))
+
     @cached_property
     def ratios(self) -> np.ndarray:
         """float64 ``[stretches, variables]``: gaps in units of the noise; infinite for what is not finite."""
-        # A single step's noise may happen to be small.
-        noise = np.maximum(self.noise, np.max(self.noise, axis=0, keepdims=True, initial=0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(self.gaps > 0, self.gaps / noise, 0.0)
+            ratios = np.where(self.gaps > 0, self.gaps / self.rounding, 0.0)
         return np.nan_to_num(ratios, nan=np.inf, posinf=np.inf)
 
     @property
