@@ -948,7 +948,7 @@ def experiment(model: str, optimizer: str) -> compare.Experiment:
     """One of the experiments of the table."""
     options = dict(MODELS[model])
     make = regression if options.pop("regression", False) else tasks.experiment
-    return make(train=201, validation=400, optimizer=OPTIMIZERS[optimizer], **options)
+    return make(train=201, validation=430, optimizer=OPTIMIZERS[optimizer], **options)
 
 
 def has(model: str, optimizer: str) -> set[str]:
