@@ -16,8 +16,9 @@ def split(size, replicas):
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 3, 16, 25, 64, 100])
 @pytest.mark.parametrize("examples", [100, 128, 129, 1000, 1024, 60_000])
-def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch_size, replicas):
-    found = like_those_of(examples, examples, batch_size, replicas)
+@pytest.mark.parametrize("numbers", [28 * 28, 96 * 96 * 3])
+def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch_size, replicas, numbers):
+    found = like_those_of(examples, examples, batch_size, replicas, numbers)
     *full, last = found.sizes()
     assert full == [found.full] * FULL_BATCHES
     assert len(set(split(found.full, replicas))) == 1
@@ -39,3 +40,8 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
 def test_a_users_run_is_told_in_its_own_numbers():
     assert str(Own(60_000, 64)) == "60,000 examples are 937 × 64 + 32"
     assert str(Own(1024, 64)) == "1,024 examples are 16 × 64"
+
+
+def test_large_examples_come_in_smaller_batches():
+    assert like_those_of(1024, 1024, 64, 2, numbers=28 * 28).full == 64
+    assert like_those_of(1024, 1024, 64, 2, numbers=96 * 96 * 3).full == 16

@@ -109,6 +109,27 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
         assert checker(optimizer).check(Dense()).verdict == "different"
 
 
+def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tensorflow):
+    from compare.check import Checker
+    from compare.check.update import MANY
+    from compare.trainers.keras_fit import KerasFit
+
+    def model():
+        dense = tensorflow.keras.layers.Dense
+        return tensorflow.keras.Sequential([*(dense(4) for _ in range(MANY // 2)), dense(3)])
+
+    deep = tasks.experiment(
+        train=200,
+        validation=100,
+        build_model=model,
+        optimizer=optimizers()["adam"],
+    )
+    deep_checker = Checker(deep, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32)
+    _, judged = deep_checker._reference_case()
+    assert judged.right and not judged.not_applicable, judged
+    assert any(fit.what == "whole steps" for fit in judged.fits), judged
+
+
 def test_a_loop_that_knows_one_replica_is_checked_on_one_and_told_so(tensorflow):
     from compare import strategies
     from compare.check import check

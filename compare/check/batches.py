@@ -10,6 +10,9 @@ USUAL = 64
 """The batch size per replica that is taken where the command is given none."""
 LARGEST = 32
 """A larger batch is halved, as long as it can be."""
+HEAVY = 2**14
+"""From so many numbers in an example on (an image of 74 × 74 × 3), the batches are smaller."""
+LARGEST_OF_HEAVY, EVERY_SIZE_OF_HEAVY = 8, 12
 FULL_BATCHES = 2
 VALIDATION_BATCHES = 4
 
@@ -71,7 +74,7 @@ class Batches:
         return VALIDATION_BATCHES * self.full + self.validation_last
 
 
-def like_those_of(examples: int, validation: int, batch_size: int | None, replicas: int) -> Batches:
+def like_those_of(examples: int, validation: int, batch_size: int | None, replicas: int, numbers: int = 1) -> Batches:
     """The check's batches for a user's data.
 
     Args:
@@ -80,16 +83,19 @@ def like_those_of(examples: int, validation: int, batch_size: int | None, replic
         batch_size: per replica; None where it is not known: then the last batch is short, and splits unevenly,
             and leaves a replica empty only if it would with the usual batch size.
         replicas: over how many replicas a batch is split.
+        numbers: how many there are in an example's input.
     """
+    heavy = numbers >= HEAVY
     own = Own(examples, (batch_size or USUAL) * replicas)
     rest = examples % own.global_batch_size
     leaves_one_empty = 0 < rest <= -(-rest // replicas) * (replicas - 1)
     empty = replicas - 1 if leaves_one_empty else 0
     if batch_size is None:
-        last = _short(EVERY_SIZE, replicas, uneven=True)
-        return Batches(replicas, EVERY_SIZE * replicas, last, last, empty)
-    each = batch_size
-    while each > LARGEST and each % 2 == 0:
+        each = EVERY_SIZE_OF_HEAVY if heavy else EVERY_SIZE
+        last = _short(each, replicas, uneven=True)
+        return Batches(replicas, each * replicas, last, last, empty)
+    each, largest = batch_size, LARGEST_OF_HEAVY if heavy else LARGEST
+    while each > largest and each % 2 == 0:
         each //= 2
 
     def last_of(count: int) -> int:

@@ -27,11 +27,12 @@ class Case:
         seen: the trainer's observation.
         replay: the independent recomputation.
         reference: the reference's observation, for what only it can tell (a callback's learning rate).
+        base: the reference's own case, which has measured how far rounding goes; None of the reference itself.
     """
 
-    def __init__(self, seen: Observation, replay: Replay, reference: Observation) -> None:
-        self.seen, self.replay, self.reference = seen, replay, reference
-        self.floor = EPSILON
+    def __init__(self, seen: Observation, replay: Replay, reference: Observation, base: Case | None = None) -> None:
+        self.seen, self.replay, self.reference, self.base = seen, replay, reference, base
+        self.floor: float = EPSILON if base is None else base.floor
         self.nudges: dict[tuple[int, Recipe], int] = {}
         self._feeds: dict[Recipe, tuple[Place, ...] | None] = {}
         self._wholes: dict[Recipe, Whole | None] = {}
@@ -101,7 +102,8 @@ class Case:
     def whole(self, recipe: Recipe, update: Update) -> Whole | None:
         """The whole steps held against those of this recipe; None where they cannot be paired."""
         if recipe not in self._wholes:
-            self._wholes[recipe] = judge(self, recipe, update, KINK)
+            like = self.base._wholes.get(recipe) if self.base else None
+            self._wholes[recipe] = judge(self, recipe, update, KINK, like)
         return self._wholes[recipe]
 
     def feed(self, recipe: Recipe) -> tuple[Place, ...] | None:
@@ -133,6 +135,13 @@ class Case:
         """Whether only a few of these are off, by little, as it is where rounding crosses a bend."""
         off = [each for each in residuals if each > self.threshold]
         return len(off) <= len(residuals) // 3 and max(off, default=0.0) <= KINK
+
+    def few_gradients(self, recipe: Recipe) -> bool:
+        """Whether at most a few steps' gradients are off, as far as they were seen: rounding moves no more of them."""
+        feed = self.feed(recipe)
+        if feed is None or len(feed) != len(self.steps):
+            return True
+        return self.few([self.step_residual(i, place, recipe) for i, place in enumerate(feed)])
 
     def step_residual(self, i: int, place: Place, recipe: Recipe, nudge: int = 0) -> float:
         """The relative distance of one step's gradient from the recipe's."""

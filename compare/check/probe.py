@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -127,6 +129,17 @@ def _knows_one(report: Report) -> str:
     )
 
 
+@contextmanager
+def _as_traced() -> Iterator[None]:
+    """Run graphs as they are traced: rewriting them only rounds in another way, and takes longer than a few steps."""
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+
+
 class CraftedTwin(Crafted, TwinRun):
     """A noise twin over the check's batches."""
 
@@ -143,6 +156,7 @@ class Checker:
         data: training and validation examples; those of the experiment by default.
     """
 
+    @_as_traced()
     def __init__(
         self,
         experiment: Experiment,
@@ -156,7 +170,9 @@ class Checker:
         began = time.perf_counter()
         train, validation = pipeline.load(experiment) if data is None else data
         replicas = strategy.num_replicas_in_sync
-        self.batches = like_those_of(train.count, validation.count, batch_size, replicas)
+        shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
+        numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
+        self.batches = like_those_of(train.count, validation.count, batch_size, replicas, numbers)
         some = train.sample(self.batches.per_epoch), validation.sample(self.batches.validation)
         self.task = Task(experiment, *some, strategy, self.batches.full)
         self.seed = seed
@@ -167,6 +183,7 @@ class Checker:
         self._twins: dict[Place, list[Record]] = {}
         self._seconds = time.perf_counter() - began
 
+    @_as_traced()
     def check(self, trainer: Trainer) -> Report:
         """Hold one candidate against the reference."""
         began = time.perf_counter() - self._seconds
@@ -222,8 +239,7 @@ class Checker:
         if isinstance(judged, NotApplicable) or not judged[1].explained:
             return self._by_twins_alone(report, records, hidden, judged)
         base, theirs = judged
-        case = Case(candidate, base.replay, self.reference)
-        case.floor = base.floor
+        case = Case(candidate, base.replay, self.reference, base)
         same = comparison.training.verdict == IDENTICAL and not hidden
         ours = theirs if same else judge_training(case, theirs)
         findings = _findings(TRAINING, ours, theirs, self.reference.name, candidate.name)
@@ -307,7 +323,8 @@ class Checker:
         if isinstance(judged, NotApplicable):
             abstained = judged
         else:
-            told = "; ".join(judged[1].evidence) or "its updates are not those of the experiment's optimizer"
+            lost = [each.reason for each in judged[1].not_applicable]
+            told = "; ".join([*judged[1].evidence, *lost]) or "its updates are not those of the experiment's optimizer"
             reason = f"{name}'s own steps are not explained by the experiment's loss and optimizer ({told})"
             abstained = NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
         comparison = report.comparison

@@ -106,7 +106,8 @@ class Rule:
             self._rate = tf.Variable(0.0)
             # In Keras 3 a function is the one kind of rate that every optimizer takes, with a schedule or without.
             optimizer.learning_rate = self._rate.read_value
-        self._step = tf.function(optimizer.apply) if traced else optimizer.apply if KERAS_3 else None
+        self._traced = traced
+        self._steps: dict[tuple[int, ...], Any] = {}
 
     def begin(self) -> None:
         """Forget all steps."""
@@ -126,10 +127,13 @@ class Rule:
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Make a step."""
-        if self._step is None:
+        if not self._traced:
             self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-        else:
-            self._step(list(gradients), list(variables))
+            return
+        which = tuple(map(id, variables))  # as arguments of a tf.function they would come as mere tensors
+        if which not in self._steps:
+            self._steps[which] = tf.function(lambda given: self.optimizer.apply(given, list(variables)))
+        self._steps[which](list(gradients))
 
 
 MANY = 30

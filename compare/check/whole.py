@@ -145,7 +145,7 @@ def stretches(case: Case) -> list[Stretch] | None:
     return [Stretch(group[0].epoch, a, group, b, b) for (a, b), group in pairs]
 
 
-def judge(case: Case, recipe: Recipe, update: Update, kink: float) -> Whole | None:
+def judge(case: Case, recipe: Recipe, update: Update, kink: float, like: Whole | None = None) -> Whole | None:
     """Hold the weights seen against those of the right steps; None where they cannot be paired.
 
     Args:
@@ -153,6 +153,7 @@ def judge(case: Case, recipe: Recipe, update: Update, kink: float) -> Whole | No
         recipe: how gradients come about.
         update: how weights come from gradients.
         kink: up to which relative gap a few steps may be thought to be at a bend.
+        like: the same of the reference, whose noise is measured already: more of it is only where that is exceeded.
 
     Raises:
         Exception: whatever the model or the optimizer raises when it is asked to make the steps again.
@@ -166,9 +167,14 @@ def judge(case: Case, recipe: Recipe, update: Update, kink: float) -> Whole | No
     gaps, moved = _norms(seen, exact), _norms(exact, before)
     floor = 4 * EPSILON * _norms(before, None) + EPSILON * moved
     whole = Whole(case.seen.names, case.replay.trainable, gaps, floor, moved)
+    if like is not None and like.noise.shape == floor.shape:
+        whole = replace(whole, noise=np.fmax(floor, like.noise))
+        if whole.right:
+            return whole
     for variant, nudge in _variants(case, recipe):
-        few = nudge <= NUDGES or whole.few(kink)
-        if (whole.right and nudge > 1) or not few:
+        if nudge > 1 and (whole.right or not case.few_gradients(recipe)):
+            break
+        if nudge > NUDGES and not whole.few(kink):
             break
         noisy = list(walk(case, known, variant, update, nudge))
         whole = replace(whole, noise=np.fmax(whole.noise, _norms(noisy, exact)))
