@@ -22,10 +22,10 @@ from compare.experiment import Experiment
 from compare.options import Options
 
 if TYPE_CHECKING:
-    from compare.result import Result
-    from compare.runs import Run
-    from compare.strategies import configure
-    from compare.trainers.base import Trainer
+    from compare.engine.run import Run
+    from compare.engine.strategies import configure
+    from compare.reporting.result import Result
+    from compare.trainer import Trainer
     from compare.trainers.custom_loop import CustomLoop
 
 __all__ = [
@@ -44,10 +44,10 @@ __all__ = [
 # Imported when first asked for: TensorFlow takes seconds, and reading reports does without it.
 _LAZY = {
     "CustomLoop": "compare.trainers.custom_loop",
-    "Result": "compare.result",
-    "Run": "compare.runs",
-    "Trainer": "compare.trainers.base",
-    "configure": "compare.strategies",
+    "Result": "compare.reporting.result",
+    "Run": "compare.engine.run",
+    "Trainer": "compare.trainer",
+    "configure": "compare.engine.strategies",
 }
 
 
@@ -82,8 +82,8 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
         request = Options(experiment=experiment, **options)
     except TypeError as error:
         raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
-    from compare.folder import claimed
-    from compare.session import carry_out, new_console
+    from compare.app.session import carry_out, new_console
+    from compare.records.run_folder import claimed
 
     with claimed(request) as folder:
         return carry_out(request, folder, new_console(request))
@@ -102,7 +102,7 @@ def load(run: str | Path) -> Result:
         RequestError: when no judged run is there, or its files are damaged.
     """
     from compare.records import RecordError, read_verdict
-    from compare.result import Result
+    from compare.reporting.result import Result
     from compare.verdict import EXIT_STATUS
 
     folder = Path(run)
@@ -132,9 +132,9 @@ def assert_alike(
         AssertionError: when they do not train and report alike; the message names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
+    from compare.app.loading import load_experiment, load_trainers
     from compare.check import check
-    from compare.loading import load_experiment, load_trainers
-    from compare.strategies import configure
+    from compare.engine.strategies import configure
     from compare.verdict import EXIT_STATUS
 
     options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)

@@ -14,3 +14,11 @@ class NoVerdictError(RuntimeError):
 
 class StorageError(NoVerdictError):
     """A file of a run could not be written: the disk is full, say. What was written before is kept."""
+
+
+EXIT_REQUEST = 2
+"""The command's exit status for a request that cannot be carried out."""
+EXIT_NO_VERDICT = 3
+"""For a run without a verdict; those of a verdict are in ``compare.verdict``."""
+EXIT_INTERRUPTED = 130
+"""For a run that was interrupted, by Ctrl-C say."""

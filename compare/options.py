@@ -14,7 +14,7 @@ from compare.errors import RequestError
 
 if TYPE_CHECKING:
     from compare.experiment import Experiment
-    from compare.trainers.base import Trainer
+    from compare.trainer import Trainer
 
 EXPERIMENTS = (
     "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
@@ -65,7 +65,7 @@ class Options:
         seeds: a study: so many seeds, from ``seed`` on, for every trainer.
         margin: for a study, ``METRIC=VALUE`` or ``METRIC=VALUE%`` each: how far apart two means may be and
             still count as alike, absolutely or as a fraction of the reference; None for the defaults of
-            ``compare.study``.
+            ``compare.verdict.seeds``.
         jobs: how many of a study's runs at the same time, the processor's threads divided between them;
             None for as many as there are cores.
         backend: where a study's runs are made: ``local`` processes or ``dask`` workers.

@@ -2,7 +2,7 @@
 """How far correct loops that round differently, and wrong ones, are from fit, in units of its noise twins' gap.
 
 Writes reports/calibration/calibration.csv, a row per loop and cell, as it goes, and reports/calibration/README.md.
-The factor in compare/noise.py stands on these figures. Rows that are there already are not made again.
+The factor in compare/verdict/rounding.py stands on these figures. Rows that are there already are not made again.
 
     scripts/calibrate.py --gallery --seeds 1 --bugs        # the built-in experiments, with a few examples
     scripts/calibrate.py --models mlp --optimizers adam    # those of tests/planted.py
@@ -173,7 +173,7 @@ def loops(cell: Cell, options: argparse.Namespace) -> list[tuple[str, str, Any]]
 def experiment_of(cell: Cell) -> Any:
     import planted
 
-    from compare.data import sample_source
+    from compare.engine.data import sample_source
     from compare.experiments import BUILT_IN
 
     if not cell.of_gallery:
@@ -185,13 +185,13 @@ def experiment_of(cell: Cell) -> Any:
 
 def task_of(cell: Cell, split: int = 1) -> Any:
     """What a cell trains, on ``split`` times its replicas, with as large a global batch."""
-    from compare import pipeline, strategies
-    from compare.runs import Task
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Task
 
     experiment = experiment_of(cell)
     strategy = strategies.make("mirrored", cell.replicas * split)
     size = GALLERY_BATCH_SIZE if cell.of_gallery else BATCH_SIZE
-    parts = pipeline.load(experiment)
+    parts = input_pipeline.load(experiment)
     if cell.of_gallery:
         parts = tuple(part.first(min(EXAMPLES, part.count)) for part in parts)
     return Task(experiment, *parts, strategy, size * cell.replicas)
@@ -199,14 +199,14 @@ def task_of(cell: Cell, split: int = 1) -> Any:
 
 def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **of_twin: Any) -> Any:
     """What a run leaves in a folder, read back; of fit by default, and of its twin with ``of_twin``."""
-    from compare import noise
+    from compare.engine.noise_twins import TwinRun
+    from compare.engine.run import Run
     from compare.records import MetricsFile, Recorder, read_records
-    from compare.runs import Run
     from compare.trainers.keras_fit import KerasFit
-    from compare.twins import TwinRun
+    from compare.verdict import rounding
 
     folder.mkdir()
-    name = noise.twin_name(of_twin["twin"], of_twin["loud"]) if of_twin else "it"
+    name = rounding.twin_name(of_twin["twin"], of_twin["loud"]) if of_twin else "it"
     sinks = [Recorder(folder, MetricsFile(folder / "metrics.csv"), name, cell.seed)]
     epochs = range(1, 1 + (GALLERY_EPOCHS if cell.of_gallery else EPOCHS))
     run = (TwinRun if of_twin else Run)(task or task_of(cell), seed=cell.seed, epochs=epochs, sinks=sinks, **of_twin)
@@ -215,12 +215,11 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
 
 
 def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere: Path) -> None:
-    from compare import noise
     from compare.check import Checker
-    from compare.noise import TWINS, enough
     from compare.records import read_records
     from compare.trainers.keras_fit import KerasFit
-    from compare.verdict import DIFFERENT, compare_records, noise_start, with_noise
+    from compare.verdict import DIFFERENT, compare_records, noise_start, rounding, with_noise
+    from compare.verdict.rounding import TWINS, enough
 
     task, checker = task_of(cell), None
     twins: dict[tuple[int, int], list[Any]] = {}
@@ -247,7 +246,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
                 # As for a user: some twins, and some more where these do not explain it but others might.
                 while True:
                     if these:
-                        found = noise.measure(reference, candidate, these, start)
+                        found = rounding.measure(reference, candidate, these, start)
                         if enough(found, len(these)):
                             break
                     number = len(these) + 1
@@ -270,7 +269,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
 
 def table(rows: list[dict[str, str]]) -> str:
     """The figures as Markdown."""
-    from compare.noise import FACTOR, LOUD, MORE_TWINS, TWINS
+    from compare.verdict.rounding import FACTOR, LOUD, MORE_TWINS, TWINS
 
     lines = [
         "# Rounding, measured",

@@ -82,8 +82,8 @@ def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[s
     compare.configure(replicas=replicas)
     import planted
 
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     done = {tuple(row[field] for field in CELL) for row in read(path)}

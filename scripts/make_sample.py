@@ -14,13 +14,7 @@ import numpy as np
 # Not this folder, where compare.py would shadow the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from compare.data import (  # noqa: E402
-    FILES,
-    SAMPLE_FOLDER,
-    Array,
-    locate_fashion_mnist,
-    read_fashion_mnist,
-)
+from compare.engine.data import FILES, SAMPLE_FOLDER, Array, locate_fashion_mnist, read_fashion_mnist  # noqa: E402
 from compare.errors import RequestError  # noqa: E402
 
 

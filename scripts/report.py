@@ -7,7 +7,7 @@ from pathlib import Path
 # This folder is first on the path, and holds a file with the package's own name.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from compare.report.command import main  # noqa: E402
+from compare.app.redraw import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -134,7 +134,7 @@ def page(rows: Sequence[tuple[str, str, int, int, float]], rounds: int) -> str:
         "",
         "Images of 784 uint8 values each; the most that was resident at one time, in MiB. A user's arrays (plain) are",
         "copied once to where TensorFlow can use them, and for that moment are there twice. What",
-        "`compare.memory.empty` gave and was made read-only (shared), as the built-in data are, is there once.",
+        "`compare.engine.memory.empty` gave and was made read-only (shared), as the built-in data are, is there once.",
         "",
         "| examples | " + " | ".join(("plain", "shared")) + " |",
         "|---|---|---|",

@@ -75,8 +75,8 @@ def run_cells(path: Path, cells: list) -> None:
     import compare
 
     compare.configure(replicas=2)
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     checker = None

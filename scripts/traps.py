@@ -26,7 +26,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
 
 from compare.check.causes import CATALOGUE  # noqa: E402
-from compare.report import html, traps  # noqa: E402
+from compare.reporting import html, traps  # noqa: E402
 
 OUT = ROOT / "reports" / "traps"
 GLOBAL_BATCH = 64
@@ -129,14 +129,14 @@ class Theater:
     """A task, and what fit does on it; wrong loops are held against that."""
 
     def __init__(self, stage: Stage) -> None:
-        from compare import pipeline, strategies
         from compare.check import Checker
-        from compare.runs import Task
+        from compare.engine import input_pipeline, strategies
+        from compare.engine.run import Task
         from compare.trainers.keras_fit import KerasFit
 
         self.stage = stage
         experiment = find_experiment(stage.experiment)
-        train, validation = pipeline.load(experiment)
+        train, validation = input_pipeline.load(experiment)
         self.strategy = strategies.make("mirrored", stage.replicas)
         self.task = Task(experiment, train.first(stage.examples), validation, self.strategy, GLOBAL_BATCH)
         self.checker = Checker(experiment, KerasFit(), self.strategy)
@@ -154,8 +154,8 @@ class Theater:
 
     def train(self, trainer: Any, name: str) -> tuple[Any, dict[tuple[int, int], list[list[np.ndarray]]]]:
         """The record of a run, and every replica's copy of every weight after each step."""
+        from compare.engine.run import Run
         from compare.records import MetricsFile, Recorder, read_records
-        from compare.runs import Run
 
         weights: dict[tuple[int, int], list[list[np.ndarray]]] = {}
 
@@ -228,7 +228,7 @@ def tutorials_example() -> traps.Row:
     """Two replicas with losses [2, 3] and [4, 5], by the tutorial's own means: what becomes of their mean."""
     import tensorflow as tf
 
-    from compare import strategies
+    from compare.engine import strategies
 
     strategy = strategies.make("mirrored", 2)
     losses = [[2.0, 3.0], [4.0, 5.0]]

@@ -24,7 +24,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
-from compare.report import html, plots
+from compare.reporting import html, plots
 from compare.verdict import Failure, as_json, compare_records, not_comparable
 
 VARIABLES = (Variable("dense/kernel", (2, 2), "float32"), Variable("dense/bias", (2,), "float32"))

@@ -378,8 +378,8 @@ def checker(name, replicas):
     import tasks
     import tensorflow as tf
 
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     sgd, adam = tf.keras.optimizers.SGD, tf.keras.optimizers.Adam

@@ -8,7 +8,7 @@ import pytest
 import tasks
 
 import compare
-from compare import cli
+from compare.app import cli
 
 
 def test_a_correct_loop_passes_and_a_wrong_one_is_told_why(tensorflow):

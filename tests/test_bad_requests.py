@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from test_user_files import LOOP, TASK
 
-from compare.cli import main
-from compare.data import SAMPLE_FOLDER
+from compare.app.cli import main
+from compare.engine.data import SAMPLE_FOLDER
 
 FOLDER = "{folder}"
 """Stands for the folder of a test in the table below; there are task.py, loop.py and reports/old, a run."""

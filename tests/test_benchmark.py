@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.data import DEBIAN_FOLDER, keras_cache
+from compare.engine.data import DEBIAN_FOLDER, keras_cache
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -22,7 +22,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from compare.report import html, view
+from compare.reporting import html, page_model
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="Chromium and its driver are not installed")
@@ -122,7 +122,7 @@ def test_an_accessibility_checker_finds_no_serious_violation(
 
 def test_the_stories_of_all_causes_open_too(browser: Any, axe: str) -> None:
     for width in (DESKTOP, PHONE):
-        show(browser, view.TRAPS, width)
+        show(browser, page_model.TRAPS, width)
         assert browser.get_log("browser") == []
         drawn = "return [...document.images].map(each => each.complete && each.naturalWidth > 0)"
         assert set(browser.execute_script(drawn)) == {True}

@@ -18,8 +18,8 @@ pytestmark = [
 def checker(model, optimizer, replicas):
     import planted
 
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     strategy = strategies.make("mirrored", replicas)
@@ -166,8 +166,8 @@ def test_two_mistakes_at_once_are_both_named(planted):
 
 
 def test_the_side_that_is_off_is_named(planted):
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
 
     bug = planted.LossWeight()
     bug.name = "wrong-reference"

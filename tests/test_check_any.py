@@ -106,8 +106,8 @@ def words():
 
 @functools.cache
 def checker(name, replicas):
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     return Checker(EXPERIMENTS[name](), KerasFit(), strategies.make("mirrored", replicas))
@@ -277,6 +277,6 @@ def test_what_a_loop_raises_is_raised_with_its_line(tensorflow):
 
     with pytest.raises(ValueError, match="no such output") as caught:
         checker("momentum", 1).check(Raises())
-    from compare.blame import describe
+    from compare.user_errors import describe
 
     assert "test_check_any.py, line " in describe(caught.value)

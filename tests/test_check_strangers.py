@@ -111,7 +111,7 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
 
 def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tensorflow):
     from compare.check import Checker
-    from compare.check.update import MANY
+    from compare.check.optimizer_replay import MANY
     from compare.trainers.keras_fit import KerasFit
 
     def model():
@@ -131,8 +131,8 @@ def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tenso
 
 
 def test_a_loop_that_knows_one_replica_is_checked_on_one_and_told_so(tensorflow):
-    from compare import strategies
     from compare.check import check
+    from compare.engine import strategies
 
     for strategy in (None, strategies.make("mirrored", 2)):
         report = check(tasks.experiment(train=200, validation=100), Plain(), strategy=strategy)
@@ -200,7 +200,7 @@ def test_a_probe_that_fails_is_lost_alone(tensorflow, monkeypatch):
 
 
 def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
-    from compare.judging import Pair
+    from compare.app.judge import Pair
 
     def certain(**checked):
         return Pair(None, None, None, None, checked).certain

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from compare import cli
+from compare.app import cli
+from compare.app.loading import load_experiment, load_trainers
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
-from compare.folder import claimed
-from compare.loading import load_experiment, load_trainers
 from compare.options import STRATEGIES, Options
-from compare.result import Result
+from compare.records.run_folder import claimed
+from compare.reporting.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "compare.py"
@@ -279,7 +279,7 @@ def test_reports_where_nothing_can_be_written_are_refused(refuse: Refuse) -> Non
 def test_the_exit_status_is_the_verdicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, status: int
 ) -> None:
-    monkeypatch.setattr("compare.session.carry_out", lambda options, folder, console: Result(folder, verdict))
+    monkeypatch.setattr("compare.app.session.carry_out", lambda options, folder, console: Result(folder, verdict))
     assert cli.main(["--reports", str(tmp_path)]) == status
 
 
@@ -289,7 +289,7 @@ def test_an_interruption_is_said_and_exit_130(
     def interrupted(*_: object) -> Result:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compare.session.carry_out", interrupted)
+    monkeypatch.setattr("compare.app.session.carry_out", interrupted)
     assert cli.main(["--reports", str(tmp_path)]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("compare.py: interrupted; go on with: ") and line.endswith(" --resume")
@@ -304,8 +304,9 @@ sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = Non
 from pathlib import Path
 import numpy as np
 import compare
-from compare import cli, errors, experiment, loading, options, records, session, terminal, verdict
-from compare.report import plots, text
+from compare import errors, experiment, options, records, verdict
+from compare.app import cli, loading, session
+from compare.reporting import plots, sentences, terminal
 
 folder = Path(sys.argv[1])
 metrics = records.MetricsFile(folder / "metrics.csv")
@@ -321,7 +322,7 @@ content = verdict.as_json(fit.trainer, [verdict.compare_records(fit, loop)])
 records.write_verdict(folder / "verdict.json", content)
 plots.draw(folder)
 terminal.epoch_table(fit, [loop])
-print(text.sentence(content["comparisons"][0], fit.trainer))
+print(sentences.sentence(content["comparisons"][0], fit.trainer))
 print(session.Result(folder, content["verdict"]).metrics.shape)
 print(options.Options().default_name(), cli.main(["--name", ""]))
 """
@@ -331,7 +332,7 @@ def test_the_garbage_collector_is_spared_tensorflow_and_goes_on(tmp_path: Path) 
     code = """
 import gc
 from compare.options import Options
-from compare.session import select_keras
+from compare.engine.keras_generation import select_keras
 select_keras(Options())
 assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 frozen = gc.get_freeze_count()

@@ -151,7 +151,7 @@ def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
 def test_without_the_data_the_sample_is_used_and_that_is_said(tmp_path, monkeypatch):
     """In an empty cache, with no network and no Debian package: as on a fresh machine."""
     script = (
-        "import sys; from pathlib import Path; from compare import cli, data;"
+        "import sys; from pathlib import Path; from compare.app import cli; from compare.engine import data;"
         "data.DEBIAN_FOLDER = Path('/nowhere'); data.ORIGIN = 'https://127.0.0.1:9/'; sys.exit(cli.main(sys.argv[1:]))"
     )
     arguments = ["--epochs", "1", "--train-examples", "640", "--reports", str(tmp_path / "reports"), "--name", "run"]
@@ -170,7 +170,7 @@ def test_without_the_data_the_sample_is_used_and_that_is_said(tmp_path, monkeypa
 
 
 def test_refusals_that_need_the_data_leave_nothing_behind(tensorflow, tmp_path, capfd):
-    from compare import cli
+    from compare.app import cli
 
     sample = ["--experiment", "fashion-mnist-sample", "--name", "run", "--reports", str(tmp_path)]
     for arguments, told in (

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from compare import data
-from compare.data import FILES, Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.engine import data
+from compare.engine.data import FILES, Source, locate_fashion_mnist, read_fashion_mnist, sample_source
 from compare.errors import RequestError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,7 +187,7 @@ def test_a_download_is_over_https_and_silent_on_stdout(
 
 def test_importing_and_reading_take_no_tensorflow() -> None:
     code = (
-        "import sys; from compare.data import *; read_fashion_mnist(sample_source());"
+        "import sys; from compare.engine.data import *; read_fashion_mnist(sample_source());"
         "sys.exit(sorted({'tensorflow', 'keras'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.parametrize("blocks", [0.01, 1, 2.5])
 def test_the_mean_square_of_projections_is_the_squared_norm(tensorflow: Any, blocks: float) -> None:
-    from compare.fingerprints import BLOCK, Projection
+    from compare.engine.fingerprints import BLOCK, Projection
     from compare.records import PROJECTIONS
 
     generator = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def test_the_mean_square_of_projections_is_the_squared_norm(tensorflow: Any, blo
 
 
 def test_every_block_counts_by_signs_of_its_own(tensorflow: Any) -> None:
-    from compare.fingerprints import BLOCK, Projection
+    from compare.engine.fingerprints import BLOCK, Projection
     from compare.records import PROJECTIONS
 
     blocks, out = 40, np.empty(PROJECTIONS)

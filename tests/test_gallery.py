@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import compare
-from compare.data import sample_source
+from compare.engine.data import sample_source
 from compare.experiments import BUILT_IN
 from compare.records import MetricsFile, Recorder, read_records
 from compare.verdict import Comparison, compare_records, moved
@@ -129,11 +129,11 @@ def planted_reporting() -> set[str]:
 
 def held_against_fit(experiment: compare.Experiment, trainers: list[Any], folder: Any) -> list[Comparison]:
     """Train with fit and with each trainer, two epochs of a few examples on two replicas; what the records say."""
-    from compare import pipeline, strategies
-    from compare.runs import Run, Task
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, Task
     from compare.trainers.keras_fit import KerasFit
 
-    train, validation = pipeline.load(experiment)
+    train, validation = input_pipeline.load(experiment)
     strategy = strategies.make("mirrored", REPLICAS)
     task = Task(
         experiment,

@@ -19,8 +19,9 @@ import recorded
 from recorded import finish, record
 
 import compare
+from compare.app import redraw
 from compare.check.causes import CATALOGUE
-from compare.costs import CostMeter, peak_memory
+from compare.engine.costs import CostMeter, peak_memory
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -34,8 +35,8 @@ from compare.records import (
     read_verdict,
     write_verdict,
 )
-from compare.report import command, html, pictures, plots, tensorboard, view
-from compare.report.gaps import gaps_of
+from compare.reporting import html, page_model, pictures, plots, tensorboard
+from compare.reporting.gaps import gaps_of
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = [
@@ -99,7 +100,7 @@ class Page(HTMLParser):
 def test_a_page_answers_the_six_questions_in_order(tmp_path: Path, kind: str) -> None:
     page = Page(recorded.KINDS[kind](tmp_path / "run") / "report.html")
     assert page.headings == QUESTIONS
-    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or view.ANSWERS[kind][1]
+    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or page_model.ANSWERS[kind][1]
     assert answer in page.text
 
 
@@ -211,22 +212,22 @@ def test_a_page_needs_no_network_and_no_other_file(tmp_path: Path, kind: str) ->
 
 
 def test_every_causes_story_is_there_to_be_linked(tmp_path: Path) -> None:
-    stories = Page(view.TRAPS)
+    stories = Page(page_model.TRAPS)
     assert stories.ids >= CATALOGUE.keys()
     page = Page(recorded.different(tmp_path / "run") / "report.html")
     links = [unescape(address) for address in page.addresses if address.endswith("#loss-constant-denominator")]
     assert links
     for link in links:
-        assert (tmp_path / "run" / link.partition("#")[0]).resolve() == view.TRAPS
+        assert (tmp_path / "run" / link.partition("#")[0]).resolve() == page_model.TRAPS
 
 
 def test_the_page_of_stories_is_the_one_that_the_catalogue_makes(tmp_path: Path) -> None:
-    for path in view.TRAPS.parent.glob("*.csv"):
+    for path in page_model.TRAPS.parent.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     made = html.write_traps(tmp_path)
-    assert Page(made).text == Page(view.TRAPS).text, "run: python scripts/traps.py --redraw"
+    assert Page(made).text == Page(page_model.TRAPS).text, "run: python scripts/traps.py --redraw"
     shown = [address for address in Page(made).addresses if address.endswith(".png")]
-    assert len(shown) == len(CATALOGUE) and all((view.TRAPS.parent / name).exists() for name in shown)
+    assert len(shown) == len(CATALOGUE) and all((page_model.TRAPS.parent / name).exists() for name in shown)
 
 
 def test_a_run_of_which_nothing_was_judged_has_a_page(tmp_path: Path) -> None:
@@ -262,10 +263,10 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
         recorded.different(tmp_path / "b"),
         recorded.not_comparable_run(tmp_path / "c"),
     ]
-    assert command.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
+    assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
-    charts = [pictures.metric_chart(view.view_of(run), "loss", [0.1, 2.0], 7) for run in runs[:2]]
+    charts = [pictures.metric_chart(page_model.view_of(run), "loss", [0.1, 2.0], 7) for run in runs[:2]]
     assert charts[0]["y_ticks"] == charts[1]["y_ticks"] and charts[0]["x_ticks"] == charts[1]["x_ticks"]
 
 
@@ -284,10 +285,10 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
 )
 def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, damage: Any, told: str) -> None:
     folder = recorded.identical(tmp_path / "run")
-    assert command.main([str(folder)]) == 0
+    assert redraw.main([str(folder)]) == 0
     capsys.readouterr()
     damage(folder)
-    assert command.main([str(folder)]) == 2
+    assert redraw.main([str(folder)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
 
@@ -296,7 +297,7 @@ def test_pages_and_logs_are_made_without_tensorflow(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
     code = (
         "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = sys.modules['tf_keras'] = None\n"
-        "from compare.report.command import main; sys.exit(main(sys.argv[1:]))"
+        "from compare.app.redraw import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(folder), "--tensorboard"], capture_output=True, text=True

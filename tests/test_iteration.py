@@ -13,11 +13,11 @@ import pytest
 import tasks
 
 import compare
-from compare import preflight
-from compare.costs import CostMeter
+from compare.engine import preflight
+from compare.engine.costs import CostMeter
 from compare.options import Execution, Options
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
-from compare.report.text import sentence, where
+from compare.reporting.sentences import sentence, where
 from compare.verdict import DIFFERENT, IDENTICAL, as_json, compare_records, noise_start
 
 # 75 examples, 5 batches of 16 on one replica; the last one is short.
@@ -30,9 +30,9 @@ Train = Callable[..., Record]
 @pytest.fixture(scope="module")
 def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train with a built-in trainer, or one given; the records, read back from disk."""
-    from compare import pipeline, strategies
-    from compare.loading import load_trainers
-    from compare.runs import Run, Task
+    from compare.app.loading import load_trainers
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, Task
 
     @functools.cache
     def train(
@@ -45,7 +45,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
     ) -> Record:
         experiment = given or tasks.experiment(batch_norm=True, dropout=True, regularize=True)
         strategy = strategies.make("mirrored", replicas)
-        task = Task(experiment, *pipeline.load(experiment), strategy, 16, execution)
+        task = Task(experiment, *input_pipeline.load(experiment), strategy, 16, execution)
         folder = tmp_path_factory.mktemp("run")
         (name, found), _ = load_trainers(Options(trainers=(trainer, "fit")))
         recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
@@ -87,7 +87,7 @@ def fits(train: Train) -> dict[Any, Record]:
 
 
 def test_one_replica_on_a_cpu_takes_the_data_set_itself(tensorflow: Any) -> None:
-    from compare import strategies
+    from compare.engine import strategies
 
     dataset = tensorflow.data.Dataset.range(8).batch(4)
     for name, replicas, itself in (("mirrored", 1, True), ("one-device", None, True), ("mirrored", 2, False)):
@@ -231,7 +231,7 @@ def test_steps_that_one_side_never_makes_are_no_steps_it_passed_over() -> None:
 
 
 def test_the_time_of_a_step_is_its_share_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compare import costs
+    from compare.engine import costs
     from compare.records import EpochRecord
 
     clock = iter([0.0, 0.0, 10.0, 14.0, 16.0, 17.0])

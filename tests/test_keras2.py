@@ -64,8 +64,8 @@ def test_the_other_generation_in_the_same_process_is_refused(tensorflow, tmp_pat
 def checker(model, optimizer, replicas):
     import planted
 
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     return Checker(planted.experiment(model, optimizer), KerasFit(), strategies.make("mirrored", replicas))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.report.matrix import draw, markdown
+from compare.reporting.matrix import draw, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "strategy,size,keras,fit,loop,verdict,weights,metrics,seconds\n"

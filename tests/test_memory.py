@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare import memory
+from compare.engine import memory
 
 
 def address(array: Any) -> int:
@@ -60,13 +60,13 @@ def test_all_else_is_copied(tensorflow: Any) -> None:
 
 
 def test_fashion_mnist_is_there_once(tensorflow: Any) -> None:
-    from compare import pipeline
-    from compare.data import read_fashion_mnist, sample_source
+    from compare.engine import input_pipeline
+    from compare.engine.data import read_fashion_mnist, sample_source
     from compare.experiments.fashion_mnist import fashion_mnist_sample
 
     (images, labels), _ = read_fashion_mnist(sample_source())
     assert not images.flags.writeable and not labels.flags.writeable
     assert address(memory.tensor(images)) == address(images)
-    train, _ = pipeline.load(fashion_mnist_sample(None))
+    train, _ = input_pipeline.load(fashion_mnist_sample(None))
     first = train.first(100)
     assert first.count == 100 and np.array_equal(first.arrays[0], images[:100])

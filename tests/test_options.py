@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import compare
-from compare.cli import parser
+from compare.app.cli import parser
+from compare.app.loading import TRAINERS
 from compare.errors import RequestError
-from compare.loading import TRAINERS
 from compare.options import EXPERIMENTS, STRATEGIES, Options, label, margin
 
 DOCUMENTED = {

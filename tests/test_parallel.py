@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from processes import alive
 
+from compare.app.processes import division
 from compare.options import Options
-from compare.parallel import division
 from compare.records import read_json, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,7 +119,7 @@ def made(task: Path) -> Counter[str]:
 
 
 def test_the_processors_are_divided_fairly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.parallel.cores", lambda: 8)
+    monkeypatch.setattr("compare.app.processes.cores", lambda: 8)
     assert division(Options(seeds=20), 40) == (8, 1)
     assert division(Options(seeds=3), 6) == (6, 1)
     assert division(Options(seeds=2, jobs=2), 4) == (2, 4)

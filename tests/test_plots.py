@@ -20,8 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_verdict
-from compare.report import plots
-from compare.report.text import sentences
+from compare.reporting import plots
+from compare.reporting.sentences import sentences
 from compare.verdict import Comparison, Difference, Reporting, Training, as_json
 
 Logs = Sequence[Mapping[str, float]]
@@ -279,7 +279,7 @@ def test_neither_tensorflow_nor_pyplot_is_needed(tmp_path: Path) -> None:
     code = (
         "import sys;"
         "sys.modules['tensorflow'] = sys.modules['keras'] = sys.modules['matplotlib.pyplot'] = None;"
-        "from pathlib import Path; from compare.report.plots import draw; draw(Path(sys.argv[1]))"
+        "from pathlib import Path; from compare.reporting.plots import draw; draw(Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=Path(__file__).parents[1])
     assert (tmp_path / "comparison.png").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, findings, parts
+from compare.engine.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, findings, parts
 
 EVEN = {
     "strategy": "mirrored",
@@ -34,7 +34,7 @@ def test_parts_are_those_that_tensorflow_makes(examples, replicas, split):
 
 
 def test_parts_equal_a_distributed_data_set(tensorflow):
-    from compare import strategies
+    from compare.engine import strategies
 
     strategy = strategies.make("mirrored", 4)
     for size in range(1, 18):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import compare
-from compare import cli
+from compare.app import cli
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 

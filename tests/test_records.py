@@ -19,8 +19,6 @@ from compare.errors import RequestError
 from compare.records import (
     EPOCH_END,
     INITIAL,
-    KEY_COLUMNS,
-    TIME_COLUMNS,
     BuildRecord,
     EpochRecord,
     MetricsFile,
@@ -36,6 +34,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 
 Logs = Sequence[Mapping[str, float]]
 often = settings(max_examples=60, deadline=None, database=None)

@@ -212,9 +212,9 @@ def test_what_no_checkpoint_holds_is_begun_again(tmp_path, capsys):
 def test_random_numbers_that_cannot_be_drawn_again_are_seen():
     import tensorflow as tf
 
-    from compare import pipeline, strategies
-    from compare.runs import Task
-    from compare.trial import why_not_resumable
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.dry_run import why_not_resumable
+    from compare.engine.run import Task
 
     class Noisy(tf.keras.layers.Layer):
         def call(self, x, training=False):
@@ -224,7 +224,7 @@ def test_random_numbers_that_cannot_be_drawn_again_are_seen():
         return tf.keras.Sequential([Noisy(), tf.keras.layers.Dense(3)])
 
     def why(experiment):
-        return why_not_resumable(Task(experiment, *pipeline.load(experiment), strategies.make("default"), 8))
+        return why_not_resumable(Task(experiment, *input_pipeline.load(experiment), strategies.make("default"), 8))
 
     assert "RandomStandardNormal" in why(tasks.experiment(build_model=noisy))
     assert why(tasks.experiment(dropout=True)) == ""
@@ -344,18 +344,18 @@ def test_a_signal_ends_a_run_within_seconds_and_says_how_to_go_on(tmp_path, numb
 
 
 def test_an_interruption_that_python_loses_is_seen_at_the_next_step(experiment, tmp_path):
-    from compare import interrupt
+    from compare import signals
 
     class Losing(Eager):
         def train(self, run):
-            interrupt._asked.set()
+            signals._asked.set()
             super().train(run)
 
     try:
         with pytest.raises(KeyboardInterrupt):
             run(experiment, tmp_path, (Eager(), Losing()))
     finally:
-        interrupt._asked.clear()
+        signals._asked.clear()
 
 
 # Faults.
@@ -473,7 +473,8 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, file):
     script = f"""
 import resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from compare import records, runs, checkpoints
+from compare import records
+from compare.engine import checkpoints
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 owner, name = {{"metrics.csv": (records.MetricsFile, "append"), "steps": (records.Recorder, "flush"),
                 "checkpoint": (checkpoints.Checkpoints, "save")}}[{file!r}]
@@ -486,7 +487,7 @@ def full(self, *arguments, **more):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 setattr(owner, name, full)
-from compare.cli import main
+from compare.app.cli import main
 sys.exit(main(sys.argv[1:]))
 """
     options = ["--experiment", str(tmp_path / "task.py"), "--epochs", "3", "--batch-size", "12", "--quiet"]
@@ -514,7 +515,7 @@ def finished(tensorflow, tmp_path_factory):
 
 
 def restored(capsys, *arguments):
-    from compare.restore import main
+    from compare.app.restore import main
 
     status = main([str(argument) for argument in arguments])
     told = capsys.readouterr()
@@ -524,7 +525,7 @@ def restored(capsys, *arguments):
 def test_the_last_checkpoints_are_kept_and_restore_in_plain_tensorflow(finished):
     import tensorflow as tf
 
-    from compare.loading import load_experiment
+    from compare.app.loading import load_experiment
     from compare.options import Options
 
     experiment = load_experiment(Options(experiment=str(finished.parent / "task.py")))

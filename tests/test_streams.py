@@ -76,7 +76,7 @@ def test_the_short_check_takes_a_sample_of_it(tf: Any) -> None:
 
 
 def test_only_the_first_examples_of_each_epoch(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     train, _ = load(stream())
     few = train.first(20)
@@ -89,7 +89,7 @@ def test_only_the_first_examples_of_each_epoch(tf: Any) -> None:
 
 
 def test_all_epochs_follow_each_other(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     train, _ = load(stream())
     epochs = range(2, 7)
@@ -101,7 +101,7 @@ def test_all_epochs_follow_each_other(tf: Any) -> None:
 
 
 def test_a_plain_data_set_is_that_of_every_epoch_and_unknown_lengths_are_counted(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     x, y = tasks.blobs(30, 8)[0]
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: y > 0)
@@ -121,7 +121,7 @@ def epochs_of(tf: Any, *lengths: int, known: bool = True) -> Any:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_epoch_is_made_when_its_turn_has_come_unless_another_process_must_make_it(tf: Any, elsewhere: bool) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     train, _ = load(stream())
     made = []
@@ -139,10 +139,10 @@ def test_an_epoch_is_made_when_its_turn_has_come_unless_another_process_must_mak
 
 
 def test_fit_begins_with_one_look_at_the_weights_however_many_epochs_there_are(tf: Any) -> None:
-    from compare import strategies
-    from compare.pipeline import load
+    from compare.engine import strategies
+    from compare.engine.input_pipeline import load
+    from compare.engine.run import Run, Task
     from compare.records import INITIAL, StepRecord
-    from compare.runs import Run, Task
 
     records: list[Any] = []
     task = Task(stream(), *load(stream()), strategies.make("default"), 25)
@@ -154,7 +154,7 @@ def test_fit_begins_with_one_look_at_the_weights_however_many_epochs_there_are(t
 
 
 def test_text_has_the_same_digest_again_and_other_text_another(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     def of(*words: str) -> list[Any]:
         x, y = np.array([words] * 4), np.arange(4)
@@ -166,7 +166,7 @@ def test_text_has_the_same_digest_again_and_other_text_another(tf: Any) -> None:
 
 
 def test_a_list_of_arrays_is_several_inputs_and_other_lists_are_one_array(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     x, y = tasks.blobs(30, 8)[0]
     for several in ([x, x[:, :2]], (x, x[:, :2])):
@@ -204,27 +204,27 @@ def test_a_list_of_arrays_is_several_inputs_and_other_lists_are_one_array(tf: An
     ],
 )
 def test_data_that_two_trainers_cannot_share_are_refused(tf: Any, data: Any, text: str) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     with pytest.raises(compare.RequestError, match=text):
         load(loads(data(tf)))
 
 
 def test_a_generator_without_an_end_is_not_counted_forever(tf: Any, monkeypatch: Any) -> None:
-    from compare import pipeline
+    from compare.engine import input_pipeline
 
     x, y = (part[0] for part in tasks.blobs(9, 8)[0])
     spec = tuple(tf.TensorSpec(part.shape, part.dtype) for part in (x, y))
     endless = tf.data.Dataset.from_generator(lambda: iter(lambda: (x, y), None), output_signature=spec)
-    monkeypatch.setattr(pipeline, "COUNTING", 0)
+    monkeypatch.setattr(input_pipeline, "COUNTING", 0)
     with pytest.raises(compare.RequestError, match=r"no end is in sight: give take\(n\)"):
-        pipeline.load(loads(lambda: endless))
-    monkeypatch.setattr(pipeline, "COUNTING", 60)
-    assert pipeline.load(loads(lambda: endless.take(300)))[0].count == 300
+        input_pipeline.load(loads(lambda: endless))
+    monkeypatch.setattr(input_pipeline, "COUNTING", 60)
+    assert input_pipeline.load(loads(lambda: endless.take(300)))[0].count == 300
 
 
 def test_windows_and_unbatched_batches_are_single_examples(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     x, y = tasks.blobs(40, 8)[0]
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True)
@@ -254,7 +254,7 @@ def test_an_epoch_that_turns_out_shorter_says_what_to_do(tf: Any, tmp_path: Any)
 
 
 def test_epochs_of_other_lengths_are_refused(tf: Any) -> None:
-    from compare.pipeline import load
+    from compare.engine.input_pipeline import load
 
     train, _ = load(loads(epochs_of(tf, 40, 30)))
     with pytest.raises(compare.RequestError, match="epoch 2 has 30 training examples and epoch 1 has 40"):

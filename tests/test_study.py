@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from compare.records import Record
-from compare.study import ALPHA, DEFAULT_MARGINS, POWER, Margin, Study, overall, seeds_needed, study
+from compare.verdict.seeds import ALPHA, DEFAULT_MARGINS, POWER, Margin, Study, overall, seeds_needed, study
 
 ACCURACY = (Margin("val_accuracy", 0.01),)
 

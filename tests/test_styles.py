@@ -24,8 +24,8 @@ GATE, MORE = 16, 60
 
 @functools.cache
 def checker(experiment, replicas, batch_size):
-    from compare import strategies
     from compare.check import Checker
+    from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
     made = styles.EXPERIMENTS[experiment].build()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from compare import cli
+from compare.app import cli
+from compare.app.session import new_console
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, StepRecord
-from compare.session import new_console
-from compare.terminal import RunningGap, TrainerProgress, details, style_of, variables
+from compare.reporting.terminal import RunningGap, TrainerProgress, details, style_of, variables
 
 
 def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2) -> None:
@@ -54,7 +54,9 @@ def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None
 
 def test_a_watcher_sees_both_trainers_and_the_gap_move(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count()
-    monkeypatch.setattr("compare.terminal.time.perf_counter", lambda: float(next(seconds)))  # or it is too fast to see
+    monkeypatch.setattr(
+        "compare.reporting.terminal.time.perf_counter", lambda: float(next(seconds))
+    )  # or it is too fast to see
     shown = printed(terminal=True)
     assert "fit  done" in shown and "weight gap since epoch 2, step 1" in shown
     assert "\x1b[" in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.report.text import sentence
+from compare.reporting.sentences import sentence
 from compare.verdict import Comparison, Difference, MetricGap, Reporting, Training, as_json
 
 SAME = {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}

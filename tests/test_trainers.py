@@ -12,21 +12,21 @@ from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRe
 
 @pytest.fixture(scope="module", params=["fit", "loop", "tutorial"])
 def trainer(request, tensorflow):
-    from compare.loading import load_trainers
+    from compare.app.loading import load_trainers
 
     return load_trainers(compare.Options(trainers=(request.param, "fit")))[0][1]
 
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
     """One run of a trainer; all records it emitted."""
-    from compare import pipeline, strategies
-    from compare.runs import Run, Task
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, Task
 
     records = []
     strategy = strategies.make("mirrored", replicas)
     trainer.train(
         Run(
-            Task(experiment, *pipeline.load(experiment), strategy, 8 * replicas),
+            Task(experiment, *input_pipeline.load(experiment), strategy, 8 * replicas),
             seed=seed,
             epochs=epochs,
             sinks=[records.append],
@@ -237,15 +237,15 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
 
 def test_an_optimizer_may_go_by_the_global_batch_size(tensorflow):
-    from compare import pipeline, strategies
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, Task
     from compare.experiments import BUILT_IN
-    from compare.runs import Run, Task
 
     experiment = BUILT_IN["regression"](None)
     rates = {}
     for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
         strategy = strategies.make("mirrored", replicas)
-        task = Task(experiment, *pipeline.load(experiment), strategy, replicas * per_replica)
+        task = Task(experiment, *input_pipeline.load(experiment), strategy, replicas * per_replica)
         _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
         rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
     assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}

@@ -8,8 +8,8 @@ import tasks
 
 import compare
 from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
-from compare.truth import distances
 from compare.verdict import Comparison, Difference, Reporting, Training
+from compare.verdict.float64 import distances
 
 
 def run(tmp_path, **options):

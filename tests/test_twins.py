@@ -19,19 +19,19 @@ REPLICAS = 2
 def task(tensorflow: Any) -> Any:
     import tasks
 
-    from compare import pipeline, strategies
-    from compare.runs import Task
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Task
 
     experiment = tasks.experiment(batch_norm=True)
-    return Task(experiment, *pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
+    return Task(experiment, *input_pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
 
 
 def steps(task: Any, start: Any = None, twin: int = 1) -> dict[tuple[int, int], np.ndarray]:
     """The hashes of fit's weights by place; of a twin's with noise from ``start`` on."""
+    from compare.engine.noise_twins import TwinRun
+    from compare.engine.run import Run
     from compare.records import StepRecord
-    from compare.runs import Run
     from compare.trainers.keras_fit import KerasFit
-    from compare.twins import TwinRun
 
     found: dict[tuple[int, int], np.ndarray] = {}
 
@@ -73,11 +73,11 @@ def test_each_twin_has_noise_of_its_own(task: Any) -> None:
 
 
 def test_a_loud_twin_has_noise_that_is_larger_and_counts_by_as_much_less(task: Any, tmp_path: Any) -> None:
-    from compare import noise
+    from compare.engine.noise_twins import TwinRun
+    from compare.engine.run import Run
     from compare.records import INITIAL, MetricsFile, Recorder, read_records
-    from compare.runs import Run
     from compare.trainers.keras_fit import KerasFit
-    from compare.twins import TwinRun
+    from compare.verdict import rounding
 
     def record(name: str, **of_twin: Any) -> Any:
         (tmp_path / name).mkdir()
@@ -88,14 +88,14 @@ def test_a_loud_twin_has_noise_that_is_larger_and_counts_by_as_much_less(task: A
         return found
 
     reference = record("fit")
-    quiet = [record(noise.twin_name(twin, False), twin=twin) for twin in (1, 2, 3)]
-    loud = record(noise.twin_name(4, True), twin=4, loud=True)
-    first = noise._gap(reference.by_place()[1, 1], loud.by_place()[1, 1])
-    against = noise._gap(reference.by_place()[1, 1], quiet[0].by_place()[1, 1])
+    quiet = [record(rounding.twin_name(twin, False), twin=twin) for twin in (1, 2, 3)]
+    loud = record(rounding.twin_name(4, True), twin=4, loud=True)
+    first = rounding._gap(reference.by_place()[1, 1], loud.by_place()[1, 1])
+    against = rounding._gap(reference.by_place()[1, 1], quiet[0].by_place()[1, 1])
     assert 4 < np.median(first[against > 0] / against[against > 0]) < 64, "it is moved by sixteen times as much"
     # As long as gaps grow with the noise, what either says of a candidate is the same.
-    alone, together = (noise.measure(reference, quiet[2], twins, (1, 1)) for twins in ([loud], [*quiet[:2], loud]))
-    assert 0.1 < together.ratio <= alone.ratio < noise.FACTOR
+    alone, together = (rounding.measure(reference, quiet[2], twins, (1, 1)) for twins in ([loud], [*quiet[:2], loud]))
+    assert 0.1 < together.ratio <= alone.ratio < rounding.FACTOR
     assert loud.by_place().keys() == reference.by_place().keys() and (1, INITIAL) in loud.by_place()
 
 
@@ -104,7 +104,7 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     import ml_dtypes  # TensorFlow's own, for bfloat16
     import tensorflow as tf
 
-    from compare.twins import _mover
+    from compare.engine.noise_twins import _mover
 
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
     values = np.array([1.0, -1.0, 3.14, -2e-3, 1e4, 0.0, np.inf, np.nan] * 8).astype(dtype)

@@ -215,7 +215,7 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
 
 
 def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path: Path) -> None:
-    from compare.report.text import sentence
+    from compare.reporting.sentences import sentence
 
     class Forgetful(compare.CustomLoop):
         name = "forgetful"

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from compare.noise import FACTOR, LOUD, measure
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -44,6 +43,7 @@ from compare.verdict import (
     within_rounding,
     worst,
 )
+from compare.verdict.rounding import FACTOR, LOUD, measure
 
 Place = tuple[int, int]
 Copies = list[list[np.ndarray]]

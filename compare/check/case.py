@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from compare.check.observe import EPOCHS, Applied, Observation
-from compare.check.replay import Place, Recipe, Replay, distance, effective
-from compare.check.update import EPSILON, Update
+from compare.check.observation import EPOCHS, Applied, Observation
+from compare.check.recipe import EPSILON, Place, Recipe, Update, distance
+from compare.check.replay import Replay, effective
 from compare.check.whole import MORE_NUDGES, ROUNDING, UNEVEN, Whole, judge
 
 KINK = 0.1

@@ -12,24 +12,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare import noise, pipeline, strategies
-from compare.blame import describe
 from compare.check.batches import like_those_of
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
-from compare.check.judge import Judgement, judge_reporting, judge_training
-from compare.check.observe import EPOCHS, Applied, Crafted, Observation, ProbeRun, as_record, observe
-from compare.check.replay import Recipe, Replay, distance
+from compare.check.judge import judge_reporting, judge_training
+from compare.check.judgement import Judgement
+from compare.check.observation import EPOCHS, Applied, Observation, as_record
+from compare.check.observe import Crafted, ProbeRun, observe
+from compare.check.recipe import EPSILON, Recipe, distance
+from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report, merged
-from compare.check.unseen import why
-from compare.check.update import EPSILON
+from compare.check.weights_only import why
 from compare.check.whole import ROUNDING
+from compare.engine import input_pipeline, strategies
+from compare.engine.noise_twins import TwinRun
+from compare.engine.run import Task
 from compare.experiment import Experiment
 from compare.records import AnyRecord, Place, Record
-from compare.runs import Task
-from compare.trainers.base import Trainer
+from compare.trainer import Trainer
 from compare.trainers.keras_fit import KerasFit
-from compare.twins import TwinRun
+from compare.user_errors import describe
 from compare.verdict import (
     ALIKE,
     DIFFERENT,
@@ -40,6 +42,7 @@ from compare.verdict import (
     compare_records,
     noise_start,
     paired_names,
+    rounding,
     with_noise,
     within_rounding,
 )
@@ -168,7 +171,7 @@ class Checker:
         data: Any = None,
     ) -> None:
         began = time.perf_counter()
-        train, validation = pipeline.load(experiment) if data is None else data
+        train, validation = input_pipeline.load(experiment) if data is None else data
         replicas = strategy.num_replicas_in_sync
         shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
         numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
@@ -354,8 +357,8 @@ class Checker:
         if start is None:
             return comparison
         twins = self._twins.setdefault(start, [])
-        while not twins or not noise.enough(
-            noise.measure(*records, twins=twins, start=start), len(twins), TWINS, MORE_TWINS
+        while not twins or not rounding.enough(
+            rounding.measure(*records, twins=twins, start=start), len(twins), TWINS, MORE_TWINS
         ):
             twins.append(self._twin(start, len(twins) + 1, loud=len(twins) >= TWINS))
         return with_noise(comparison, *records, twins=twins)
@@ -368,7 +371,7 @@ class Checker:
         run.batches = self.batches
         self._trainer.train(run)
         run.close()
-        return as_record(noise.twin_name(number, loud), kept)
+        return as_record(rounding.twin_name(number, loud), kept)
 
     def _with_empty_replica(self, report: Report, trainer: Trainer) -> Report:
         """Both again, with a last batch that leaves one replica without examples, as the user's data does.

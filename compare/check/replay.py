@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,93 +12,18 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check.batches import Own
-from compare.check.observe import Applied, Gradient, Rows, fix_dropout
+from compare.check.losses import broadcast, broadcastable, class_weights, other_logits
+from compare.check.observation import Applied, Gradient, Rows
+from compare.check.observe import fix_dropout
+from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, Clip, Parts, Place, Recipe
+from compare.engine.run import restore_policy, scalars
 from compare.experiment import Experiment
-from compare.runs import restore_policy, scalars
 
 Batch = tuple[Any, ...]
 """(x, y) or (x, y, sample_weight) as NumPy arrays, or nests of them."""
 
 KEPT_BYTES = 2**30
 """About how much memory a replay's results may take; they are made again where they are needed again."""
-
-GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """How a global batch is split: the sizes of the replicas' parts, and what a full batch would be."""
-
-    sizes: tuple[int, ...]
-    global_batch_size: int
-
-    @property
-    def replicas(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def total(self) -> int:
-        return sum(self.sizes)
-
-
-Share = Callable[[Parts], Sequence[float]]
-"""The weight of one example in the loss that is differentiated, per replica."""
-
-
-def mean_of_means(parts: Parts) -> list[float]:
-    """What ``fit`` does: each replica's mean, divided by the number of replicas."""
-    return [1 / (size * parts.replicas) if size else 0.0 for size in parts.sizes]
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Clipping outside of the optimizer: "value", "norm" (each variable) or "global" at ``limit``."""
-
-    kind: str
-    limit: float
-    reduced: bool
-    """Whether it comes after the sum over replicas, not before."""
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """Where the examples of a batch come from: a stretch of an epoch's examples in their order."""
-
-    epoch: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How the gradient of a step comes about; as it stands, the right way. A cause changes some of it.
-
-    Attributes:
-        training: the ``training`` flag of the forward pass.
-        loss: ``GIVEN``, ``OTHER_LOGITS`` or ``BROADCAST``.
-        sample_weights, class_weights: whether they are used.
-        share: the weight of each example.
-        regularization: the weight of the layers' losses, summed over replicas; right is 1.
-        reduce: "sum" over replicas, each replica its "own", or everywhere the "first" one's.
-        clip: clipping before the optimizer's own.
-        untrained: the trainable variables, by index, that get no gradient.
-        feed: the batch of each step; None for those of the run, in order.
-        xla: whether XLA compiles it, which rounds in another way.
-        scale: a factor that the loss has on its way back, and is divided by in the end: for rounding only.
-    """
-
-    training: bool = True
-    loss: str = GIVEN
-    sample_weights: bool = True
-    class_weights: bool = True
-    share: Share = mean_of_means
-    regularization: float = 1.0
-    reduce: str = "sum"
-    clip: Clip | None = None
-    untrained: frozenset[int] = frozenset()
-    feed: tuple[Place, ...] | None = None
-    xla: bool = False
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -174,7 +99,7 @@ class Replay:
         x, y, *_ = next(iter(batches.values()))[0]
         self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
         predictions = self.model(self._first[0])
-        self.broadcastable = _broadcastable(predictions, y)
+        self.broadcastable = broadcastable(predictions, y)
         trainable = list(self.model.trainable_variables)
         taken = {id(v) for v in trainable}
         self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
@@ -188,7 +113,7 @@ class Replay:
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
         self.rules: dict[bool, Any] = {}
-        """Optimizers that were traced, for ``compare.check.update``."""
+        """Optimizers that were traced, for ``compare.check.optimizer_replay``."""
         self._functions: dict[Any, Any] = {}
         # By the step itself: a Checker's candidates come and go, and an id would be another's before long.
         self._kept: WeakKeyDictionary[Applied, dict[Any, Pieces]] = WeakKeyDictionary()
@@ -210,7 +135,7 @@ class Replay:
     def other_logits(self) -> tuple[Any, bool] | None:
         """The losses with the opposite ``from_logits``, and that flag of the first; None if none has it."""
         losses = self.experiment.build_loss()
-        others = tf.nest.map_structure(_other_logits, losses)
+        others = tf.nest.map_structure(other_logits, losses)
         flags = [each.get_config().get("from_logits", getattr(each, "from_logits", None)) for each in _present(others)]
         if not flags:
             return None
@@ -395,7 +320,7 @@ class Replay:
         x, y = batch[0], batch[1]
         weights = batch[2] if len(batch) == 3 and recipe.sample_weights else None
         if trains and recipe.class_weights and self.experiment.class_weight is not None:
-            of_classes = _class_weights(y, self.experiment.class_weight)
+            of_classes = class_weights(y, self.experiment.class_weight)
             weights = of_classes if weights is None else weights * of_classes
         inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
         compute = self._function(recipe, inputs, trains)
@@ -438,7 +363,7 @@ class Replay:
             for metric in loss.metrics:
                 metric.reset_state()
             if recipe.loss == BROADCAST:
-                value = _broadcast(self.experiment.build_loss(), y, predictions, weights)
+                value = broadcast(self.experiment.build_loss(), y, predictions, weights)
             elif recipe.loss == OTHER_LOGITS:
                 # Of a Softmax layer's output Keras finds the logits whatever the flag says, but not through this.
                 value = loss(y, tf.nest.map_structure(tf.identity, predictions), weights)
@@ -506,46 +431,6 @@ def _packed(gradients: Sequence[tf.Tensor]) -> np.ndarray:
     return np.concatenate([np.asarray(each).ravel() for each in gradients]) if gradients else np.zeros(())
 
 
-def _other_logits(loss: Any) -> Any:
-    if loss is None:  # not every output needs one
-        return None
-    config = loss.get_config()
-    if "from_logits" not in config:
-        if not hasattr(loss, "from_logits"):
-            return None
-        config["from_logits"] = loss.from_logits
-    try:
-        return type(loss).from_config(config | {"from_logits": not config["from_logits"]})
-    except (TypeError, ValueError):
-        return None
-
-
-def _class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
-    """What each example counts by its class; ``y`` holds classes, or is one-hot."""
-    classes = np.asarray(y)
-    if classes.ndim > 1:
-        classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(-1)
-    weights = [class_weight.get(int(each), 1.0) for each in np.round(classes).ravel()]
-    return np.array(weights, np.float32).reshape(classes.shape)
-
-
-def _broadcastable(predictions: Any, y: Any) -> bool:
-    """Whether labels [n] meet predictions [n, 1], or the other way round."""
-    if tf.nest.is_nested(predictions) or tf.nest.is_nested(y):
-        return False
-    shapes = sorted([tuple(predictions.shape[1:]), tuple(np.shape(y)[1:])])
-    return shapes == [(), (1,)]
-
-
-def _broadcast(loss: Any, y: tf.Tensor, predictions: tf.Tensor, weights: Any) -> tf.Tensor:
-    """The mean of what ``y - predictions`` gives for shapes [n] and [n, 1]: every label against every prediction."""
-    examples = tf.shape(predictions)[0]
-    labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
-    against = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
-    means = tf.reduce_mean(loss.call(labels[..., tf.newaxis], against[..., tf.newaxis]), axis=1)
-    return tf.reduce_mean(means if weights is None else means * tf.cast(weights, means.dtype))
-
-
 def _joined(batches: Sequence[Batch]) -> Batch:
     return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *batches)  # type: ignore[no-any-return]
 
@@ -568,15 +453,3 @@ def effective(step: Applied, replay: Replay) -> list[np.ndarray]:
     """float64 ``[weights]`` per replica: what its update was made from, before the optimizer's clipping."""
     handed = [replay.flat(gradients) for gradients in step.gradients]
     return [np.sum(handed, axis=0)] * len(handed)
-
-
-def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], least: float = 0.0) -> float:
-    """The relative distance of two lists of vectors: 0 equal, around 1 unrelated; infinite for no number.
-
-    It is relative to the longer of the two, or to ``least`` if that is longer still.
-    """
-    a, b = np.concatenate(list(ours)), np.concatenate(list(theirs))
-    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)), least)
-    if not np.isfinite(scale):
-        return np.inf
-    return float(np.linalg.norm(a - b) / scale) if scale else 0.0

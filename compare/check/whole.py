@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.observe import Applied, State
-from compare.check.replay import Place, Recipe
-from compare.check.update import EPSILON, Handed, Update, simulate
+from compare.check.observation import Applied, State
+from compare.check.optimizer_replay import Handed, simulate
+from compare.check.recipe import EPSILON, Place, Recipe, Update
 
 if TYPE_CHECKING:
     from compare.check.case import Case

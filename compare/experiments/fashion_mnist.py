@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.engine.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
 from compare.errors import RequestError
 from compare.experiment import Experiment
 
@@ -56,7 +56,7 @@ def prepare(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
 
 
 def fashion_mnist(data_dir: Path | None) -> Experiment:
-    """Fashion-MNIST, 60,000 training and 10,000 validation images; see ``compare.data``."""
+    """Fashion-MNIST, 60,000 training and 10,000 validation images; see ``compare.engine.data``."""
     return _experiment("fashion-mnist", locate_fashion_mnist(data_dir))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.data import Array, read_fashion_mnist, sample_source
+from compare.engine.data import Array, read_fashion_mnist, sample_source
 from compare.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compare.data import read_fashion_mnist, sample_source
+from compare.engine.data import read_fashion_mnist, sample_source
 from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import build_loss, build_metrics, prepare
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.runs import Run
+from compare.engine.run import Run
 from compare.trainers.outputs import KERAS_3
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from compare.runs import Run
+from compare.engine.run import Run
 from compare.trainers.callbacks import Callbacks
 
 if TYPE_CHECKING:

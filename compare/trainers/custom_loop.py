@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare import strategies
-from compare.runs import Run, scalars
+from compare.engine import strategies
+from compare.engine.run import Run, scalars
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator

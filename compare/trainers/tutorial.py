@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.runs import Run
+from compare.engine.run import Run
 
 
 class Tutorial:

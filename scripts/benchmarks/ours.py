@@ -11,25 +11,25 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from rich.console import Console  # noqa: E402
 
+from compare.engine.keras_generation import select_keras  # noqa: E402
 from compare.options import Options  # noqa: E402
-from compare.session import select_keras  # noqa: E402
 
 wanted, folder, epochs, examples = sys.argv[1], Path(sys.argv[2]), range(1, int(sys.argv[3]) + 1), int(sys.argv[4])
 how = {"iteration": sys.argv[5]} if sys.argv[5:] else {}
 options = Options(trainers=(wanted, wanted), steps_per_execution=int((sys.argv[6:] or [1])[0]), **how)
 select_keras(options)  # imports TensorFlow as the command does
 
-from compare import pipeline, strategies  # noqa: E402
+from compare.app.loading import load_trainers  # noqa: E402
+from compare.engine import input_pipeline, strategies  # noqa: E402
+from compare.engine.run import Run, Task  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist  # noqa: E402
-from compare.loading import load_trainers  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
-from compare.runs import Run, Task  # noqa: E402
-from compare.terminal import TrainerProgress  # noqa: E402
+from compare.reporting.terminal import TrainerProgress  # noqa: E402
 
 strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist(folder)
-train, validation = pipeline.load(experiment)
+train, validation = input_pipeline.load(experiment)
 task = Task(experiment, train.first(examples), validation, strategy, 64, options.execution)
 (name, trainer), _ = load_trainers(options)  # options take no fewer than two
 

@@ -15,18 +15,18 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from compare import pipeline, strategies  # noqa: E402
+from compare.engine import input_pipeline, strategies  # noqa: E402
+from compare.engine.fingerprints import Fingerprinter  # noqa: E402
+from compare.engine.run import Run, Task  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist_sample  # noqa: E402
-from compare.fingerprints import Fingerprinter  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
-from compare.runs import Run, Task  # noqa: E402
-from compare.terminal import TrainerProgress  # noqa: E402
+from compare.reporting.terminal import TrainerProgress  # noqa: E402
 
 blocks, steps = map(int, sys.argv[1:])
 strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist_sample(None)
-task = Task(experiment, *pipeline.load(experiment), strategy, 64)
+task = Task(experiment, *input_pipeline.load(experiment), strategy, 64)
 
 with tempfile.TemporaryDirectory() as out:
     recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), "loop", seed=0)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from compare.check.recipe import Reading, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.reading import Reading, ReadingCase
-    from compare.check.replay import Recipe
-    from compare.check.update import Update
+    from compare.check.metric_replay import ReadingCase
 
 __all__ = ["REPORTING", "TRAINING", "Cause", "Variant"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
+from compare.check.observation import Applied
+from compare.check.recipe import Place, Recipe
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.observe import Applied
-    from compare.check.replay import Place, Recipe
 
 
 ROUNDED_AWAY = 1e-3
@@ -112,8 +112,6 @@ def _validation_changes(case: Case) -> str | None:
 
 def _passed_forward(case: Case, epoch: int, changed: list[str]) -> bool:
     """Whether calling the model in training mode on some first batches of validation, or of training, does this."""
-    from compare.check.replay import Recipe
-
     before, after, replay = case.seen.left(epoch), case.seen.ended[epoch], case.replay
     which = [i for i, name in enumerate(case.seen.names) if name in changed]
     training = [replay.batch(place) for place in replay.places[epoch]]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
+from compare.check.recipe import BROADCAST, OTHER_LOGITS, Parts, Recipe, Share
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.replay import Parts, Recipe, Share
 
 
 def scaled(share: Share, factor: float) -> Share:
@@ -92,8 +93,6 @@ def _loss_scale(factor: float) -> bool:
 
 def _factor(case: Case, base: Recipe, share: Share) -> float | None:
     """How often the loss of the data, weighed by ``share``, is in the first step's gradient."""
-    from dataclasses import replace
-
     feed = case.feed(base)
     if not feed or base.clip is not None:
         return None
@@ -140,16 +139,12 @@ def _regularization_not_divided(case: Case, base: Recipe) -> Iterable[Variant]:
 
 
 def _logits(case: Case, base: Recipe) -> Iterable[Variant]:
-    from compare.check.replay import OTHER_LOGITS
-
     other = case.replay.other_logits()
     if other is not None:
         yield Variant({"loss": OTHER_LOGITS}, f"the loss is taken with from_logits={other[1]}, the experiment's is not")
 
 
 def _broadcast(case: Case, base: Recipe) -> Iterable[Variant]:
-    from compare.check.replay import BROADCAST
-
     if case.replay.broadcastable:
         text = "labels [n] minus predictions [n, 1] gives [n, n]: every label is held against every prediction"
         yield Variant({"loss": BROADCAST}, text)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from compare.check.causes.base import REPORTING, Cause, Variant
+from compare.check.recipe import Reading
 
 if TYPE_CHECKING:
-    from compare.check.reading import Reading, ReadingCase
+    from compare.check.metric_replay import ReadingCase
 
 
 def _not_reset(case: ReadingCase, base: Reading) -> Iterable[Variant]:

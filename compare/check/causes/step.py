@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
+from compare.check.observation import Observation, configuration
+from compare.check.recipe import Clip, Recipe, Update
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.observe import Observation
-    from compare.check.replay import Recipe
-    from compare.check.update import Update
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
@@ -27,8 +26,6 @@ def _no_flag(case: Case, base: Recipe) -> Iterable[Variant]:
 
 def _clipped_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
     """Clipping in the loop: the limit is the largest norm (or value) among those that it changed."""
-    from compare.check.replay import Clip
-
     feed = case.feed(base)
     if not feed or base.clip is not None:
         return
@@ -143,8 +140,6 @@ def _used(seen: Observation) -> list[int]:
 def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
     """The configuration of the optimizer that made most steps; the experiment's, if none was seen."""
     seen = case.reference if reference else case.seen
-    from compare.check.observe import configuration
-
     if not seen.optimizers:
         return configuration(case.replay.experiment.build_optimizer())
     which = _used(seen)

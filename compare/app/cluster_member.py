@@ -1,0 +1,22 @@
+"""One process of a cluster on this machine, as ``local_cluster`` starts it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from compare.app.cli import carry_out_and_report
+from compare.app.processes import end_with
+from compare.options import Options
+
+
+def main() -> int:
+    """Carry out the request in the first argument; returns the exit status."""
+    request = json.loads(sys.argv[1])
+    end_with(request["parent"])
+    return carry_out_and_report(Options.from_json(request["options"]), Path(request["folder"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

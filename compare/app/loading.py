@@ -1,0 +1,118 @@
+"""From what a user names to the object: built-in experiments and trainers, and those in their own files."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.experiments import BUILT_IN as EXPERIMENTS
+from compare.options import Options, is_file, source_and_attribute
+from compare.trainer import Trainer
+from compare.user_errors import describe
+
+TRAINERS = {
+    "fit": "compare.trainers.keras_fit:KerasFit",
+    "loop": "compare.trainers.custom_loop:CustomLoop",
+    "tutorial": "compare.trainers.tutorial:Tutorial",
+}
+
+
+def load_experiment(options: Options) -> Experiment:
+    """The experiment that the options name.
+
+    Raises:
+        RequestError: when there is no such experiment.
+    """
+    wanted = options.experiment
+    if isinstance(wanted, str) and wanted in EXPERIMENTS:
+        return EXPERIMENTS[wanted](options.data_dir)
+    if options.data_dir is not None:
+        raise RequestError("--data-dir is for built-in experiments; one of your own finds its data itself")
+    if not isinstance(wanted, str):
+        found = wanted
+    elif is_file(wanted):
+        path, attribute = source_and_attribute(wanted)
+        found = _attribute(_file_module(Path(path)), attribute or "experiment", path)
+    else:
+        raise RequestError(
+            f"--experiment {wanted}: unknown; there are {', '.join(EXPERIMENTS)}, or FILE.py[:ATTR] for your own"
+        )
+    if not isinstance(found, Experiment):
+        raise RequestError(f"{wanted} is a {type(found).__name__}, not a compare.Experiment")
+    return found
+
+
+def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
+    """The trainers that the options name, each with a name of its own: a second ``fit`` is ``fit-2``.
+
+    Raises:
+        RequestError: when one does not exist or is no trainer.
+    """
+    loaded: list[tuple[str, Trainer]] = []
+    for wanted in options.trainers:
+        trainer = _trainer(wanted)
+        name, number = str(trainer.name), 1
+        while name in [taken for taken, _ in loaded]:
+            number += 1
+            name = f"{trainer.name}-{number}"
+        loaded.append((name, trainer))
+    return loaded
+
+
+def _trainer(wanted: str | Trainer) -> Trainer:
+    found: Any = wanted
+    if isinstance(wanted, str):
+        source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
+        if not (source and attribute):
+            raise RequestError(
+                f"--trainers {wanted}: unknown; there are {', '.join(TRAINERS)}, or FILE.py:ATTR or "
+                "package.module:ATTR for your own"
+            )
+        module = _file_module(Path(source)) if is_file(wanted) else _module(source)
+        found = _attribute(module, attribute, source)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise RequestError(
+                f"trainer {found.__name__} cannot be made without arguments: {describe(error)}; give an instance"
+            ) from error
+    name = getattr(found, "name", None)
+    if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(found, "train", None))):
+        raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
+    return found  # type: ignore[no-any-return]
+
+
+def _attribute(module: Any, attribute: str, source: str) -> Any:
+    if not hasattr(module, attribute):
+        raise RequestError(f"{source} has no {attribute!r}: name one of its attributes after the colon")
+    return getattr(module, attribute)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise RequestError(f"{name} cannot be imported: {describe(error)}") from error
+
+
+def _file_module(path: Path) -> Any:
+    if not path.is_file():
+        raise RequestError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look there
+    # Files may import their neighbours, as when Python itself runs them.
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise RequestError(f"{path} cannot be imported: {describe(error)}") from error
+    return module

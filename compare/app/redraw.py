@@ -1,0 +1,81 @@
+"""``scripts/report.py``: runs' pages made again from their files, and several runs side by side; no TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from compare.errors import RequestError
+from compare.records import RecordError
+from compare.reporting import html, plots, tensorboard
+
+TOGETHER = "side-by-side.html"
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see --help)")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = _Parser(
+        prog="report.py",
+        allow_abbrev=False,
+        description="Make report.html and comparison.png of each run again from its files, and the list of all runs "
+        "beside it; of several runs also one page that shows them side by side.",
+        epilog="Exit status: 0, or 2 when a folder holds no run or its files are damaged.",
+    )
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run's folder, such as reports/example")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help=f"of several runs: the page that shows them side by side (default: {TOGETHER} beside the first run)",
+    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write each run's TensorBoard log again")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command line; returns the exit status."""
+    try:
+        options = parser().parse_args(arguments)
+        if options.out is not None and len(options.runs) < 2:
+            raise RequestError("--out is the page of several runs: give two or more")
+        for page in make(options.runs, options.out, options.tensorboard):
+            print(page)
+        return 0
+    except (RequestError, RecordError, OSError) as error:
+        print(f"report.py: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
+    """Write all pages; returns their paths.
+
+    Raises:
+        RequestError: when a folder holds no run.
+        RecordError: when a run's files are damaged.
+        OSError: when a page cannot be written.
+    """
+    for run in runs:
+        if not (run / "run.json").is_file():
+            raise RequestError(f"{run}: no recorded run is there (a folder with a run.json)")
+    pages = []
+    for run in runs:
+        pages.append(html.write(run))
+        if plots.figure_of(run) is not None:
+            pages.append(plots.draw(run))
+        if log:
+            pages.append(tensorboard.write(run))
+    for reports in dict.fromkeys(run.resolve().parent for run in runs):
+        pages.append(html.write_index(reports))
+    if len(runs) > 1:
+        pages.append(html.write_together(runs, out or runs[0].resolve().parent / TOGETHER))
+    return pages

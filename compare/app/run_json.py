@@ -1,0 +1,103 @@
+"""The content of ``run.json``: whatever is needed to repeat a run, or to doubt it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.engine import preflight, strategies
+from compare.engine.run import Task, built
+from compare.engine.tf_config import this_task
+from compare.options import Options
+from compare.records.run_folder import code
+
+
+def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
+    """All facts that are known before training."""
+    strategy, experiment = task.strategy, task.experiment
+    replicas = strategy.num_replicas_in_sync
+    member = this_task()
+    title = f"{experiment.name}: {' and '.join(trainers)} under {options.strategy}, "
+    if options.strategy == "parameter-server" and member is not None:
+        title += f"{member.workers} worker{'s' * (member.workers > 1)}"
+    else:
+        title += f"{replicas} replica{'s' * (replicas > 1)}"
+    title += ", Keras 2" if options.keras == 2 else ""
+    title += f", {options.seeds} seeds" if options.seeds > 1 else ""
+    return {
+        "schema": 1,
+        "status": "training",
+        "title": title,
+        "notes": list(experiment.notes),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "options": options.as_json(),
+        "trainers": list(trainers),
+        "strategy": {
+            "name": options.strategy,
+            "class": type(strategy).__name__,
+            "replicas": replicas,
+            "workers": member.workers if member else 1,
+            "global_batch_size": task.global_batch_size,
+            "devices": strategies.devices() if member else strategies.devices()[:replicas],
+        },
+        "data": {
+            "source": experiment.data_source,
+            "training_examples": task.train.count,
+            "validation_examples": task.validation.count,
+            "training_sha256": task.train.sha256(),
+            "validation_sha256": task.validation.sha256(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": strategies.keras_version(),
+            "numpy": np.__version__,
+            "fit-vs-loop": version("fit-vs-loop"),
+        },
+        "machine": {"platform": platform.platform(), "processors": os.cpu_count()},
+        "threads": {
+            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+        },
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "code": code(options),
+    }
+
+
+def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> preflight.Facts:
+    """What can be known of a run before training; a model is built for it, and thrown away."""
+    member = this_task()
+    layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
+    return preflight.Facts(
+        strategy=options.strategy,
+        keras=options.keras,
+        trainers=trainers,
+        replicas=task.strategy.num_replicas_in_sync,
+        workers=member.workers if member else 1,
+        examples=(task.train.count, task.validation.count),
+        global_batch_size=task.global_batch_size,
+        batch_norm=any("BatchNormalization" in name for name in layers),
+        convolution=any("Conv" in name for name in layers),
+        dropout=any("Dropout" in name for name in layers),
+        steps_per_execution=options.steps_per_execution,
+        jit_compile=options.jit,
+    )
+
+
+def digest(weights: Sequence[np.ndarray]) -> str:
+    """SHA-256 of weights: their dtypes, shapes and bytes."""
+    found = hashlib.sha256()
+    for weight in weights:
+        found.update(f"{weight.dtype} {weight.shape}".encode())
+        found.update(np.ascontiguousarray(weight).data)
+    return found.hexdigest()

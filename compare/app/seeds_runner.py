@@ -1,0 +1,233 @@
+"""A study: many seeds, each run in a process of its own, of this machine or of a Dask cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from compare.app.loading import load_experiment, load_trainers
+from compare.app.processes import absolute, division, end_with, limit_threads, local, lost
+from compare.app.train import fail, prepare, train
+from compare.engine.keras_generation import select_keras
+from compare.errors import NoVerdictError, RequestError
+from compare.options import Options
+from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder, kept
+from compare.reporting.terminal import say
+from compare.user_errors import describe
+
+if TYPE_CHECKING:
+    from compare.engine.run import Task
+
+ATTEMPTS = 3
+"""How often worker processes may die, with no run finished in between, before that is an error."""
+
+
+Job = tuple[int, int]
+"""A trainer, by its place in the options, and a seed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that was made elsewhere.
+
+    Attributes:
+        records: all that it reported, without the weights.
+        error: what the trainer raised, in a line; empty where all went well.
+        end: how it ended, where it raised nothing.
+    """
+
+    records: list[AnyRecord]
+    error: str = ""
+    end: End = field(default_factory=End)
+
+
+def run_all(
+    options: Options,
+    jobs: list[Job],
+    initial: Mapping[int, list[np.ndarray]],
+    done: Callable[[Job, Finished], None],
+    processes: int,
+    threads: int,
+) -> None:
+    """Make every run once; those of a worker that is lost are made again.
+
+    Args:
+        options: the request; a file named in it must be there for the workers too.
+        jobs: the runs.
+        initial: by seed, what every model begins with. (Made by each run, they may differ: Keras takes them from
+            Python's own random numbers, and so do other threads of a Dask worker.)
+        done: called here, as each run ends.
+        processes: how many at a time.
+        threads: how many threads each has.
+
+    Raises:
+        RequestError: when no Dask scheduler answers.
+        NoVerdictError: when workers keep dying.
+    """
+    options = absolute(options)
+    left, attempts = list(jobs), 0
+    while left:
+        finished = 0
+        try:
+            with _executor(options, processes) as executor:
+                futures = {
+                    executor.submit(run_one, options, *job, initial[job[1]], threads, os.getpid()): job for job in left
+                }
+                for future in as_completed(futures):
+                    result = future.result()
+                    left.remove(futures[future])
+                    finished += 1
+                    done(futures[future], result)
+        except RequestError:
+            raise
+        except lost() as error:
+            attempts = 0 if finished else attempts + 1
+            if attempts == ATTEMPTS:
+                raise NoVerdictError(
+                    f"worker processes died {ATTEMPTS} times before any run was over ({type(error).__name__}): out of "
+                    "memory? try --jobs 1; what TensorFlow had to say is in tensorflow.log"
+                ) from error
+
+
+@contextmanager
+def _executor(options: Options, processes: int) -> Iterator[Executor]:
+    if options.backend == "dask":
+        try:
+            from distributed import Client
+        except ImportError:
+            raise RequestError('--backend dask needs Dask: pip install "fit-vs-loop[dask]"') from None
+        try:
+            client = Client(options.scheduler, timeout=5)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise RequestError(
+                f"--scheduler {options.scheduler}: no Dask scheduler answers there ({type(error).__name__}); start one "
+                "with: dask scheduler"
+            ) from None
+        with client:
+            yield client.get_executor(pure=False)
+        return
+    with local(processes) as executor:
+        yield executor
+
+
+_one_at_a_time = threading.Lock()
+
+
+def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray], threads: int, parent: int) -> Finished:
+    """Make one run in this process, which is a worker's; its processes are the parent's own, or Dask's.
+
+    Args:
+        options: the request.
+        number: which of its trainers.
+        seed: the run's seed.
+        initial: what every model begins with.
+        threads: how many threads TensorFlow may use.
+        parent: the process that asked; a worker of this machine ends with it.
+    """
+    with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
+        if options.backend == "local":
+            end_with(parent)
+
+        select_keras(options)
+        limit_threads(threads)
+
+        records: list[AnyRecord] = []
+
+        def sink(record: AnyRecord) -> None:
+            # Weights would be most of what is sent, and are of no use to a study.
+            records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
+
+        name, trainer = load_trainers(options)[number]
+        task = prepare(options, load_experiment(options))
+        task.initial_weights[seed] = initial
+        error, end = "", End()
+        try:
+            end = train(
+                trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name
+            )
+        except Exception as raised:
+            traceback.print_exc()
+            error = describe(raised)
+        return Finished(records, error, end)
+
+
+_NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local", "scheduler": None}
+
+
+def train_study(
+    names: Sequence[str], options: Options, task: Task, folder: Path, console: Console, content: dict[str, Any]
+) -> Exception | None:
+    """Train with every trainer and seed, as many at a time as there are processors.
+
+    Args:
+        names: the trainers' names.
+        options: the request.
+        task: what is trained.
+        folder: the run's folder.
+        console: where progress is told.
+        content: of ``run.json``; failures and the division of threads go there.
+
+    Returns:
+        What the first trainer that failed raised.
+    """
+    from compare.engine.run import initial_weights
+
+    jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
+    # By all runs, though some may be through: sums depend on the number of threads.
+    processes, threads = division(options, len(jobs))
+    if options.resume:
+        made = [(number, seed) for number, seed in jobs if kept(folder, names[number], seed)[1] is not None]
+        jobs = [job for job in jobs if job not in made]
+        say(console, f"{len(made)} runs are through already")
+    content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
+    say(
+        console,
+        f"{len(jobs)} runs, "
+        + (
+            f"on {options.scheduler}"
+            if options.backend == "dask"
+            else f"{processes} at a time with {threads} thread(s)"
+        ),
+    )
+    metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
+    raised: list[Exception] = []
+    ended: list[Job] = []
+
+    def done(job: Job, finished: Finished) -> None:
+        number, seed = job
+        recorder = Recorder(folder, metrics, names[number], seed)
+        recorder.rewind(0)
+        for record in finished.records:
+            recorder(record)
+        recorder.flush()
+        ended.append(job)
+        if finished.error:
+            raised.append(RuntimeError(finished.error))
+            fail(content["failures"], names[number], finished.error, console)
+            return
+        recorder.end(finished.end)
+        if finished.end.epoch is not None:
+            say(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
+            return
+        last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
+        numbers = "  ".join(f"{name} {value:.4f}" for name, value in last.logs.items())
+        took = time.perf_counter() - began
+        say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
+
+    task.initial_weights = InitialWeights(folder)
+    initial = {seed: initial_weights(task, seed) for seed in options.all_seeds}
+    run_all(options, jobs, initial, done, processes, threads)
+    metrics.sort(names)
+    return raised[0] if raised else None

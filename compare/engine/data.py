@@ -1,0 +1,214 @@
+"""Finds, verifies and reads Fashion-MNIST, or a small sample of it that comes with the package."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import math
+import os
+import struct
+import sys
+import tempfile
+import zlib
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compare.engine import memory
+from compare.errors import RequestError
+
+FULL_SHA256 = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+"""The four files of Fashion-MNIST and the SHA-256 of each, decoded (gzip's own bytes may differ)."""
+
+SAMPLE_SHA256 = {
+    "train-images-idx3-ubyte": "cf313073c7eb485392848071d5c433571d7166043e971e3345b095cc30518084",
+    "train-labels-idx1-ubyte": "097b93fbcf9bd5bc648b1a457ddc55c9e4ab49afb33f9ecae8ce068399a75e3a",
+    "t10k-images-idx3-ubyte": "7cee33c3c6414b1b86c25e665a6c4f41584269de3b7cc9768b1d351922845eef",
+    "t10k-labels-idx1-ubyte": "3128d790775889812b73c4f13923559c8b9e281d112c6ea7862acf60a206a909",
+}
+"""The same for the embedded sample, as ``scripts/make_sample.py`` prints it."""
+
+FILES = tuple(FULL_SHA256)
+LARGEST = 60_000 * 28 * 28
+"""Bytes of data in the largest file: a damaged header is not to ask for more memory."""
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+DEBIAN_PACKAGE = "dataset-fashion-mnist"
+SAMPLE_FOLDER = Path(__file__).parents[1] / "datasets" / "fashion-mnist-sample"
+ORIGIN = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
+
+Array = NDArray[np.uint8]
+Split = tuple[Array, Array]
+"""Images (N, 28, 28) of grey values 0..255 and their labels (N,) 0..9, both read-only uint8."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data is read from."""
+
+    folder: Path
+    """Holds the four files, each as ``NAME.gz`` or decoded as ``NAME``."""
+    description: str
+    """What it is, for people."""
+    sample: bool
+    """Whether it is the embedded sample rather than all of Fashion-MNIST."""
+    remedy: str = "replace it with an intact copy"
+    """What to do about a damaged file."""
+
+
+def keras_cache() -> Path:
+    """Where ``tf.keras.datasets.fashion_mnist`` keeps its files."""
+    return Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras")) / "datasets" / "fashion-mnist"
+
+
+def sample_source() -> Source:
+    """The embedded sample: the first 600 training and 100 test images of each class."""
+    return Source(
+        folder=SAMPLE_FOLDER,
+        description="embedded sample of Fashion-MNIST (6,000 / 1,000 images)",
+        sample=True,
+        remedy="reinstall this package",
+    )
+
+
+def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
+    """Find Fashion-MNIST in ``data_dir`` and nowhere else, or if that is None, wherever it can be had.
+
+    That is, in this order: Keras's cache, Debian's package, a download into Keras's cache, and failing
+    all of these the embedded sample, whose description then says why. Files found are not read yet.
+
+    Raises:
+        RequestError: ``data_dir`` is not a folder that has all four files.
+    """
+    if data_dir is not None:
+        return _given(data_dir)
+    cache = keras_cache()
+    cached = Source(
+        folder=cache,
+        description=f"Fashion-MNIST from {cache}",
+        sample=False,
+        remedy="delete it, and the next run will find or download Fashion-MNIST anew",
+    )
+    if not _missing(cache):
+        return cached
+    if not _missing(DEBIAN_FOLDER):
+        return Source(
+            folder=DEBIAN_FOLDER,
+            description=f"Fashion-MNIST from {DEBIAN_FOLDER}",
+            sample=False,
+            remedy=f"run apt-get install --reinstall {DEBIAN_PACKAGE}",
+        )
+    try:
+        _download(cache)
+        return cached
+    except Exception as error:  # Keras raises no narrower one, and whatever the cause, the sample is left
+        sample = sample_source()
+        why = (
+            f"because the full data set was not found: not in {cache}, not in {DEBIAN_FOLDER}, and the "
+            f"download from {ORIGIN} failed ({' '.join(str(error).split())}); to get it, go online, install "
+            f"Debian's {DEBIAN_PACKAGE}, or name a folder that has it (--data-dir)"
+        )
+        return Source(sample.folder, f"{sample.description}, {why}", sample.sample, sample.remedy)
+
+
+def read_fashion_mnist(source: Source) -> tuple[Split, Split]:
+    """Read and verify ``((x_train, y_train), (x_val, y_val))``.
+
+    All arrays are read-only uint8: images (N, 28, 28), labels (N,). N is 60,000 and 10,000 (Fashion-MNIST's
+    test set serves for validation), of the sample 6,000 and 1,000.
+
+    Source: Xiao, Rasul, Vollgraf (2017), https://github.com/zalandoresearch/fashion-mnist.
+
+    Raises:
+        RequestError: a file is unreadable, damaged, or not the one expected; the message names it.
+    """
+    digests = SAMPLE_SHA256 if source.sample else FULL_SHA256
+    x_train, y_train, x_val, y_val = (_read(source, name, digest) for name, digest in digests.items())
+    return (x_train, y_train), (x_val, y_val)
+
+
+def _given(folder: Path) -> Source:
+    expected = f"expected a folder with {', '.join(FILES)}, each with or without .gz"
+    if not os.path.isdir(folder):
+        problem = "is not a folder" if os.path.exists(folder) else "does not exist"
+        raise RequestError(f"{folder} {problem}: {expected}")
+    if missing := _missing(folder):
+        raise RequestError(f"{folder} lacks {', '.join(missing)}: {expected}")
+    return Source(folder, f"Fashion-MNIST from {folder}", sample=False)
+
+
+def _path(folder: Path, name: str) -> Path:
+    """``NAME.gz`` unless there is only a decoded ``NAME``."""
+    packed, plain = folder / f"{name}.gz", folder / name
+    # os.path's tests, unlike Path's, answer False for a folder that may not be entered.
+    return plain if os.path.isfile(plain) and not os.path.isfile(packed) else packed
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in FILES if not os.path.isfile(_path(folder, name))]
+
+
+def _read(source: Source, name: str, digest: str) -> Array:
+    path = _path(source.folder, name)
+    try:
+        with open(path, "rb") as packed, gzip.open(packed) if path.suffix == ".gz" else packed as file:
+            return _read_idx(file, dimensions=3 if "images" in name else 1, digest=digest)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise RequestError(f"{path} cannot be used ({error}): {source.remedy}") from error
+
+
+def _read_idx(file: BufferedIOBase, dimensions: int, digest: str) -> Array:
+    """Read the format of http://yann.lecun.com/exdb/mnist/: magic number, sizes, then the bytes.
+
+    They are read straight to where they stay, in memory that TensorFlow can use as it is.
+    """
+    start, unsigned_bytes = 4 + 4 * dimensions, 8
+    header = file.read(start)
+    if len(header) < start or header[:4] != bytes((0, 0, unsigned_bytes, dimensions)):
+        raise ValueError(f"it is not an idx file of bytes in {dimensions} dimension(s)")
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise ValueError(f"it has at most {LARGEST} bytes of data where its header says {size}")
+    array = memory.empty(size)
+    done = 0
+    while got := file.readinto(array[done:].data):
+        done += got
+    done += len(file.read(1))
+    if done != size:
+        found = done if done < size else f"more than {size}"
+        raise ValueError(f"it has {found} bytes of data where its header says {size}")
+    content = hashlib.sha256(header)
+    content.update(array.data)
+    if content.hexdigest() != digest:
+        raise ValueError("its content is not that of the original, by SHA-256")
+    array.flags.writeable = False
+    return array.reshape(shape)
+
+
+def _download(folder: Path) -> None:
+    """Put all four files, verified, into ``folder``; on any failure, none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as name:
+        staging = Source(Path(name), "the download", sample=False, remedy="try again")
+        for file, digest in FULL_SHA256.items():
+            _fetch(f"{file}.gz", staging.folder)
+            _read(staging, file, digest)
+        for path in staging.folder.iterdir():
+            path.replace(folder / path.name)
+
+
+def _fetch(file: str, folder: Path) -> None:
+    """Download one file as ``tf.keras.datasets.fashion_mnist`` does it."""
+    import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+    with contextlib.redirect_stdout(sys.stderr):  # for the progress bar; stdout is for results
+        tf.keras.utils.get_file(file, origin=ORIGIN + file, cache_subdir=str(folder.absolute()))

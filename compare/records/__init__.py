@@ -1,0 +1,69 @@
+"""Records: what a run leaves on disk, written while it trains and read back for the verdict; no TensorFlow here.
+
+Of each trainer and seed a run keeps
+
+- its rows of ``metrics.csv``, one per epoch;
+- ``records/TRAINER-seedN.steps``, a fingerprint of all weights after every optimizer step;
+- ``records/TRAINER-seedN.json``, the names of those weights and the float type of each reported number;
+- ``records/TRAINER-seedN-epochM.npz``, the weights themselves at the end of every epoch.
+
+All of it is appended and flushed as each epoch ends, since the next one may fail. Whatever moment a process
+dies at, ``recover`` leaves files that can be read, and ``Recorder.rewind`` goes back to an epoch's end.
+"""
+
+from compare.records.files import read_json, read_verdict, replace_file, write_json, write_verdict
+from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
+from compare.records.model import (
+    EPOCH_END,
+    INITIAL,
+    PROJECTIONS,
+    AnyRecord,
+    BuildRecord,
+    End,
+    EpochRecord,
+    Place,
+    Record,
+    RecordError,
+    Sink,
+    StepRecord,
+    Variable,
+    in_time,
+    stem_of,
+    step_dtype,
+)
+from compare.records.reader import hashes_at, kept, read_records, recover
+from compare.records.recorder import COSTS, InitialWeights, Recorder
+
+__all__ = [
+    "COSTS",
+    "EPOCH_END",
+    "INITIAL",
+    "PROJECTIONS",
+    "AnyRecord",
+    "BuildRecord",
+    "End",
+    "EpochRecord",
+    "InitialWeights",
+    "MetricsFile",
+    "Place",
+    "Record",
+    "RecordError",
+    "Recorder",
+    "Sink",
+    "StepRecord",
+    "Variable",
+    "hashes_at",
+    "in_time",
+    "kept",
+    "read_json",
+    "read_metrics",
+    "read_records",
+    "read_verdict",
+    "recover",
+    "replace_file",
+    "shortest",
+    "stem_of",
+    "step_dtype",
+    "write_json",
+    "write_verdict",
+]

@@ -1,0 +1,182 @@
+"""``metrics.csv``: one row per trainer, seed and epoch, each number as the shortest text that reads back to it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compare.errors import RequestError
+from compare.records.files import append_to_file, replace_file
+from compare.records.model import EpochRecord, RecordError
+
+KEY_COLUMNS = ("trainer", "seed", "epoch")
+
+TIME_COLUMNS = ("seconds", "examples_per_second")
+
+
+def is_float32(value: float) -> bool:
+    """Whether the value is one that float32 can hold, as everything that TensorFlow reports is."""
+    with np.errstate(over="ignore"):
+        return not math.isfinite(value) or float(np.float32(value)) == value
+
+
+def shortest(value: float) -> str:
+    """The shortest decimal that reads back to the same value of its own type, float32 or float64."""
+    if is_float32(value):
+        text = str(np.float32(value))
+        # Readers round twice, to float64 and then to float32, which turns 7.038531e-26 into its neighbour.
+        if not math.isfinite(value) or np.float32(text) == value:
+            return text
+    return repr(float(value))
+
+
+class MetricsFile:
+    """``metrics.csv``: one row per trainer, seed and epoch; rows that are there already are kept.
+
+    Recorders that share it take its ``lock`` while they write: they may be used by several threads.
+
+    The columns are known once the first epoch has been reported. A trainer that later reports a
+    metric of another name widens the table: the file is written anew with the column added.
+
+    Raises:
+        RecordError: when there is a file, and it is damaged (see ``recover``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._rows = [filled(row) for row in read_metrics(path)] if path.exists() else []
+        self._columns: list[str] = _columns(self._rows)
+
+    def epochs(self, trainer: str, seed: int) -> list[int]:
+        """The epochs that have a row, in the order of the rows."""
+        return [int(row["epoch"]) for row in self._rows if (row["trainer"], row["seed"]) == (trainer, str(seed))]
+
+    def rewind(self, trainer: str, seed: int, epoch: int) -> None:
+        """Remove a trainer's rows of later epochs."""
+        kept = [
+            row
+            for row in self._rows
+            if (row["trainer"], row["seed"]) != (trainer, str(seed)) or int(row["epoch"]) <= epoch
+        ]
+        if len(kept) < len(self._rows):
+            self._rows, self._columns = kept, _columns(kept)
+            self._rewrite()
+
+    def sort(self, trainers: Sequence[str]) -> None:
+        """Put the rows in the order of trainers and seeds, for runs that ended in any order."""
+        self._rows.sort(key=lambda row: (int(row["seed"]), trainers.index(row["trainer"])))
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        if self._rows:
+            replace_file(self.path, _csv(self._rows, self._columns, header=True).encode())
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def row(self, trainer: str, seed: int, record: EpochRecord) -> dict[str, str]:
+        """One epoch's row, as it is to be written.
+
+        Raises:
+            RequestError: for a metric that cannot have a column of its name.
+        """
+        for name in record.logs:
+            if not (name and name.isprintable()) or name in KEY_COLUMNS + TIME_COLUMNS:
+                raise RequestError(
+                    f"trainer {trainer} reports a metric called {name!r}, which cannot be a metric's column in "
+                    f"{self.path.name}: give it another name"
+                )
+        row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
+        row |= {name: shortest(value) for name, value in record.logs.items()}
+        row |= {
+            "seconds": f"{record.seconds:.3f}",
+            "examples_per_second": f"{record.examples_per_second:.1f}",
+        }
+        return row
+
+    def append(self, row: dict[str, str]) -> None:
+        """Write one epoch's row."""
+        self._rows.append(row)
+        columns = _columns(self._rows)
+        if columns == self._columns:
+            append_to_file(self.path, _csv([row], columns, header=False).encode())
+        else:
+            self._columns = columns
+            self._rewrite()
+
+
+def filled(row: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in row.items() if text}
+
+
+def _columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The columns that these rows need: metrics in the order in which they were first reported."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    metrics = [name for name in names if name not in KEY_COLUMNS + TIME_COLUMNS]
+    return [*KEY_COLUMNS, *metrics, *TIME_COLUMNS] if rows else []
+
+
+def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: bool) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_metrics(path: Path) -> list[dict[str, str]]:
+    """The rows of a ``metrics.csv``, every value as it stands in the file; blank means missing.
+
+    Raises:
+        RecordError: when the file is missing or damaged; the message names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read ({error})") from None
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = next(lines, [])
+        if tuple(columns[:3]) != KEY_COLUMNS or tuple(columns[-2:]) != TIME_COLUMNS:
+            raise RecordError(f"{path}: line 1 is not the header of a metrics.csv")
+        if len(set(columns)) != len(columns):
+            raise RecordError(f"{path}: line 1 names a column twice")
+        rows: list[dict[str, str]] = []
+        seen: set[tuple[str, int, int]] = set()
+        for values in lines:
+            where = f"{path}: line {lines.line_num}"
+            if len(values) != len(columns):
+                raise RecordError(f"{where} has {len(values)} values for {len(columns)} columns")
+            row = dict(zip(columns, values, strict=True))
+            if not (row["trainer"] and _is_count(row["seed"], 0) and _is_count(row["epoch"], 1)):
+                raise RecordError(f"{where} does not name a trainer, seed and epoch")
+            key = row["trainer"], int(row["seed"]), int(row["epoch"])
+            if key in seen:
+                raise RecordError(f"{where} repeats an epoch of {row['trainer']!r}")
+            seen.add(key)
+            for name in columns[3:]:
+                _number(row[name], f"{where}, column {name!r}")
+            rows.append(row)
+    except csv.Error as error:
+        raise RecordError(f"{path}: line {lines.line_num}: {error}") from None
+    if not text.endswith("\n"):
+        raise RecordError(f"{path}: the last line is incomplete")
+    return rows
+
+
+def _is_count(text: str, least: int) -> bool:
+    return text.isdecimal() and len(text) < 19 and int(text) >= least
+
+
+def _number(text: str, where: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise RecordError(f"{where}: {text!r} is not a number") from None

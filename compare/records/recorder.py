@@ -1,0 +1,162 @@
+"""The sink that puts a trainer's records on disk as each epoch ends."""
+
+from __future__ import annotations
+
+import glob
+import io
+from collections import UserDict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare.records.files import append_to_file, checksum, read_json, replace_file, storing, write_json
+from compare.records.metrics_csv import MetricsFile, is_float32
+from compare.records.model import (
+    EPOCH_END,
+    AnyRecord,
+    BuildRecord,
+    End,
+    EpochRecord,
+    StepRecord,
+    Variable,
+    stem_of,
+    step_dtype,
+    weights_path,
+)
+from compare.records.reader import read_sidecar, replicas, sidecar_path, steps_path
+
+COSTS = "costs.json"
+"""By trainer and seed: seconds of the first step and of a later one, peak memory in bytes (None: not known), and
+``own_peak``, whether that peak is of the time when this trainer trained, or since the process began."""
+
+
+class Recorder:
+    """The sink that puts one trainer's records on disk.
+
+    Args:
+        folder: the run's folder.
+        metrics: the run's ``metrics.csv``, shared by all recorders of the run.
+        trainer: the trainer's name.
+        seed: the run's seed.
+    """
+
+    def __init__(self, folder: Path, metrics: MetricsFile, trainer: str, seed: int) -> None:
+        self._metrics = metrics
+        self._folder, self._trainer, self._seed = folder, trainer, seed
+        self._stem = stem_of(folder, trainer, seed)
+        with storing(self._stem):
+            self._stem.parent.mkdir(exist_ok=True)
+        self._variables: Sequence[Variable] = ()
+        self._replicas = 0
+        self._pending: list[StepRecord] = []
+        self._reported: dict[int, dict[str, str]] = {}
+        self._rows: dict[int, str] = {}
+
+    def rewind(self, epoch: int) -> None:
+        """Forget whatever came after an epoch's end; 0 forgets all."""
+        self._pending.clear()
+        with self._metrics.lock:
+            self._metrics.rewind(self._trainer, self._seed, epoch)
+        for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
+            if int(path.stem.rpartition("epoch")[2]) > epoch:
+                path.unlink()
+        sidecar = sidecar_path(self._stem)
+        if not sidecar.exists():
+            steps_path(self._stem).unlink(missing_ok=True)
+            return
+        record, types, _ = read_sidecar(sidecar)
+        self._reported = {number: kinds for number, kinds in types.items() if number <= epoch}
+        self._rows = {number: text for number, text in record.rows.items() if number <= epoch}
+        self._variables, self._replicas = record.variables, replicas(record)
+        steps = record.steps[record.steps["epoch"] <= epoch] if epoch else record.steps[:0]
+        replace_file(steps_path(self._stem), steps.tobytes())
+        self._write_sidecar()
+
+    def keep_costs(self, costs: dict[str, Any]) -> None:
+        """Put down what the trainer costs so far (see ``compare.costs``)."""
+        path = self._folder / COSTS
+        with self._metrics.lock:
+            content = read_json(path) if path.exists() else {}
+            content.setdefault(self._trainer, {})[str(self._seed)] = costs
+            write_json(path, content)
+
+    def end(self, end: End) -> None:
+        """Say that the trainer is through."""
+        self.flush()
+        self._write_sidecar(end)
+
+    def __call__(self, record: AnyRecord) -> None:
+        if isinstance(record, BuildRecord):
+            self._variables, self._replicas = record.variables, record.replicas
+            self._write_sidecar()
+        elif isinstance(record, StepRecord):
+            self._pending.append(record)
+            if record.step == EPOCH_END:
+                self.flush()
+        else:
+            self._end_epoch(record)
+
+    def _end_epoch(self, record: EpochRecord) -> None:
+        if record.weights is not None:
+            replace_file(weights_path(self._stem, record.epoch), _npz(record.weights))
+        types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
+        row = self._metrics.row(self._trainer, self._seed, record)
+        self._reported[record.epoch], self._rows[record.epoch] = types, checksum(row)
+        self._write_sidecar()
+        with self._metrics.lock:
+            self._metrics.append(row)
+
+    def flush(self) -> None:
+        """Append the fingerprints that are still in memory (an interrupted epoch's, say)."""
+        if not self._pending:
+            return
+        block = np.zeros(len(self._pending), step_dtype(len(self._variables), self._replicas))
+        for row, record in zip(block, self._pending, strict=True):
+            row["epoch"], row["step"] = record.epoch, record.step
+            row["hashes"], row["projections"] = record.hashes, record.projections
+        append_to_file(steps_path(self._stem), block.tobytes())
+        self._pending.clear()
+
+    def _write_sidecar(self, end: End | None = None) -> None:
+        content = {
+            "trainer": self._trainer,
+            "seed": self._seed,
+            "replicas": self._replicas,
+            "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
+            "reported": {str(epoch): types for epoch, types in self._reported.items()},
+            "rows_sha256": {str(epoch): text for epoch, text in self._rows.items()},
+        }
+        if end is not None:
+            content["end"] = asdict(end)
+        write_json(sidecar_path(self._stem), content)
+
+
+class InitialWeights(UserDict[int, list[np.ndarray]]):
+    """By seed, the weights that the first model began with, kept in a run's folder for one that is resumed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "records"
+        super().__init__()
+        for path in self._folder.glob("initial-seed*.npz"):
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                self.data[int(path.stem.removeprefix("initial-seed"))] = [arrays[f"{i}"] for i in range(len(arrays))]
+
+    def __setitem__(self, seed: int, weights: list[np.ndarray]) -> None:
+        super().__setitem__(seed, weights)
+        with storing(self._folder):
+            self._folder.mkdir(exist_ok=True)
+        replace_file(self._folder / f"initial-seed{seed}.npz", _npz(weights))
+
+
+def _npz(arrays: Sequence[Any]) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **{f"{i}": _storable(np.asarray(each)) for i, each in enumerate(arrays)})
+    return content.getvalue()
+
+
+def _storable(weight: np.ndarray) -> np.ndarray:
+    """The array in a type that NumPy's files know; bfloat16 is none, float32 holds all its values."""
+    return weight.astype(np.float32) if weight.dtype.kind == "V" else weight

@@ -1,0 +1,452 @@
+"""The picture of a run, ``comparison.png``: every trainer's curves, their distance, and the verdict."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from compare.records import RecordError, read_json, read_metrics, read_verdict, replace_file
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.reporting.sentences import sentences
+from compare.verdict import absolute_gap
+from compare.verdict.rounding import units_of
+
+DPI = 150
+MAX_METRICS = 4
+ROUNDING = 2.0**-24, 2.0**-23
+"""The relative distance of neighbouring float32 numbers, at its smallest and at its largest."""
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart. The reference is a broad pale
+# band, the candidates are thin and dark and lie on top of it: coinciding curves all stay visible.
+PALE = "#56B4E9"
+DARK = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2")
+DASHES = ("-", (0, (3, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (7, 2)))
+MARKERS = ("o", "s", "^", "D", "v")
+GREY = "#666666"
+VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C24E00"}
+
+Values = dict[int, float]
+"""Epoch to value; a value that is missing is absent."""
+Run = tuple[str, int]
+"""A trainer and a seed."""
+Curves = dict[Run, dict[str, Values]]
+HeaderTexts = tuple[str, str, Sequence[str], Sequence[str]]
+"""Title, verdict, sentences and notes."""
+
+
+def draw(folder: Path) -> Path:
+    """Write ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
+
+    Raises:
+        RecordError: when ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
+    """
+    read_metrics(folder / "metrics.csv")  # it says what is missing
+    drawn = figure_of(folder)
+    if drawn is None:
+        raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
+    content = io.BytesIO()
+    drawn.savefig(content, format="png")
+    replace_file(folder / "comparison.png", content.getvalue())
+    return folder / "comparison.png"
+
+
+def figure_of(folder: Path) -> Figure | None:
+    """The picture of the run in a folder; None where no epoch was reported.
+
+    Raises:
+        RecordError: when one of the files is damaged.
+    """
+    rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
+    if not rows:
+        return None
+    run = read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    return figure(rows, {"title": folder.name, **run}, verdict, twins)
+
+
+def figure(
+    rows: Sequence[Mapping[str, str]],
+    run: Mapping[str, Any],
+    verdict: Mapping[str, Any],
+    twins: Sequence[Sequence[Mapping[str, str]]] = (),
+) -> Figure:
+    """The picture of a run.
+
+    Args:
+        rows: the rows of ``metrics.csv``, at least one.
+        run: the content of ``run.json``; its "title" and "notes" are used.
+        verdict: the content of ``verdict.json``, or nothing.
+        twins: the rows of the noise twins' own ``metrics.csv``, of each candidate that has some.
+    """
+    noise = [read_curves(its) for its in twins if its]
+    curves = read_curves(rows)
+    trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
+    if verdict.get("reference") in trainers:  # first, whatever order they ran in
+        trainers.sort(key=lambda trainer: trainer != verdict["reference"])
+    columns = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
+    metrics = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
+    metrics.sort(key=lambda name: name != "loss")
+    shown, left_out = metrics[:MAX_METRICS], metrics[MAX_METRICS:]
+    notes = [str(note) for note in run.get("notes") or ()]
+    if left_out:
+        notes.append(f"Not drawn, see metrics.csv: {', '.join(left_out)}")
+
+    panels = max(len(shown), 1)
+    width = 3.6 + (6.2, 4.8, 4.4, 4.2)[panels - 1] * panels
+    fig = Figure(dpi=DPI)
+    FigureCanvasAgg(fig)
+    body = 7 + max(len(trainers) - 6, 0)  # room for the legend
+    said = sentences(verdict)
+    if len(said) > 4:
+        said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
+    causes = [
+        c["id"] + (f" (in {c['side']})" if c.get("side") else "")
+        for each in verdict.get("comparisons", ())
+        for c in each.get("causes", ())
+    ]
+    if causes:
+        said.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
+    texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), said, notes
+    left = _header(fig, width, body, texts)
+    fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, left - 0.005), w_pad=0.08, h_pad=0.08))
+    widths = [(width - 3.6) / panels] * panels + [3.6]
+    axes = fig.subplots(2, panels + 1, squeeze=False, width_ratios=widths, height_ratios=[3, 2.3])
+    last = max(int(row["epoch"]) for row in rows)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.set_xlim(0.5, last + 0.5)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
+        ax.set_xlabel("epoch")
+    studies = {each["candidate"]: each["study"] for each in verdict.get("comparisons", ()) if each.get("study")}
+    for top, bottom, name in zip(*axes[:, :-1], shown, strict=False):
+        _draw_curves(top, curves, trainers, name)
+        if studies:
+            _draw_differences(bottom, curves, trainers, name, studies)
+        else:
+            _draw_gaps(bottom, curves, trainers, name, noise)
+    if not shown:
+        axes[0, 0].set_title("no metrics were reported", loc="left")
+    _draw_seconds(axes[1, -1], curves, trainers)
+    validation = any(name.startswith("val_") for name in columns)
+    crosses = any(line.get_marker() == "x" for ax in axes.flat for line in ax.lines)
+    _legend(
+        axes[0, -1], trainers, validation, crosses, "thin: each seed\npale: 95% interval of the mean" if studies else ""
+    )
+    return fig
+
+
+def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
+    curves: Curves = {}
+    for run in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
+        mine = [row for row in rows if (row["trainer"], int(row["seed"])) == run]
+        curves[run] = {}
+        for name in list(mine[0])[2:]:  # "epoch" among them: it says which epochs there are
+            texts = {int(row["epoch"]): row[name] for row in mine if row[name]}
+            # float32 is written with as few digits as tell it apart from its neighbours: a gap in the
+            # last place comes out right only when the text is read back as float32.
+            with np.errstate(over="ignore"):
+                single = all(str(np.float32(text)) == text for text in texts.values())
+            curves[run][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
+    return curves
+
+
+def _layers(trainers: Sequence[str], trainer: str, hollow: bool, many: bool = False) -> list[dict[str, Any]]:
+    """How a trainer's line is drawn, layer by layer: filled for training, hollow for validation."""
+    number = trainers.index(trainer)
+    if number == 0:
+        # The dot makes a lone epoch visible, of which a line has no length.
+        dot = {"marker": "o", "markeredgewidth": 0, "solid_capstyle": "round"}
+        band = {"color": PALE, "linewidth": 9, "markersize": 9, "zorder": 2.1, **dot}
+        core = {"color": "white", "linewidth": 6, "markersize": 6, "zorder": 2.2, **dot}
+        return [band, core] if hollow else [band]
+    k = (number - 1) % len(DARK)
+    line = {  # narrower the later, so that candidates that coincide nest
+        "color": DARK[k],
+        "linestyle": DASHES[k],
+        "linewidth": max(1.8 - 0.3 * k, 1.0),
+        "marker": MARKERS[k],
+        "markersize": max(5.8 - 0.8 * k, 3.2) * (0.65 if many else 1),
+        "markerfacecolor": "white" if hollow else DARK[k],
+        "zorder": 3 + 0.1 * k,
+    }
+    return [line]
+
+
+def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name: str, shift: float = 0) -> None:
+    """Draw one column of ``metrics.csv``, or its gap; an epoch without a number interrupts the line."""
+    epochs = range(min(values), max(values) + 1)
+    numbers = [values.get(epoch, math.nan) for epoch in epochs]
+    y = [number if math.isfinite(number) else math.nan for number in numbers]
+    label = f"{trainer} {name}"
+    for layer in _layers(trainers, trainer, name.startswith("val_"), many=len(epochs) > 15):
+        ax.plot([epoch + shift for epoch in epochs], y, label=label, clip_on=False, **layer)
+        label = "_core"
+
+
+def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
+    unit = " (fraction of examples)" if metric == "accuracy" else ""
+    ax.set_title(_plain(_wrap(metric, 40)), loc="left", fontweight="bold")
+    ax.set_ylabel(_plain(_wrap(metric, 40) + unit))
+    finite = []
+    for trainer in trainers:
+        for name in (f"val_{metric}", metric):
+            _draw_seeds(
+                ax, [mine.get(name, {}) for (who, _), mine in curves.items() if who == trainer], trainers, trainer, name
+            )
+    for (trainer, _), mine in curves.items():
+        for name in (f"val_{metric}", metric):
+            values = mine.get(name, {})
+            finite += [value for value in values.values() if math.isfinite(value)]
+            crosses = [epoch for epoch, value in values.items() if not math.isfinite(value)]
+            _draw_crosses(ax, crosses, 1 - 0.05 * trainers.index(trainer), trainers, trainer)
+    if finite and min(finite) > 0 and max(finite) > 1000 * min(finite):
+        ax.set_yscale("log")  # or a run that blew up would press all others flat
+
+
+def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trainer: str, name: str) -> None:
+    """One trainer's column: its line; of several seeds the mean, with its interval, and each seed thin."""
+    seeds = [values for values in seeds if values]
+    if not seeds:
+        return
+    if len(seeds) == 1:
+        _line(ax, seeds[0], trainers, trainer, name)
+        return
+    colour = _layers(trainers, trainer, hollow=False)[0]["color"]
+    for values in seeds:
+        epochs = [epoch for epoch, value in values.items() if math.isfinite(value)]
+        y = [values[epoch] for epoch in epochs]
+        ax.plot(epochs, y, color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False)
+    mean, low, high = mean_and_interval(seeds, 0.95)
+    _line(ax, mean, trainers, trainer, name)
+    ax.fill_between(
+        list(mean), list(low.values()), list(high.values()), color=colour, alpha=0.22, linewidth=0, zorder=1.7
+    )
+
+
+def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
+    """The mean over seeds, epoch by epoch, and the ends of its confidence interval (Student's t)."""
+    from scipy import stats  # takes most of a second: for several seeds only
+
+    mean, low, high = {}, {}, {}
+    for epoch in sorted(set().union(*seeds)):
+        values = [each[epoch] for each in seeds if math.isfinite(each.get(epoch, math.nan))]
+        if values:
+            mean[epoch] = float(np.mean(values))
+            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            half = 0.0 if error == 0 else error * float(stats.t.ppf((1 + level) / 2, max(len(values) - 1, 1)))
+            low[epoch], high[epoch] = mean[epoch] - half, mean[epoch] + half
+    return mean, low, high
+
+
+def _draw_differences(
+    ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, studies: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """A study's paired differences: each seed thin, their mean with its 90% interval, and the margin."""
+    names = [name for name in (f"val_{metric}", metric) if any(mine.get(name) for mine in curves.values())][:1]
+    for trainer, name in ((trainer, name) for trainer in trainers[1:] for name in names):
+        seeds = []
+        for (who, seed), mine in curves.items():
+            reference = curves.get((trainers[0], seed), {}).get(name, {})
+            if who == trainer:
+                both = mine.get(name, {}).keys() & reference.keys()
+                seeds.append({epoch: mine[name][epoch] - reference[epoch] for epoch in sorted(both)})
+        seeds = [values for values in seeds if values]
+        if not seeds:
+            continue
+        colour = _layers(trainers, trainer, hollow=False)[0]["color"]
+        for values in seeds:
+            ax.plot(
+                list(values), list(values.values()), color=colour, linewidth=0.7, alpha=0.5, zorder=1.8, clip_on=False
+            )
+        mean, low, high = mean_and_interval(seeds, 0.9)
+        _line(ax, mean, trainers, trainer, name)
+        ax.vlines(list(mean), list(low.values()), list(high.values()), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
+    tests = {t["epoch"]: t for study in studies.values() for t in study["tests"] if t["metric"] in names}
+    sizes, _, _ = mean_and_interval(
+        [mine.get(n, {}) for (who, _), mine in curves.items() if who == trainers[0] for n in names], 0.9
+    )
+    if tests:
+        epochs = sorted(tests)
+        limits = [tests[e]["margin"] * (abs(sizes.get(e, math.nan)) if tests[e]["relative"] else 1) for e in epochs]
+        edges = [epochs[0] - 0.5, *epochs, epochs[-1] + 0.5]
+        limits = [limits[0], *limits, limits[-1]]
+        ax.fill_between(edges, [-limit for limit in limits], limits, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
+        ax.annotate(
+            "margin", (1, limits[-1]), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center"
+        )
+    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    ax.set_ylabel("candidate \N{MINUS SIGN} reference")
+    ax.set_title(_plain(f"{' '.join(names)}: difference, mean and 90% interval"), loc="left", fontsize=10)
+
+
+def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Sequence[str], trainer: str) -> None:
+    """Mark epochs for which there is no number to draw, at the panel's upper edge."""
+    if epochs:
+        colour = _layers(trainers, trainer, hollow=False)[0]["color"]
+        edge = ax.get_xaxis_transform()
+        y = [height] * len(epochs)
+        ax.plot(epochs, y, "x", color=colour, markeredgewidth=2, transform=edge, clip_on=False, zorder=5)
+
+
+def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, noise: Sequence[Curves]) -> None:
+    series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
+    gaps, sizes = [], []
+    for (trainer, seed), mine in curves.items():
+        reference = curves.get((trainers[0], seed))
+        if trainer == trainers[0] or reference is None:
+            continue
+        for name in (metric, f"val_{metric}"):
+            ours, theirs = reference.get(name, {}), mine.get(name, {})
+            sizes += [abs(v) for v in (*ours.values(), *theirs.values()) if math.isfinite(v) and v]
+            both = sorted(reference["epoch"].keys() & mine["epoch"].keys() & (ours.keys() | theirs.keys()))
+            values = {epoch: absolute_gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
+            # Side by side, since equal trainers' gaps would all lie on one spot.
+            shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
+            known = {epoch: value for epoch, value in values.items() if value is not None}
+            if known:
+                _line(ax, known, trainers, trainer, name, shift)
+            _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
+            gaps += list(values.values())
+    numbers = [value for value in gaps if value]
+    envelope = envelope_of(curves, trainers[0], metric, noise)
+    numbers += [value for value in envelope.values() if value]
+    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
+    low = max(low, high / 1000)
+    floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
+    top = 10.0 ** min(math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3), 308)
+    # A logarithmic axis that has a zero: linear below anything there is to see, logarithmic above.
+    ax.set_yscale("symlog", linthresh=floor, linscale=1)
+    ax.set_ylim(-floor / 3, top)
+    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
+    step = math.ceil(len(decades) / 6)
+    ax.yaxis.set_major_locator(FixedLocator([0, *(10.0**decade for decade in decades[::step])]))
+    ax.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
+    ax.yaxis.set_minor_locator(FixedLocator([]))
+    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
+    ax.spines["bottom"].set_visible(False)
+    ax.set_ylabel("|candidate \N{MINUS SIGN} reference|")
+    ax.set_title("gap to the reference, epoch by epoch", loc="left", fontsize=10)
+    equal = bool(gaps) and all(value == 0 for value in gaps)
+    labels = {
+        math.sqrt(low * high): "float32\nrounding",
+        0: "exactly\nequal" + (" in\nall epochs" if equal else ""),
+    }
+    if envelope:
+        edges = [min(envelope) - 0.5, *envelope, max(envelope) + 0.5]
+        heights = list(envelope.values())
+        heights = [heights[0], *heights, heights[-1]]
+        ax.fill_between(edges, heights, color=GREY, alpha=0.2, linewidth=0, zorder=0.9)
+        if not low / 8 < heights[-1] < high * 8:
+            labels[heights[-1]] = "noise\ntwins"
+    for y, text in labels.items():  # beside the panel, where no curve can run through them
+        ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+
+
+def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
+    """By epoch, how far noise twins' numbers are from the reference's at most, in training or validation."""
+    found: Values = {}
+    for (trainer, seed), mine in curves.items():
+        if trainer != reference:
+            continue
+        for name in (metric, f"val_{metric}"):
+            ours = mine.get(name, {})
+            for twins in noise:
+                for (twin, its_seed), theirs in twins.items():
+                    for epoch in ours.keys() & theirs.get(name, {}).keys() if its_seed == seed else ():
+                        gap = absolute_gap(ours[epoch], theirs[name][epoch])
+                        if gap is not None:
+                            found[epoch] = max(found.get(epoch, 0.0), gap / units_of(twin))
+    return {epoch: found[epoch] for epoch in sorted(found)}
+
+
+def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
+    for trainer in trainers:
+        _draw_seeds(
+            ax, [mine["seconds"] for (who, _), mine in curves.items() if who == trainer], trainers, trainer, "seconds"
+        )
+    ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
+    ax.set_ylabel("seconds per epoch")
+    ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)
+
+
+def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool, more: str) -> None:
+    rows: list[Artist] = []
+    for trainer in trainers:
+        role = "reference" if trainer == trainers[0] else "candidate"
+        rows.append(TextArea(_plain(_wrap(f"{role}: {trainer}", 32)), textprops={"fontsize": 9, "fontweight": "bold"}))
+        kinds = {"training": False, "validation": True} if validation else {"training": False}
+        cells = [_key(_layers(trainers, trainer, hollow), kind) for kind, hollow in kinds.items()]
+        rows.append(HPacker(pad=0, sep=10, children=cells))
+    if crosses:
+        cross = {"color": GREY, "linestyle": "", "marker": "x", "markeredgewidth": 2}
+        rows.append(_key([cross], "missing, NaN or infinite"))
+    if more:
+        rows.append(TextArea(more, textprops={"fontsize": 9}))
+    ax.set_axis_off()
+    packed = VPacker(pad=0, sep=5, children=rows)
+    place: dict[str, Any] = {"bbox_to_anchor": (-0.1, 1), "bbox_transform": ax.transAxes}
+    box = AnchoredOffsetbox("upper left", child=packed, frameon=False, borderpad=0, **place)
+    box.set_in_layout(False)  # or a long one would squeeze the panels
+    ax.add_artist(box)
+
+
+def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
+    area = DrawingArea(40, 12)
+    for layer in layers:
+        area.add_artist(Line2D([5, 20, 35], [6, 6, 6], markevery=[1], **layer))
+    return HPacker(pad=0, sep=3, align="center", children=[area, TextArea(text, textprops={"fontsize": 9})])
+
+
+def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float:
+    """Size the figure and write title, verdict and notes on it.
+
+    Returns the share of the figure's height, from below, that is left for the panels: ``body`` inches.
+    """
+    title, word, said, notes = texts
+    blocks: list[tuple[str, float, dict[str, Any]]] = [
+        (_wrap(title, int(width * 7)), 16, {"fontweight": "bold"}),
+        ("\n".join(_wrap(text, int(width * 9.5 - 22)) for text in said), 12.5, {}),
+    ]
+    bold = {"color": "#8A3A00", "fontweight": "bold"}
+    blocks += [(_wrap(f"Note: {note}", int(width * 9.5)), 11, bold) for note in notes]
+    heights = [(text.count("\n") + 1) * size * 1.3 / 72 + 0.1 for text, size, _ in blocks]
+    height = 0.15 + sum(heights) + 0.1 + body
+    fig.set_size_inches(width, height)
+    down, left = 0.15, 0.2
+    for number, ((text, size, style), tall) in enumerate(zip(blocks, heights, strict=True)):
+        place: dict[str, Any] = {"y": 1 - down / height, "va": "top", "fontsize": size, "linespacing": 1.25}
+        indent = left
+        if number == 1:  # the word itself on its colour, the sentences beside it
+            box = {"boxstyle": "round,pad=0.25", "facecolor": VERDICT_COLOURS.get(word, GREY), "linewidth": 0}
+            pill = fig.text((left + 0.05) / width, s=_plain(word), color="white", fontweight="bold", bbox=box, **place)
+            indent = pill.get_window_extent().x1 / fig.dpi + 0.2
+        fig.text(indent / width, s=_plain(text), **place, **style)
+        down += tall
+    return 1 - (down + 0.1) / height
+
+
+def _wrap(text: str, width: int, lines: int = 3) -> str:
+    return "\n".join(textwrap.wrap(text, width, max_lines=lines, placeholder=" …"))
+
+
+def _plain(text: str) -> str:
+    """The text as Matplotlib must be given it to draw it as it stands: dollars would begin a formula."""
+    return text.replace("$", r"\$")

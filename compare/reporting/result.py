@@ -1,0 +1,94 @@
+"""What a run found, read from its folder; no TensorFlow here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compare.records import read_metrics, read_verdict
+from compare.verdict import EXIT_STATUS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found, and where its files are.
+
+    Attributes:
+        path: the run's folder.
+        verdict: the overall verdict, as in ``verdict.json``.
+    """
+
+    path: Path
+    verdict: str
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN."""
+        import pandas as pd
+
+        frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
+        whole = {"seed": int, "epoch": int}
+        # Not read_csv: depending on pandas's version its floats are off by one in the last place.
+        return frame.replace("", np.nan).astype(
+            {name: whole.get(name, float) for name in frame.columns if name != "trainer"}
+        )
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The content of ``verdict.json``."""
+        content: dict[str, Any] = read_verdict(self.path / "verdict.json")
+        return content
+
+    @property
+    def exit_status(self) -> int:
+        """The command's exit status for this verdict."""
+        return EXIT_STATUS[self.verdict]
+
+    @property
+    def gaps(self) -> pd.DataFrame:
+        """How far apart the weights are after every step: candidate, seed, epoch, step, gap, equal, noise.
+
+        ``gap`` and ``noise`` (of noise twins; NaN without any) are estimates of a Euclidean norm; ``step`` is -1 at
+        the end of an epoch of a trainer that does not tell its steps. Empty where no steps were recorded.
+        """
+        import pandas as pd
+
+        from compare.reporting.gaps import gaps_of
+
+        frames = [
+            pd.DataFrame(
+                {
+                    "candidate": entry["candidate"],
+                    "seed": gaps.seed,
+                    "epoch": [epoch for epoch, _ in gaps.places],
+                    "step": [step for _, step in gaps.places],
+                    "gap": gaps.gaps,
+                    "equal": gaps.equal,
+                    "noise": gaps.noise,
+                }
+            )
+            for entry, _, gaps in gaps_of(self.path, self.details)
+        ]
+        columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """Matplotlib's figures of the run, by name: ``comparison``; none where no epoch was reported."""
+        from compare.reporting import plots
+
+        drawn = plots.figure_of(self.path)
+        return {} if drawn is None else {"comparison": drawn}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from compare.reporting import html
+
+        return html.notebook(self.path)

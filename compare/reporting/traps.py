@@ -1,0 +1,370 @@
+"""The page of traps: what each cause looks like, from the catalogue and the CSV files that scripts/traps.py writes."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator
+from PIL import Image
+
+from compare.check.causes import data as data_causes
+from compare.check.causes import loss as loss_causes
+from compare.check.causes import reporting as reporting_causes
+from compare.check.causes import step as step_causes
+from compare.check.causes.base import Cause
+from compare.reporting.plots import PALE
+
+RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "example.csv"
+"""One row per cause; per cause, trainer and epoch; per cause and optimizer step of fit; the tutorial's example."""
+
+Row = Mapping[str, Any]
+Data = Mapping[str, Sequence[Row]]
+
+FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
+    ("From the examples' losses to one number", loss_causes.CAUSES),
+    ("The step: forward pass, gradients, optimizer", step_causes.CAUSES),
+    ("Which examples, which weights, and validation", data_causes.CAUSES),
+    ("The numbers that are printed", reporting_causes.CAUSES),
+)
+DARK = "#000000"
+COLOURS = 48
+
+
+# Files
+
+
+def read(folder: Path) -> Data:
+    """All that was measured, every value as text."""
+    return {name: read_table(folder, name) for name in (RESULTS, EPOCHS, STEPS, EXAMPLE)}
+
+
+def read_table(folder: Path, name: str) -> list[Row]:
+    """The rows of one file; none where it does not exist yet."""
+    path = folder / name
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(folder: Path, name: str, rows: Iterable[Row]) -> None:
+    """Write a table; its columns are those that any row has."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    (folder / name).write_text(text.getvalue(), encoding="utf-8")
+
+
+class Shown:
+    """What was measured of one cause."""
+
+    def __init__(self, data: Data, id: str) -> None:
+        found = [row for row in data[RESULTS] if row["cause"] == id]
+        if not found:
+            raise LookupError(f"{id} was never measured: run python scripts/traps.py --only {id}")
+        (self.result,) = found
+        self.rows = [row for row in data[EPOCHS] if row["cause"] == id]
+        self.steps = [row for row in data[STEPS] if row["cause"] == id]
+        self.epochs = int(self.result["epochs"])
+        self.metric = "accuracy" if any(row.get("accuracy") for row in self.rows) else "mae"
+
+    def curve(self, trainer: str, column: str) -> list[float]:
+        """A column of one trainer, epoch by epoch; NaN where there is no number."""
+        values = {int(row["epoch"]): row[column] for row in self.rows if row["trainer"] == trainer}
+        return [float(values.get(epoch) or "nan") for epoch in range(1, self.epochs + 1)]
+
+    def last(self, trainer: str, column: str) -> str:
+        """The number of the last epoch, for readers."""
+        value = self.curve(trainer, column)[-1]
+        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.2g}" if math.isfinite(value) else "not a number"
+
+    @property
+    def gaps(self) -> list[float]:
+        """The largest weight gap after each of fit's steps; NaN where there is none."""
+        return [float(row["gap"] or "nan") for row in self.steps]
+
+    @property
+    def largest(self) -> float:
+        """The largest weight gap that is a number."""
+        return max((gap for gap in self.gaps if math.isfinite(gap)), default=math.nan)
+
+    @property
+    def first(self) -> tuple[int, int | None] | None:
+        """Epoch and step from which on weights differ, or None where they never do."""
+        epoch, step = self.result["first_epoch"], self.result["first_step"]
+        return (int(epoch), int(step) if step else None) if epoch else None
+
+
+# Pictures
+
+
+def draw(folder: Path, id: str, data: Data) -> Path:
+    """Draw one cause beside the files; returns the picture's path."""
+    shown = Shown(data, id)
+    figure = Figure(figsize=(9.8, 3.3), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+        axes.set_axisbelow(True)
+    _draw_metric(panels[0], shown, "loss", "loss")
+    unit = {"accuracy": "accuracy (fraction right)", "mae": "mean absolute error"}[shown.metric]
+    _draw_metric(panels[1], shown, shown.metric, unit)
+    _draw_gaps(panels[2], shown)
+    _legend(figure)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    path = folder / f"{id}.png"
+    # A palette of a few colours takes a third of the space, and looks the same.
+    Image.open(content).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    return path
+
+
+def _layers(trainer: str, validation: bool) -> list[dict[str, Any]]:
+    """fit is a broad pale band, the loop thin and dark upon it; filled for training, hollow for validation."""
+    if trainer == "fit":
+        band = {"color": PALE, "linewidth": 8, "solid_capstyle": "round", "zorder": 2.1}
+        core = {"color": "white", "linewidth": 5, "solid_capstyle": "round", "zorder": 2.2}
+        return [band, core] if validation else [band]
+    line = {"color": DARK, "linewidth": 1.4, "marker": "o", "markersize": 4.5, "zorder": 3}
+    return [line | {"markerfacecolor": "white" if validation else DARK}]
+
+
+def _draw_metric(axes: Axes, shown: Shown, metric: str, label: str) -> None:
+    finite: list[float] = []
+    epochs = range(1, shown.epochs + 1)
+    for trainer in ("fit", "loop"):
+        for validation in (True, False):
+            values = shown.curve(trainer, f"val_{metric}" if validation else metric)
+            for layer in _layers(trainer, validation):
+                axes.plot(epochs, [v if math.isfinite(v) else math.nan for v in values], clip_on=False, **layer)
+            finite += [value for value in values if math.isfinite(value)]
+            missing = [epoch for epoch, value in zip(epochs, values, strict=True) if not math.isfinite(value)]
+            _cross(axes, missing, "not a number")
+    if finite and min(finite) > 0 and max(finite) > 100 * min(finite):
+        axes.set_yscale("log")
+    axes.set_xlim(0.7, shown.epochs + 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(label)
+    last = ", ".join(f"{trainer} {shown.last(trainer, f'val_{metric}')}" for trainer in ("fit", "loop"))
+    axes.set_title(f"{metric}: in the last validation\n{last}", loc="left", fontsize=9.5)
+
+
+def _cross(axes: Axes, places: Sequence[float], text: str) -> None:
+    """Mark at the upper edge where there is no number to draw."""
+    if places:
+        style: dict[str, Any] = {
+            "color": "#D55E00",
+            "markeredgewidth": 1.8,
+            "markersize": 5,
+            "linestyle": "",
+            "zorder": 5,
+        }
+        edge = axes.get_xaxis_transform()
+        axes.plot(places, [0.97] * len(places), marker="x", transform=edge, clip_on=False, **style)
+        axes.text(places[0], 0.9, text, color="#A04600", fontsize=8.5, transform=edge, va="top")
+
+
+def _draw_gaps(axes: Axes, shown: Shown) -> None:
+    gaps = shown.gaps
+    numbers = [gap for gap in gaps if math.isfinite(gap) and gap > 0]
+    floor = 10.0 ** math.floor(math.log10(min([*numbers, 1e-8])))
+    top = 10.0 ** math.ceil(math.log10(max([*numbers, 1.0])) + 0.3)
+    axes.set_yscale("symlog", linthresh=floor, linscale=0.7)
+    axes.set_ylim(-floor / 4, top)
+    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
+    axes.yaxis.set_major_locator(FixedLocator([0, *(10.0**d for d in decades[:: math.ceil(len(decades) / 6)])]))
+    axes.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
+    axes.yaxis.set_minor_locator(FixedLocator([]))
+    axes.axhline(0, color="#777777", linewidth=1)
+    per_epoch = int(shown.result["fit_steps"])
+    for epoch in range(1, shown.epochs):
+        axes.axvline(epoch * per_epoch + 0.5, color="#EEEEEE", linewidth=0.8, zorder=0)
+    steps = range(1, len(gaps) + 1)
+    axes.plot(steps, [g if math.isfinite(g) else math.nan for g in gaps], color="#B34700", linewidth=2, clip_on=False)
+    lacking = [i for i, row in zip(steps, shown.steps, strict=True) if not row["gap"]]
+    _cross(axes, lacking, "no such step")
+    _cross(axes, [i for i, gap in zip(steps, gaps, strict=True) if not math.isfinite(gap) and i not in lacking], "NaN")
+    axes.set_xlim(0, len(gaps) + 1)
+    axes.set_xlabel(f"optimizer step ({per_epoch} an epoch)")
+    axes.set_ylabel("|loop \N{MINUS SIGN} fit|, 0: equal")
+    equal = f"equal, bit for bit, in all {len(gaps)} steps"
+    told = equal if shown.first is None else f"differ {_place(shown)}"
+    axes.set_title(f"largest gap of any weight\nweights {told}", loc="left", fontsize=9.5)
+
+
+def _place(shown: Shown) -> str:
+    """From where on weights differ."""
+    assert shown.first is not None
+    epoch, step = shown.first
+    if step == 0:
+        return "before the first step"
+    if step is None or step > int(shown.result["fit_steps"]):  # only seen in the end, or fit's epoch is over
+        return f"from the end of epoch {epoch} on"
+    return f"from step {step} of epoch {epoch} on"
+
+
+def _legend(figure: Figure) -> None:
+    entries = [(trainer, validation) for trainer in ("fit", "loop") for validation in (False, True)]
+    # Layers that are one entry are drawn upon each other; Matplotlib's own types know single artists only.
+    handles: list[Any] = [tuple(Line2D([], [], **layer) for layer in _layers(*entry)) for entry in entries]
+    names = {"fit": "fit", "loop": "the loop with this mistake"}
+    labels = [f"{names[trainer]}, {'validation' if validation else 'training'}" for trainer, validation in entries]
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False, fontsize=9, handlelength=2.6)
+
+
+# The page
+
+
+def page(catalogue: Mapping[str, Cause], data: Data) -> str:
+    """The page as a Markdown document."""
+    lines = [
+        "# Traps",
+        "",
+        "<!-- Generated by `python scripts/traps.py --redraw` from compare/check/causes and the CSV files here. -->",
+        "",
+        f"Each of these {len(catalogue)} mistakes makes a custom training loop train, or report, something else than "
+        "`model.fit` does, and the short check (`python scripts/compare.py --check …`) knows it by name. Every picture "
+        "is a real run: `fit`, and a loop with this one mistake, from the same initial weights and with the same data. "
+        "Look at the panel on the right first, since curves often look innocent where the weights parted long ago.",
+        "",
+    ]
+    for title, causes in FAMILIES:
+        lines += [f"**{title}**", "", "| cause | what you see | makes a difference in |", "|---|---|---|"]
+        lines += [f"| [`{c.id}`](#{c.id}) | {c.symptom} | {c.kind} |" for c in causes]
+        lines += [""]
+    lines += [
+        "How to read the pictures: the pale band is `fit`, the thin dark line the loop, so that curves that coincide "
+        "are seen to be two; filled is training, hollow is validation. On the right is the largest difference of any "
+        "weight on any replica, after each optimizer step; 0 means that all weights are equal, bit for bit. The runs "
+        "are small: 0.01 in validation accuracy is 10 images of 1,000 (4 of 378 in *weighted*). What the check said is "
+        "about a few batches of its own, 12 examples and fewer.",
+        "",
+    ]
+    for title, causes in FAMILIES:
+        lines += [f"## {title}", ""]
+        for cause in causes:
+            lines += section(cause, data)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def section(cause: Cause, data: Data) -> list[str]:
+    """The lines on one cause; its heading is the anchor that reports link to."""
+    shown = Shown(data, cause.id)
+    lines = [f"### {cause.id}", "", f"**What you see.** {cause.symptom}", ""]
+    lines += [f"![fit and a loop with {cause.id}: loss, {shown.metric} and weight gap]({cause.id}.png)", ""]
+    lines += [f"*{caption(shown)}*", ""]
+    lines += [f"**Why.** {cause.explanation}", ""]
+    lines += [f"**How the check recognises it.** {cause.recognised}", ""]
+    if shown.result["evidence"]:
+        lines += [f"Here it said: {_escaped(shown.result['evidence'])}.", ""]
+    lines += ["```python", "# wrong", _code(cause.wrong), "", "# right", _code(cause.remedy), "```", ""]
+    if cause.id == "loss-not-reduced":
+        lines += worked_example(data[EXAMPLE][0])
+    if cause.met:
+        lines += ["**Where users met it.** " + "; ".join(_link(each) for each in cause.met.split("\n")), ""]
+    lines += ["See it yourself:", "", "```sh", command(shown), "```", ""]
+    return lines
+
+
+def caption(shown: Shown) -> str:
+    """What the picture shows, in measured numbers."""
+    result, metric = shown.result, {"accuracy": "accuracy", "mae": "mean absolute error"}[shown.metric]
+    value = f"val_{shown.metric}"
+    texts = [
+        f"After {shown.epochs} epochs the validation {metric} is {shown.last('fit', value)} with fit and "
+        f"{shown.last('loop', value)} with the loop, the validation loss {shown.last('fit', 'val_loss')} and "
+        f"{shown.last('loop', 'val_loss')}."
+    ]
+    for column in ("loss", "val_loss"):
+        epochs = [i for i, value in enumerate(shown.curve("loop", column), 1) if not math.isfinite(value)]
+        if epochs:
+            texts.append(f"The loop's {column} is not a number in {len(epochs)} of them, from epoch {epochs[0]} on.")
+    if result["fit_steps"] != result["loop_steps"]:
+        texts.append(f"An epoch has {result['fit_steps']} steps with fit, {result['loop_steps']} with the loop.")
+    if shown.first is None:
+        texts.append(f"All weights are equal, bit for bit, after each of {len(shown.steps)} steps.")
+    else:
+        broken = any(row["gap"] and not math.isfinite(float(row["gap"])) for row in shown.steps)
+        texts.append(
+            f"Weights differ {_place(shown)}, by up to {shown.largest:.2g}"
+            + (" before they are no numbers any more." if broken else ".")
+        )
+    return " ".join(texts)
+
+
+def worked_example(row: Row) -> list[str]:
+    """The tutorial's own example, with the numbers that tf.distribute gave."""
+    first, second, metric, total, mean = (
+        f"{float(row[key]):g}" for key in ("first", "second", "metric", "sum", "mean")
+    )
+    return [
+        "**Worked out.** TensorFlow's tutorials have this example: two replicas, losses [2, 3] on one and [4, 5] on "
+        "the other, a global batch of 4. Run under `MirroredStrategy` with two logical replicas "
+        "(`tutorials_example` in `scripts/traps.py`), it gives:",
+        "",
+        "| | what TensorFlow returns |",
+        "|---|---|",
+        f"| `tf.nn.compute_average_loss([2, 3], global_batch_size=4)` on the first replica | {first} |",
+        f"| the same of [4, 5] on the second | {second} |",
+        f"| `tf.keras.metrics.Mean`, updated with these on both: their sum, divided by *two updates* | **{metric}** |",
+        f"| `strategy.reduce(tf.distribute.ReduceOp.SUM, …)` of the two | **{total}** |",
+        f"| the mean of the four losses | **{mean}** |",
+        "",
+        "The two shares are right for the gradient, which is summed. A metric averages them, and is off by the number "
+        "of replicas.",
+        "",
+    ]
+
+
+def command(shown: Shown) -> str:
+    """The command that repeats the run (with all that it writes), and the one that only checks."""
+    result = shown.result
+    loop, experiment = _file(result["loop"], "tests/planted.py"), _file(result["experiment"], "")
+    replicas, batch = int(result["replicas"]), 64
+    return (
+        f"python scripts/compare.py --experiment {experiment} --trainers fit {loop} --replicas {replicas} \\\n"
+        f"    --batch-size {batch // replicas} --train-examples {result['examples']} --epochs {result['epochs']}"
+        "    # or with --check, for seconds"
+    )
+
+
+def _file(name: str, default: str) -> str:
+    module, _, attribute = name.rpartition(":")
+    file = f"scripts/{module}.py" if module else default
+    return f"{file}:{attribute}" if file else attribute
+
+
+def _link(met: str) -> str:
+    """ "title, URL" as a Markdown link."""
+    match = re.fullmatch(r"(.*), (https?://\S+)", met)
+    return f"[{match[1]}]({match[2]})" if match else met
+
+
+def _code(text: str) -> str:
+    """Code as it is; a remedy that is a sentence as a comment."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return "# " + text
+    return text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")

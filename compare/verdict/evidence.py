@@ -1,0 +1,59 @@
+"""A comparison held against further evidence: noise twins, or the seeds of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from compare.records import Record
+from compare.verdict.exact import noise_start
+from compare.verdict.model import ALIKE, IDENTICAL, INCONCLUSIVE, Comparison
+from compare.verdict.rounding import measure
+
+if TYPE_CHECKING:
+    from compare.verdict.seeds import Study
+
+
+def with_noise(
+    comparison: Comparison,
+    reference: Record,
+    candidate: Record,
+    twins: Sequence[Record],
+    anchor: Record | None = None,
+) -> Comparison:
+    """The same comparison, a difference of weights held against noise twins (see ``compare.verdict.rounding``).
+
+    Args:
+        comparison: of the two records, bit for bit.
+        reference: one.
+        candidate: the other.
+        twins: of ``anchor``, with noise from ``noise_start`` on; without any nothing changes.
+        anchor: the run that the twins are twins of; the reference by default.
+    """
+    start = noise_start(reference, candidate, comparison.training)
+    if start is None or not twins:
+        return comparison
+    noise = measure(reference, candidate, twins, start, anchor)
+    training = replace(comparison.training, noise=noise)
+    if noise.explains:
+        training = replace(training, verdict=ALIKE)
+    elif not noise.reproduced:
+        name = (anchor or reference).trainer
+        reason = f"{name} does not give the same weights when it is run again, so that nothing can be held against it"
+        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
+    elif noise.so_far:
+        reason = "rounding explains the gap as far as noise twins were trained, which is not to the end"
+        training = replace(training, verdict=INCONCLUSIVE, reason=reason)
+    return replace(comparison, training=training)
+
+
+def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Comparison:
+    """The same comparison where several seeds were trained, and their weights are not all equal.
+
+    The seeds then decide whether both train alike, unless the cause of other weights is known.
+    """
+    training = comparison.training
+    if training.verdict != IDENTICAL and not known_cause:
+        training = replace(training, verdict=study.verdict)
+    return replace(comparison, training=training, study=study)

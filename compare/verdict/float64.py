@@ -1,0 +1,87 @@
+"""Which side is off: every trainer's distance to one replica in float64; plain data, no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compare.records import EPOCH_END, INITIAL, Record
+from compare.verdict.exact import metric_gaps
+from compare.verdict.model import Comparison
+
+CLEARLY = 10.0
+"""How many times farther from the truth one side must be than the other to be called the one that is off."""
+
+
+def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """The content of ``truth`` in ``verdict.json``.
+
+    The distance of weights is relative: ||w - truth|| / ||truth - initial||, estimated from the
+    recorded projections. It is taken after the first optimizer step, where only rounding and the
+    trainer's own formula count, after the step where the trainers part (if they do), and at the end,
+    when rounding has grown with training. Reported metrics are compared over all epochs.
+
+    Returns:
+        ``{"after": [{"epoch", "step", "distance": {trainer: float}}, …], "metrics": {trainer: {metric:
+        {"max_gap", "epoch"}}}, "off": name of the trainer that is clearly farther off, or None}``.
+    """
+    places = _places(truth, comparisons)
+    after = [
+        {
+            "epoch": epoch,
+            "step": None if step == EPOCH_END else step,
+            "distance": {record.trainer: _distance(truth, record, (epoch, step)) for record in trained},
+        }
+        for epoch, step in places
+    ]
+    metrics = {
+        record.trainer: {
+            name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in metric_gaps(truth, record).items()
+        }
+        for record in trained
+    }
+    return {"after": after, "metrics": metrics, "off": _off(after, comparisons)}
+
+
+def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int, int]]:
+    taken = [(int(row["epoch"]), int(row["step"])) for row in truth.steps]
+    steps = [place for place in taken if place[1] > INITIAL]
+    wanted = steps[:1]
+    for comparison in comparisons:
+        first = comparison.training.first_difference
+        if first is not None:
+            place = (first.epoch, EPOCH_END if first.step is None else first.step)
+            if place in steps:  # the step before shows that they were equally near until then
+                wanted += steps[max(0, steps.index(place) - 1) : steps.index(place)]
+            wanted.append(place)
+    wanted += [place for place in taken if place[1] == EPOCH_END][-1:]
+    return [place for place in dict.fromkeys(wanted) if place in taken]
+
+
+def _distance(truth: Record, record: Record, place: tuple[int, int]) -> float | None:
+    exact, initial, mine = (_projections(truth, place), truth.steps[0]["projections"], _projections(record, place))
+    if exact is None or mine is None or exact.shape != mine.shape:
+        return None
+    moved = np.sqrt(np.sum((exact - initial) ** 2))
+    distance = np.sqrt(np.sum((mine - exact) ** 2)) / moved if moved else np.nan
+    return float(distance) if np.isfinite(distance) else None
+
+
+def _projections(record: Record, place: tuple[int, int]) -> np.ndarray | None:
+    found = record.steps[(record.steps["epoch"] == place[0]) & (record.steps["step"] == place[1])]
+    return found[0]["projections"] if len(found) else None
+
+
+def _off(after: Sequence[dict[str, Any]], comparisons: Sequence[Comparison]) -> str | None:
+    """The trainer that is clearly farther from the truth where the trainers part, if one is."""
+    for comparison in comparisons:
+        first = comparison.training.first_difference
+        if first is None:
+            continue
+        here = [each for each in after if (each["epoch"], each["step"]) == (first.epoch, first.step)]
+        known = sorted((d, name) for each in here for name, d in each["distance"].items() if d is not None)
+        if len(known) > 1 and known[-1][0] > CLEARLY * known[0][0]:
+            return str(known[-1][1])
+    return None
