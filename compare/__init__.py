@@ -1,4 +1,4 @@
-"""Does a custom training loop train like ``model.fit``, and if not, where and why do they part?
+"""Does a custom training loop train like ``model.fit``, and if not, where and why do they diverge?
 
 A comparison of Keras's ``fit`` with the custom loop of this package, on two logical CPU devices:
 
@@ -59,16 +59,20 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Result:
-    """Train an experiment with two or more trainers and compare what they did.
+    """Train an experiment with two or more trainers and compare the results.
 
-    Does all that the command does, with the same files. May be called many times in one process.
+    Does everything that the command does and writes the same files. Can be called many times in one process.
+    Sets the process's random seeds and turns op determinism on (see ``configure``).
 
-    Args:
-        experiment: a built-in experiment's name, ``FILE.py[:ATTR]``, or an ``Experiment``.
-        **options: the command's options by name (``trainers``, ``strategy``, ``replicas``, ``epochs``,
-            ``batch_size``, ``seed``, ``train_examples``, ``reports``, ``name``, ``data_dir``, ``quiet``);
-            see ``compare.options.Options``.
+    For example::
+
+        result = compare.run("fashion-mnist-sample", trainers=("fit", MyLoop()), epochs=2, quiet=True)
+        print(result.verdict)  # identical, alike, different, …
 
     Returns:
         The verdict, the metrics and the folder.
@@ -76,7 +80,7 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
     Raises:
         RequestError: where the command would exit with status 2.
 
-    The process's random seeds are set and op determinism is switched on (see ``configure``).
+    Args:
     """
     try:
         request = Options(experiment=experiment, **options)
@@ -89,8 +93,34 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
         return carry_out(request, folder, new_console(request))
 
 
+def _show_options() -> None:
+    """Show every option in the signature and in the docstring of ``run``, from its one declaration."""
+    import inspect
+    from dataclasses import fields
+
+    from compare.option import default_of
+    from compare.options import declaration
+
+    parameters: list[inspect.Parameter] = []
+    lines: list[str] = []
+    for declared in fields(Options):
+        kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        default = default_of(declared)
+        parameters.append(inspect.Parameter(declared.name, kind, default=default, annotation=declared.type))
+        lines.append(f"        {declared.name}: {declaration(declared).help.replace('%%', '%')}.")
+    run.__signature__ = inspect.Signature(parameters, return_annotation="Result")  # type: ignore[attr-defined]
+    run.__doc__ = f"{(run.__doc__ or '').rstrip()}\n" + "\n".join(lines) + "\n"
+
+
+_show_options()
+
+
 def load(run: str | Path) -> Result:
-    """A recorded run, from its files alone: ``load("reports/example")``; no TensorFlow.
+    """Load a recorded run from its files alone, without TensorFlow.
+
+    For example::
+
+        compare.load("reports/example").metrics  # a pandas DataFrame
 
     Args:
         run: the run's folder.
@@ -118,15 +148,20 @@ def load(run: str | Path) -> Result:
 def assert_alike(
     experiment: str | Experiment, trainer: str | Trainer, *, reference: str | Trainer = "fit", seed: int = 0
 ) -> None:
-    """The short check as an assertion, for a test of your own: some seconds, no files.
+    """Run the short check as an assertion in a test of your own; takes seconds and writes no files.
 
-    Trains a few small batches on one replica, and on two where there are devices (``configure``).
+    Trains a few small batches on one replica, and on two if there are two devices (see ``configure``).
+
+    For example::
+
+        def test_my_loop():
+            compare.assert_alike(experiment, MyLoop())
 
     Args:
         experiment: as for ``run``.
         trainer: the candidate: a trainer, or what the command's ``--trainers`` takes.
-        reference: what it is held against.
-        seed: of initial weights and order of examples.
+        reference: the trainer that the candidate is compared with.
+        seed: seed of the initial weights and of the order of examples.
 
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.

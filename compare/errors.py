@@ -1,24 +1,24 @@
-"""The exceptions that end a run with one line: the request is wrong, or no verdict can be come to."""
+"""Exceptions that end a run with a one-line message: the request is wrong, or no verdict is possible."""
 
 
 class RequestError(ValueError):
-    """A request that cannot be carried out: one line that says what is wrong and what to do.
+    """The request cannot be carried out; the message says in one line what is wrong and what to do.
 
-    The command prints it to stderr and exits with status 2; ``compare.run`` raises it.
+    The command prints the message to stderr and exits with status 2; ``compare.run`` raises it.
     """
 
 
 class NoVerdictError(RuntimeError):
-    """A run that could not come to a verdict, through no fault of the request; exit status 3."""
+    """A run did not reach a verdict, although the request was valid; exit status 3."""
 
 
 class StorageError(NoVerdictError):
-    """A file of a run could not be written: the disk is full, say. What was written before is kept."""
+    """A file of a run could not be written (the disk is full, say); earlier files are kept."""
 
 
 EXIT_REQUEST = 2
-"""The command's exit status for a request that cannot be carried out."""
+"""Exit status of the command for a request that cannot be carried out."""
 EXIT_NO_VERDICT = 3
-"""For a run without a verdict; those of a verdict are in ``compare.verdict``."""
+"""Exit status for a run without a verdict; ``compare.verdict`` has the exit statuses of verdicts."""
 EXIT_INTERRUPTED = 130
-"""For a run that was interrupted, by Ctrl-C say."""
+"""Exit status for an interrupted run (by Ctrl-C, say)."""

@@ -1,16 +1,17 @@
-"""What a user asks for, checked once, at the door; no TensorFlow here."""
+"""What a user asks for: every option declared once, and checked at the door; no TensorFlow here."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
+from compare.option import Option, default_of, flag, option
+from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
 
 if TYPE_CHECKING:
     from compare.experiment import Experiment
@@ -22,12 +23,33 @@ EXPERIMENTS = (
     "dropout", "densenet", "transformer", "ncf", "nmt", "mixed-precision", "mixed-precision-float16",
 )  # fmt: skip
 """The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
-STRATEGIES = ("default", "one-device", "mirrored", "central-storage", "multi-worker", "parameter-server", "tpu")
-ONE_REPLICA = ("default", "one-device")
+STRATEGIES = tuple(SPECS)
 BACKENDS = ("local", "dask")
 ITERATIONS = ("for", "iterator", "function")
-CLUSTERS = ("multi-worker", "parameter-server")
-"""Strategies of several processes; each worker is one replica, or as many as it has GPUs."""
+
+SITUATIONS: dict[str, Callable[[Options], bool]] = {
+    "check": lambda options: options.check,
+    "single seed": lambda options: options.seeds == 1,
+    "study": lambda options: options.seeds > 1,
+    "study in processes": lambda options: options.seeds > 1 and not options.spec.several_processes,
+    "one process": lambda options: not options.spec.several_processes,
+    "several processes": lambda options: options.spec.several_processes,
+    "parameter servers": lambda options: options.spec.parameter_servers,
+    "no parameter servers": lambda options: not options.spec.parameter_servers,
+}
+"""When an option may be refused, as declared with it."""
+
+FULL_TRAINING = {"check": "is for a full training, and --check is none: leave one of them out"}
+STUDY = {"single seed": "is for a study of several seeds: add --seeds N"}
+OWN_PROCESSES = {
+    "several processes": "cannot be combined with --strategy {strategy}, which starts its own processes for every run: "
+    "leave out --jobs and --backend"
+}
+SINGLE_STEPS = {
+    "parameter servers": "does not work with parameter servers: their coordinator sends out single steps; leave it out",
+    "check": "is for a full training; --check looks at single steps: leave one of them out",
+}
+NO_CHECKPOINTS = {"study in processes": "has no effect in a study, whose runs are not checkpointed: leave it out"}
 
 
 @dataclass(frozen=True)
@@ -45,207 +67,282 @@ class Execution:
     jit_compile: bool = False
 
 
+def _keras_of_the_environment() -> int:
+    return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """One request; every field is the command's option of the same name.
-
-    Attributes:
-        experiment: a built-in experiment's name, ``FILE.py[:ATTR]``, or an ``Experiment``.
-        trainers: two or more names, ``FILE.py:ATTR``, ``package.module:ATTR`` or trainers; the first
-            is the reference.
-        strategy: one of ``STRATEGIES``.
-        replicas: how many replicas in this process; None for all visible devices.
-        workers: local worker processes under a strategy of ``CLUSTERS``.
-        parameter_servers: local parameter server processes under ``parameter-server``.
-        keras: the Keras generation, 3, or 2 for the tf-keras package; by default 3, unless the environment
-            variable TF_USE_LEGACY_KERAS says 2.
-        epochs: how many epochs.
-        batch_size: examples per replica and step.
-        seed: of the initial weights, of the order of examples and of whatever else is random.
-        seeds: a study: so many seeds, from ``seed`` on, for every trainer.
-        margin: for a study, ``METRIC=VALUE`` or ``METRIC=VALUE%`` each: how far apart two means may be and
-            still count as alike, absolutely or as a fraction of the reference; None for the defaults of
-            ``compare.verdict.seeds``.
-        jobs: how many of a study's runs at the same time, the processor's threads divided between them;
-            None for as many as there are cores.
-        backend: where a study's runs are made: ``local`` processes or ``dask`` workers.
-        scheduler: the address of the Dask scheduler, such as ``tcp://127.0.0.1:8786``.
-        train_examples: use only the first so many training examples; None for all.
-        reports: the folder that holds the runs.
-        name: the run's folder in ``reports``; None for one made from the options.
-        data_dir: where the data set's files are; None for wherever they are found.
-        iteration: how the built-in loop goes through an epoch: a Python ``for`` over batches, an ``iterator`` that a
-            ``tf.function`` takes its batches from, or the whole epoch in one call of that ``function``. By default
-            ``iterator``, the faster one, and ``for`` where there are several processes.
-        steps_per_execution: optimizer steps per call of a ``tf.function``, in the built-in ``fit`` and ``loop``.
-        jit: have XLA compile the steps of the built-in ``fit`` and ``loop``, without op determinism.
-        parallel: train with all trainers at the same time, each in a process of its own, the processor's threads
-            divided between them.
-        truth: also train on one replica in float64, to tell which side is off.
-        against: the folder of a recorded run to compare each trainer with its namesake there.
-        check: only the short check, without a full training.
-        force: train even where the preflight says that it cannot run.
-        checkpoint_every: save model, optimizer, epoch and metrics whenever so many epochs have ended, and at
-            the last; 0 for never.
-        keep_checkpoints: how many of a trainer's checkpoints are kept.
-        resume: go on with the run of this name after an interruption.
-        export: save each trainer's final model as a SavedModel and as a ``.keras`` file.
-        quiet: print errors only.
-        verbose: also print versions, checksums, which variables differ first and what could not be looked at.
-        tensorboard: also write a TensorBoard log, both trainers being runs of it.
+    """One request. Every field is an option of the command of the same name, and declared with its help.
 
     Raises:
-        RequestError: when a value is not possible, alone or with the others.
+        RequestError: when a value is not possible, alone or together with the others.
     """
 
-    experiment: str | Experiment = "fashion-mnist"
-    trainers: tuple[str | Trainer, ...] = ("fit", "loop")
-    strategy: str = "mirrored"
-    replicas: int | None = None
-    workers: int | None = None
-    parameter_servers: int | None = None
-    keras: int = field(
-        default_factory=lambda: 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
+    experiment: str | Experiment = option(
+        "fashion-mnist",
+        f"what to train: {', '.join(EXPERIMENTS)}, or an Experiment in a file of your own",
+        metavar="NAME|FILE.py[:ATTR]",
     )
-    epochs: int = 10
-    batch_size: int = 64
-    seed: int = 0
-    seeds: int = 1
-    margin: tuple[str, ...] | None = None
-    jobs: int | None = None
-    backend: str = "local"
-    scheduler: str | None = None
-    train_examples: int | None = None
-    reports: Path = Path("reports")
-    name: str | None = None
-    data_dir: Path | None = None
-    iteration: str | None = None
-    steps_per_execution: int = 1
-    jit: bool = False
-    parallel: bool = False
-    truth: bool = False
-    against: Path | None = None
-    check: bool = False
-    force: bool = False
-    checkpoint_every: int = 2
-    keep_checkpoints: int = 3
-    resume: bool = False
-    export: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    tensorboard: bool = False
+    trainers: tuple[str | Trainer, ...] = option(
+        ("fit", "loop"),
+        "two or more trainers: fit, loop, tutorial, or FILE.py:ATTR or package.module:ATTR for your own; the first is "
+        "the reference",
+        metavar=("REF", "CAND"),
+        several=True,
+        shown="fit loop",
+    )
+    strategy: str = option(
+        "mirrored", f"the tf.distribute strategy: {', '.join(STRATEGIES)}", metavar="NAME", choices=STRATEGIES
+    )
+    replicas: int | None = option(
+        None,
+        "number of replicas; without a GPU, N logical CPU devices are made",
+        metavar="N",
+        kind=int,
+        least=1,
+        shown="all visible devices",
+        refused={"several processes": "has no meaning with --strategy {strategy}: use --workers"},
+    )
+    workers: int | None = option(
+        None,
+        f"{' and '.join(CLUSTERS)}: number of local worker processes, unless TF_CONFIG names a cluster",
+        metavar="N",
+        kind=int,
+        least=1,
+        shown="1",
+        refused={"one process": f"is for --strategy {' and '.join(CLUSTERS)}, not {{strategy}}: use --replicas"},
+    )
+    parameter_servers: int | None = option(
+        None,
+        "parameter-server: number of local server processes",
+        metavar="N",
+        kind=int,
+        least=1,
+        shown="1",
+        refused={"no parameter servers": "is for --strategy parameter-server only"},
+    )
+    keras: int = option(
+        None,
+        "Keras generation; 2 is the tf-keras package",
+        default_factory=_keras_of_the_environment,
+        metavar="3|2",
+        kind=int,
+        choices=(3, 2),
+    )
+    epochs: int = option(10, "number of epochs", metavar="N", kind=int, least=1)
+    batch_size: int = option(64, "examples per replica and step", metavar="N", kind=int, least=1)
+    seed: int = option(
+        0, "seed of the initial weights and of the order of examples", metavar="N", kind=int, least=0, most=2**32 - 1
+    )
+    seeds: int = option(
+        1,
+        "a study: train every trainer with N seeds, starting at --seed, and judge by paired differences",
+        metavar="N",
+        kind=int,
+        least=1,
+    )
+    margin: tuple[str, ...] | None = option(
+        None,
+        "in a study, how far apart two means may be and still count as alike; with %% relative to the reference's mean",
+        metavar="METRIC=VALUE[%]",
+        several=True,
+        shown="val_accuracy=0.01 val_loss=2%%",
+        refused=STUDY,
+    )
+    jobs: int | None = option(
+        None,
+        "in a study, run at most N trainings in parallel",
+        metavar="N",
+        kind=int,
+        least=1,
+        shown="one per core",
+        refused=STUDY | OWN_PROCESSES,
+    )
+    backend: str = option(
+        "local",
+        "in a study, where trainings run: in local processes or on dask workers",
+        metavar="NAME",
+        choices=BACKENDS,
+        refused=STUDY | OWN_PROCESSES,
+    )
+    scheduler: str | None = option(
+        None, "with --backend dask, the scheduler's address", metavar="tcp://HOST:PORT", refused=STUDY
+    )
+    train_examples: int | None = option(
+        None,
+        "use only the first N training examples, for short trials",
+        metavar="N",
+        kind=int,
+        least=1,
+        shown="all",
+    )
+    reports: Path = option(Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path)
+    name: str | None = option(
+        None, "the run's name; an existing name is refused", metavar="NAME", shown="made from the options"
+    )
+    data_dir: Path | None = option(
+        None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
+    )
+    iteration: str | None = option(
+        None,
+        "how loop iterates over an epoch: a Python for over batches, an iterator inside a tf.function, or the whole "
+        "epoch in one call of a tf.function",
+        metavar="WAY",
+        choices=ITERATIONS,
+        shown="iterator; for with several processes",
+        refused=SINGLE_STEPS,
+    )
+    steps_per_execution: int = option(
+        1,
+        "fit and loop run K steps per call of a tf.function; weights are compared after each call",
+        metavar="K",
+        kind=int,
+        least=1,
+        refused=SINGLE_STEPS,
+    )
+    jit: bool = option(
+        False, "compile the steps of fit and loop with XLA; turns op determinism off", kind=bool, refused=SINGLE_STEPS
+    )
+    parallel: bool = option(
+        False,
+        "run all trainers at the same time, in processes that share the processor's threads",
+        kind=bool,
+        refused={
+            "check": "cannot be combined with --check, which is one process; leave it out",
+            "study": "cannot be combined with --seeds: a study's runs are parallel already (--jobs); leave it out",
+            "several processes": "cannot be combined with --strategy {strategy}, which has processes of its own; "
+            "leave it out",
+        },
+    )
+    truth: bool = option(
+        False,
+        "also train on one replica in float64, to show which side is off",
+        kind=bool,
+        refused=FULL_TRAINING | {"study": "trains with one seed, and a study has {seeds}: leave one of them out"},
+    )
+    against: Path | None = option(
+        None,
+        "also compare each trainer with the trainer of the same name in a recorded run's folder",
+        metavar="RUN",
+        kind=Path,
+        refused=FULL_TRAINING,
+    )
+    check: bool = option(
+        False,
+        "run only the short check (seconds), without a full training",
+        kind=bool,
+        refused={"study": "trains too little for a study: leave out --seeds {seeds}, or --check"},
+    )
+    force: bool = option(
+        False, "train even where one side is known not to run (with other versions, for example)", kind=bool
+    )
+    checkpoint_every: int = option(
+        2,
+        "save model, optimizer, epoch and metrics every N epochs and after the last; 0 means never",
+        metavar="N",
+        kind=int,
+        least=0,
+        refused=FULL_TRAINING | NO_CHECKPOINTS,
+    )
+    keep_checkpoints: int = option(
+        3,
+        "keep each trainer's last N checkpoints",
+        metavar="N",
+        kind=int,
+        least=1,
+        refused=FULL_TRAINING | NO_CHECKPOINTS,
+    )
+    resume: bool = option(
+        False,
+        "continue an interrupted run: give the same options, and its --name if it had one",
+        kind=bool,
+        refused=FULL_TRAINING,
+    )
+    export: bool = option(
+        False,
+        "save each final model as a SavedModel and a .keras file",
+        kind=bool,
+        refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
+    )
+    quiet: bool = option(False, "print errors only", kind=bool)
+    verbose: bool = option(
+        False,
+        "also print versions, checksums, the variables that differ first, and what could not be examined",
+        kind=bool,
+    )
+    tensorboard: bool = option(
+        False,
+        "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
+        kind=bool,
+        refused=FULL_TRAINING,
+    )
 
     def __post_init__(self) -> None:
-        self._set("reports", _folder("reports", self.reports))
-        if self.data_dir is not None:
-            self._set("data_dir", _folder("data_dir", self.data_dir))
-        if self.against is not None:
-            self._set("against", _folder("against", self.against))
-        for name in ("epochs", "batch_size", "seeds", "keep_checkpoints", "steps_per_execution"):
-            self._set(name, _count(name, getattr(self, name), least=1))
-        self._set("checkpoint_every", _count("checkpoint_every", self.checkpoint_every, least=0))
-        for name in ("replicas", "workers", "parameter_servers", "train_examples", "jobs"):
-            if getattr(self, name) is not None:
-                self._set(name, _count(name, getattr(self, name), least=1))
-        self._set("seed", _count("seed", self.seed, least=0, most=2**32 - 1))
-        if self.seed + self.seeds > 2**32:
-            raise RequestError(f"--seed {self.seed} with --seeds {self.seeds}: seeds end at {2**32 - 1}")
-        self._check_study()
-        self._check_execution()
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            self._set(declared.name, declaration(declared).checked(declared.name, value, default_of(declared)))
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
             raise RequestError("--trainers needs a reference and at least one candidate, such as: fit loop")
-        if self.strategy not in STRATEGIES:
-            raise RequestError(f"--strategy {self.strategy}: unknown; there are {', '.join(STRATEGIES)}")
-        if self.strategy in ONE_REPLICA and (self.replicas or 1) > 1:
-            raise RequestError(
-                f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
-                "use --strategy mirrored"
-            )
-        if self.strategy in CLUSTERS and self.replicas is not None:
-            raise RequestError(
-                f"--strategy {self.strategy} has a replica per worker, not --replicas {self.replicas}: use --workers"
-            )
-        if self.strategy not in CLUSTERS and self.workers is not None:
-            raise RequestError(
-                f"--workers {self.workers} is for --strategy {' and '.join(CLUSTERS)}, not {self.strategy}: "
-                "use --replicas"
-            )
-        if self.strategy != "parameter-server" and self.parameter_servers is not None:
-            raise RequestError(f"--parameter-servers {self.parameter_servers} is for --strategy parameter-server only")
-        if self.quiet and self.verbose:
-            raise RequestError("--quiet and --verbose ask for opposites: leave out one")
-        if self.tensorboard and find_spec("tensorboard") is None:
-            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
-        if self.keras not in (2, 3):
-            raise RequestError(f"--keras {self.keras}: there are 3 and 2")
-        if self.against is not None and not (self.against / "metrics.csv").is_file():
-            raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
-        for name, given in {"--resume": self.resume, "--export": self.export}.items():
-            if given and self.check:
-                raise RequestError(f"{name} is for a full training, and --check is none: leave one of them out")
-        if self.export and self.seeds > 1:
-            raise RequestError(f"--export saves the models of one seed, not of {self.seeds}: leave out --seeds")
-        if self.name is not None and not _is_folder_name(self.name):
-            raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
-
-    def _check_study(self) -> None:
+        self._refuse_by_situation()
+        self._refuse_combinations()
         if self.margin is not None:
             self._set("margin", (self.margin,) if isinstance(self.margin, str) else tuple(self.margin))
             for text in self.margin or ("",):
                 margin(text)
-        asked = {"--margin": self.margin, "--jobs": self.jobs, "--scheduler": self.scheduler}
-        given = [name for name, value in asked.items() if value is not None]
-        given += ["--backend"] if self.backend != "local" else []
-        if given and self.seeds == 1:
-            raise RequestError(f"{given[0]} is for a study of several seeds: add --seeds N")
-        if self.seeds > 1 and self.check:
-            raise RequestError(f"--check trains too little for a study: leave out --seeds {self.seeds}, or --check")
-        if self.backend not in BACKENDS:
-            raise RequestError(f"--backend {self.backend}: unknown; there are {', '.join(BACKENDS)}")
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
+        if self.against is not None and not (self.against / "metrics.csv").is_file():
+            raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
+        if self.name is not None and not _is_folder_name(self.name):
+            raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
+
+    def _refuse_by_situation(self) -> None:
+        """Refuse what was declared to be refused in this situation."""
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            if value == default_of(declared):
+                continue
+            for situation, reason in declaration(declared).refused.items():
+                if SITUATIONS[situation](self):
+                    reason = reason.format(strategy=self.strategy, seeds=self.seeds)
+                    raise RequestError(f"{flag(declared.name)} {reason}")
+
+    def _refuse_combinations(self) -> None:
+        """Refuse values that exclude each other."""
+        if self.seed + self.seeds > 2**32:
+            raise RequestError(f"--seed {self.seed} with --seeds {self.seeds}: the largest seed is {2**32 - 1}")
+        if self.spec.one_replica and (self.replicas or 1) > 1:
+            raise RequestError(
+                f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
+                "use --strategy mirrored"
+            )
+        if self.quiet and self.verbose:
+            raise RequestError("--quiet and --verbose contradict each other: leave out one")
         if (self.backend == "dask") != (self.scheduler is not None):
             raise RequestError("--backend dask and --scheduler tcp://HOST:PORT go together: give both, or neither")
-        if self.strategy in CLUSTERS and (self.backend != "local" or self.jobs is not None):
-            raise RequestError(
-                f"--strategy {self.strategy} starts processes of its own for every run: leave out --jobs and --backend"
-            )
-
-    def _check_execution(self) -> None:
-        if self.iteration is not None and self.iteration not in ITERATIONS:
-            raise RequestError(f"--iteration {self.iteration}: unknown; there are {', '.join(ITERATIONS)}")
-        several = self.steps_per_execution > 1
-        if several and self.iteration == "for":
+        if self.steps_per_execution > 1 and self.iteration == "for":
             raise RequestError(
                 f"--iteration for makes one step per call, not --steps-per-execution {self.steps_per_execution}: "
                 "use --iteration iterator"
             )
-        if several and self.iteration == "function":
+        if self.steps_per_execution > 1 and self.iteration == "function":
             raise RequestError(
                 "--iteration function makes all steps of an epoch in one call, not --steps-per-execution "
                 f"{self.steps_per_execution}: leave one of them out"
             )
-        asked = {"--iteration": self.iteration, "--steps-per-execution": several, "--jit": self.jit}
-        given = [name for name, value in asked.items() if value]
-        if given and self.strategy == "parameter-server":
-            raise RequestError(f"{given[0]}: a parameter server's coordinator sends out single steps: leave it out")
-        if given and self.check:
-            raise RequestError(
-                f"{given[0]} is for a full training; --check looks at single steps: leave one of them out"
-            )
 
-        if self.parallel and (self.check or self.seeds > 1 or self.strategy in CLUSTERS):
-            why = {
-                "--check is one process": self.check,
-                "a study's runs are parallel already (--jobs)": self.seeds > 1,
-                f"--strategy {self.strategy} has processes of its own": self.strategy in CLUSTERS,
-            }
-            raise RequestError(f"--parallel: {next(text for text, so in why.items() if so)}; leave it out")
+    @property
+    def spec(self) -> StrategySpec:
+        """What is known about the strategy."""
+        return SPECS[self.strategy]
 
     @property
     def execution(self) -> Execution:
         """How the built-in trainers execute their steps."""
-        from_python = self.strategy in CLUSTERS and self.steps_per_execution == 1
+        from_python = self.spec.several_processes and self.steps_per_execution == 1
         iteration = self.iteration or ("for" if from_python else "iterator")
         return Execution(iteration, self.steps_per_execution, self.jit)
 
@@ -279,6 +376,12 @@ class Options:
         name = "-".join([*parts, f"{self.epochs}-epochs", seeds])
         plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
         return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
+
+
+def declaration(declared: Any) -> Option:
+    """The declaration of a field of ``Options``."""
+    found: Option = declared.metadata["option"]
+    return found
 
 
 def margin(text: str) -> tuple[str, float, bool]:
@@ -320,27 +423,7 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
     return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
 
 
-def _count(name: str, value: Any, *, least: int, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise RequestError(f"{_option(name)} {value!r}: give a whole number")
-    number = int(value)  # NumPy's own would not do for JSON
-    if number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise RequestError(f"{_option(name)} {number}: give a whole number, {bounds}")
-    return number
-
-
-def _folder(name: str, value: Any) -> Path:
-    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
-        raise RequestError(f"{_option(name)} {value!r}: give a folder")
-    return Path(value)
-
-
 def _is_folder_name(name: Any) -> bool:
     if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
         return False
     return name.isprintable() and len(name.encode()) < 256  # what file systems allow
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

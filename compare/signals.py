@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in the same way, within a step or two; no TensorFlow here."""
+"""Handles Ctrl-C and SIGTERM: both end a run in the same way, within a step or two; does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import signal
 import threading
 from types import FrameType
 
-_asked = threading.Event()
+_interrupted = threading.Event()
 
 
 def catch() -> None:
-    """Turn SIGINT and SIGTERM into KeyboardInterrupt, once; a second one ends the process at once."""
-    _asked.clear()
+    """Converts the first SIGINT or SIGTERM to KeyboardInterrupt; a second one terminates the process immediately."""
+    _interrupted.clear()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
 
 
 def catch_again() -> None:
-    """Put the handlers back that a library has replaced; nothing where there were none of ours."""
+    """Reinstalls the handlers if a library has replaced one of them; does nothing if ``catch`` was not called."""
     if signal.getsignal(signal.SIGTERM) is _handle or signal.getsignal(signal.SIGINT) is _handle:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _handle)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    _asked.set()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)
+    _interrupted.set()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
-def raise_if_asked() -> None:
-    """Raise KeyboardInterrupt where Python lost it: it ignores what is raised while an object is deleted, say."""
-    if _asked.is_set():
+def raise_if_interrupted() -> None:
+    """Raises KeyboardInterrupt again if Python lost it; Python ignores exceptions in ``__del__``, for example."""
+    if _interrupted.is_set():
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a trainer is: anything with a name and a ``train``."""
+"""The ``Trainer`` protocol: an object with a name and a method ``train``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ if TYPE_CHECKING:
 
 
 class Trainer(Protocol):
-    """One way of training.
+    """A way of training a model.
 
-    A trainer takes everything from its ``Run``, calls ``run.end_step()`` after every optimizer step
-    and ``run.end_epoch(epoch, logs)`` after every epoch. It may be called several times, with
-    different runs.
+    A trainer takes everything from its ``Run``. It calls ``run.end_step()`` after every optimizer step and
+    ``run.end_epoch(epoch, logs)`` after every epoch. ``train`` may be called several times, with different runs.
+
+    Attributes:
+        name: name of the trainer in file names, tables and plots.
     """
 
     name: str
 
     def train(self, run: Run) -> None:
-        """Train for ``run.epochs``, reporting to ``run``."""
+        """Trains for ``run.epochs``, and reports every step and epoch to ``run``."""
         ...

@@ -191,8 +191,8 @@ def page(rows: list[dict[str, str]]) -> str:
         "## Why the threshold is where it is",
         "",
         "An explanation is taken where it leaves no more than 32 times the noise floor that is measured for the model "
-        "at hand (`ROUNDING` in `compare/check/whole.py`). In units of that floor, the largest residual that a right "
-        "explanation left, and the smallest that any other left, of all that were tried:",
+        "at hand (`ROUNDING` in `compare/check/weight_gaps.py`). In units of that floor, the largest residual that a "
+        "right explanation left, and the smallest that any other left, of all that were tried:",
         "",
         *table(["", "right: median", "99%", "largest", "other: smallest", "1%", "median"], residuals(rows)),
         "",

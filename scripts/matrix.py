@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
-from compare.reporting.matrix import draw, markdown  # noqa: E402
+from scripts.pages.matrix import draw, markdown  # noqa: E402
 
 CELLS = [
     ("default", []),

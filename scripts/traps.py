@@ -26,7 +26,7 @@ sys.path += [str(ROOT / "tests"), str(ROOT / "scripts")]
 import numpy as np  # noqa: E402
 
 from compare.check.causes import CATALOGUE  # noqa: E402
-from compare.reporting import html, traps  # noqa: E402
+from scripts.pages import traps  # noqa: E402
 
 OUT = ROOT / "reports" / "traps"
 GLOBAL_BATCH = 64
@@ -98,7 +98,7 @@ def main() -> None:
     for cause in options.only or CATALOGUE:
         traps.draw(options.out, cause, data)
     (options.out / "README.md").write_text(traps.page(CATALOGUE, data), encoding="utf-8")
-    html.write_traps(options.out)
+    traps.write_page(options.out)
     print(options.out / "README.md")
 
 

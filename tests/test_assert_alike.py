@@ -24,7 +24,7 @@ def test_a_correct_loop_passes_and_a_wrong_one_is_told_why(tensorflow):
 
 
 def test_the_command_can_check_alone(tensorflow, tmp_path, capsys):
-    arguments = ["--experiment", "fashion-mnist-sample", "--check", "--trainers", "fit", "tutorial"]
+    arguments = ["--experiment", "fashion-mnist-sample", "--check", "--replicas", "1", "--trainers", "fit", "tutorial"]
     assert cli.main([*arguments, "--reports", str(tmp_path), "--name", "run"]) == 1
     assert "loss-constant-denominator" in capsys.readouterr().out
     verdict = json.loads((tmp_path / "run/verdict.json").read_text())
@@ -39,7 +39,7 @@ def test_the_command_can_check_alone(tensorflow, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
-        ({"strategy": "multi-worker", "workers": 2}, "mirrored with 2 replica(s)"),
+        pytest.param({"strategy": "multi-worker", "workers": 2}, "mirrored with 2 replica(s)", marks=pytest.mark.slow),
         ({"strategy": "parameter-server", "workers": 2}, "default with 1 replica(s)"),
     ],
 )

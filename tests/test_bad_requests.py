@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_user_files import LOOP, TASK
+from user_files import LOOP, TASK
 
 from compare.app.cli import main
 from compare.engine.data import SAMPLE_FOLDER
@@ -90,7 +90,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["extra"], nothing, "see --help"),
     (["--batch-size", "-3"], nothing, "at least 1"),
     (["--seed", "-1"], nothing, "from 0 to"),
-    (["--seed", "4294967295", "--seeds", "2"], nothing, "seeds end at"),
+    (["--seed", "4294967295", "--seeds", "2"], nothing, "the largest seed is"),
     (["--seeds", "0"], nothing, "at least 1"),
     (["--replicas", "0"], nothing, "at least 1"),
     (["--replicas", "999", *MY_TASK], nothing, "configure"),
@@ -130,7 +130,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (MY_TASK, task("    build_loss=build_loss,\n", ""), "build_loss"),
     (MY_TASK, task("experiment = compare.Experiment", "experiment = dict"), "not a compare.Experiment"),
     (MY_TASK, task("return (x[:40], y[:40]),", "return (x[:40], y[:30]),"), "30, 40 examples"),
-    (MY_TASK, task("return (x[:40], y[:40]), (x[40:], y[40:])", "return None"), "load_data must give"),
+    (MY_TASK, task("return (x[:40], y[:40]), (x[40:], y[40:])", "return None"), "load_data must return"),
     (MY_TASK, task("layers.Dense(2)", "layers.Dens(2)"), "build_model raised"),
     (MY_TASK, task("layers.Dense(2)", "layers.Flatten()"), "to train"),
     (MY_TASK, task("return tf.keras.optimizers.SGD(0.1)", "return None"), "it must return a tf.keras.optimizers"),
@@ -156,7 +156,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (OLD, nothing, "exists and is not overwritten"),
     ([*OLD[:-1], "new", "--resume"], nothing, "no run has begun"),
     ([*OLD, "--resume"], written("reports/old/run.json", "{"), "cannot be read as JSON"),
-    ([*OLD, "--resume"], written("reports/old/run.json", "[]"), "is not that of a run"),
+    ([*OLD, "--resume"], written("reports/old/run.json", "[]"), "is not a run's"),
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
     ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
     (["--against", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
@@ -207,7 +207,15 @@ def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    ["{", "[]", '{"cluster": {"worker": ["a:1"]}}', '{"cluster": {}, "task": {"type": "worker", "index": 0}}'],
+    [
+        "{",
+        "[]",
+        '{"cluster": {"worker": ["a:1"]}}',
+        '{"cluster": {}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}',
+    ],
 )
 def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config) -> None:
     monkeypatch.setenv("TF_CONFIG", config)

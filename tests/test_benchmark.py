@@ -23,6 +23,7 @@ def data_dir() -> Path:
     pytest.skip("the benchmark takes all of Fashion-MNIST, which is not on this machine")
 
 
+@pytest.mark.slow
 def test_a_pair_is_measured_doing_the_same_work(data_dir: Path, tmp_path: Path) -> None:
     options = ["--rounds", "1", "--epochs", "2", "--train-examples", "200", "--only", "bare-loop", "loop"]
     command = [sys.executable, "scripts/benchmark.py", *options, "--data-dir", str(data_dir), "--out", str(tmp_path)]

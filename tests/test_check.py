@@ -48,7 +48,19 @@ def bugs():
     return found
 
 
-def where(planted, bug):
+def nearest(planted, bug):
+    """Where the mistake shows with the fewest replicas, on the first model and with momentum if it can."""
+    names = ["momentum", *planted.OPTIMIZERS]
+    replicas = max(bug.least, 1)
+    return next(
+        (model, optimizer, replicas)
+        for model in MODELS
+        for optimizer in names
+        if planted.shows(bug, model, optimizer, replicas)
+    )
+
+
+def in_turn(planted, bug):
     """A model and an optimizer that the mistake shows with; on the first model, the optimizers in turn."""
     start = [each.name for each in planted.BUGS].index(bug.name)
     if bug.least > 1 and start % 4 == 0 and planted.shows(bug, MODELS[0], "adam", 4):
@@ -64,21 +76,25 @@ def where(planted, bug):
 
 
 def once_per_cause():
-    """One way of making each mistake runs by default; the other ways are marked slow (pytest -m slow)."""
+    """One way of making each mistake is in the gate; the other ways, and the other places, are slow tests."""
     import ast
     from pathlib import Path
 
     seen, params = set(), []
     for node in ast.parse((Path(__file__).parent / "planted.py").read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name in bugs()["plant"]:
-            causes = ast.unparse(node.decorator_list[0])
-            params.append(pytest.param(node.name, marks=[pytest.mark.slow] if causes in seen else []))
+            (plant,) = node.decorator_list
+            reporting = [keyword.value for keyword in plant.keywords if keyword.arg == "reporting"]
+            causes = tuple(ast.unparse(each) for each in [*plant.args, *reporting])
+            marks = [pytest.mark.slow] if causes in seen else []
+            params.append(pytest.param(node.name, nearest, id=node.name, marks=marks))
+            params.append(pytest.param(node.name, in_turn, id=f"{node.name}-in-turn", marks=pytest.mark.slow))
             seen.add(causes)
     return params
 
 
-@pytest.mark.parametrize("name", once_per_cause())
-def test_a_planted_mistake_is_caught_and_named(planted, name):
+@pytest.mark.parametrize(("name", "where"), once_per_cause())
+def test_a_planted_mistake_is_caught_and_named(planted, name, where):
     bug = next(each for each in planted.BUGS if each.name == name)
     report = checker(*where(planted, bug)).check(bug.trainer())
     assert report.verdict == "different", report
@@ -92,7 +108,10 @@ def test_a_planted_mistake_is_caught_and_named(planted, name):
         assert report.comparison.training.verdict in ("identical", "alike"), report
 
 
-@pytest.mark.parametrize("name", bugs()["unknown"][::3])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if i % 6 else []) for i, name in enumerate(bugs()["unknown"])],
+)
 def test_a_mistake_of_no_known_cause_is_caught_and_blamed_on_none(planted, name):
     report = checker("mlp-l2-bn", "momentum", 2).check(getattr(planted, name)())
     assert report.verdict == "different", report
@@ -100,27 +119,36 @@ def test_a_mistake_of_no_known_cause_is_caught_and_blamed_on_none(planted, name)
     assert report.evidence, "a difference without a cause has evidence"
 
 
-@pytest.mark.parametrize(
-    ("model", "replicas"),
-    [
-        ("mlp-l2-bn", 2),
-        ("mlp-weights", 1),
-        pytest.param("mlp-l2-bn", 1, marks=pytest.mark.slow),
-        pytest.param("mlp-weights", 2, marks=pytest.mark.slow),
-    ],
-)
-def test_correct_loops_of_every_style_are_never_different(planted, model, replicas):
-    for style in planted.STYLES:
-        report = checker(model, "adam", replicas).check(style())
-        assert report.verdict in ("identical", "alike"), (style, report)
-        assert report.findings == (), (style, report)
-        assert report.evidence == (), (style, report)
+STYLES_IN_THE_GATE = {"WholeEpoch", "Eager", "SumOverCount", "ReducedByHand"}
+"""On the first model with two replicas; everything else is slow."""
+
+
+def styles():
+    """Names only, as of ``bugs``, each with every model and number of replicas."""
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse((Path(__file__).parent / "planted.py").read_text())
+    (names,) = [node.value.elts for node in tree.body if ast.unparse(node).startswith("STYLES = ")]
+    for model, replicas in (("mlp-l2-bn", 2), ("mlp-weights", 1), ("mlp-l2-bn", 1), ("mlp-weights", 2)):
+        for name in (ast.unparse(each).rpartition(".")[2] for each in names):
+            in_gate = (model, replicas) == ("mlp-l2-bn", 2) and name in STYLES_IN_THE_GATE
+            yield pytest.param(name, model, replicas, marks=[] if in_gate else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("style", "model", "replicas"), list(styles()))
+def test_a_correct_loop_of_whatever_style_is_never_different(planted, style, model, replicas):
+    (loop,) = [each for each in planted.STYLES if each.__name__ == style]
+    report = checker(model, "momentum", replicas).check(loop())
+    assert report.verdict in ("identical", "alike"), report
+    assert report.findings == (), report
+    assert report.evidence == (), report
 
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        ("ScaledAndEpsilon", "adam"),
+        pytest.param("ScaledAndEpsilon", "adam", marks=pytest.mark.slow),
         pytest.param("DividedTwiceAndEpsilon", "adam", marks=pytest.mark.slow),
         ("ScaledAndSlower", "momentum"),
     ],
@@ -134,17 +162,18 @@ def test_what_makes_up_for_itself_exactly_is_right(planted, name, optimizer):
 
 def test_a_mistake_that_the_optimizer_hides_is_caught(planted, tmp_path):
     import compare
+    from compare.check.causes import CATALOGUE
 
-    optimizer = "adam"
     bug = next(each for each in planted.BUGS if each.name == "NeitherDivided")
-    report = checker("mlp-l2-bn", optimizer, 2).check(bug.trainer())
-    assert report.verdict == "different", report
-    assert {finding.id for finding in report.training} == set(bug.training), report
-    # Whoever compares results is blind to it: epochs on, weights and accuracies nearly agree.
     trainers = "fit", bug.trainer()
-    experiment = planted.experiment("mlp-l2-bn", optimizer)
+    experiment = planted.experiment("mlp-l2-bn", "adam")
     result = compare.run(experiment, trainers=trainers, replicas=2, epochs=4, batch_size=8, reports=tmp_path)
-    training = result.details["comparisons"][0]["training"]
+    assert result.verdict == "different"
+    (comparison,) = result.details["comparisons"]
+    named = {cause["id"] for cause in comparison["causes"]}
+    assert {id for id in named if CATALOGUE[id].kind == "training"} == set(bug.training), comparison
+    # Whoever compares results is blind to it: epochs on, weights and accuracies nearly agree.
+    training = comparison["training"]
     last = result.metrics[result.metrics.epoch == 4].groupby("trainer").first()
     assert training["max_weight_gap"] < 0.01
     assert (last.accuracy.max() - last.accuracy.min()) <= 0.01
@@ -175,6 +204,7 @@ def test_the_side_that_is_off_is_named(planted):
     assert [(finding.id, finding.side) for finding in report.training] == [("loss-scaled", "wrong-reference")], report
 
 
+@pytest.mark.slow
 def test_the_tutorials_loop_has_both_of_its_causes(planted):
     from compare.trainers.tutorial import Tutorial
 

@@ -162,7 +162,7 @@ class ValidatesUnweighted(compare.CustomLoop):
         return super().test_step(batch[:2])
 
 
-@pytest.mark.parametrize("name", ["several", "words"])
+@pytest.mark.parametrize("name", ["several", pytest.param("words", marks=pytest.mark.slow)])
 def test_any_experiment_passes_with_a_right_loop_and_not_with_a_wrong_one(tensorflow, name):
     for trainer in (compare.CustomLoop(), Rounded()):
         assert_passes(checker(name, 2).check(trainer))
@@ -196,7 +196,13 @@ class Deaf(compare.CustomLoop):
         super().train(run)
 
 
-@pytest.mark.parametrize(("name", "told"), [("stops", "deaf trains 2 epoch(s), fit 1"), ("restores", "on_train_end")])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("stops", "deaf trains 2 epoch(s), fit 1"),
+        pytest.param("restores", "on_train_end", marks=pytest.mark.slow),
+    ],
+)
 def test_what_callbacks_do_to_the_end_of_training_is_missed(tensorflow, name, told):
     report = checker(name, 1).check(Deaf())
     assert_named(report)
@@ -246,7 +252,8 @@ def by_hand(loop, rate=0.1, momentum=0.9):
     return ByHand()
 
 
-@pytest.mark.parametrize("name", [pytest.param("momentum", marks=pytest.mark.slow), "adam"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_a_step_compiled_by_xla_is_judged_by_its_weights(planted, name):
     report = checker(name, 1).check(compiled_by_xla(planted.Loop))
     assert_passes(report)

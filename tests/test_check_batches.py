@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.check.batches import FULL_BATCHES, Own, like_those_of
+from compare.check.batches import FULL_BATCHES, UserRun, craft_batches
 
 
 def split(size, replicas):
@@ -18,7 +18,7 @@ def split(size, replicas):
 @pytest.mark.parametrize("examples", [100, 128, 129, 1000, 1024, 60_000])
 @pytest.mark.parametrize("numbers", [28 * 28, 96 * 96 * 3])
 def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch_size, replicas, numbers):
-    found = like_those_of(examples, examples, batch_size, replicas, numbers)
+    found = craft_batches(examples, examples, batch_size, replicas, numbers)
     *full, last = found.sizes()
     assert full == [found.full] * FULL_BATCHES
     assert len(set(split(found.full, replicas))) == 1
@@ -28,7 +28,7 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
         assert (len(set(split(last, replicas))) > 1) == (replicas > 1)
         return
     assert found.full <= batch_size * replicas
-    own = split(Own(examples, batch_size * replicas).last, replicas)
+    own = split(UserRun(examples, batch_size * replicas).last, replicas)
     assert bool(found.empty) == (min(own) == 0)
     if found.empty:
         assert min(split(found.sizes(empty=True)[-1], replicas)) == 0
@@ -38,10 +38,10 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
 
 
 def test_a_users_run_is_told_in_its_own_numbers():
-    assert str(Own(60_000, 64)) == "60,000 examples are 937 × 64 + 32"
-    assert str(Own(1024, 64)) == "1,024 examples are 16 × 64"
+    assert str(UserRun(60_000, 64)) == "60,000 examples are 937 × 64 + 32"
+    assert str(UserRun(1024, 64)) == "1,024 examples are 16 × 64"
 
 
 def test_large_examples_come_in_smaller_batches():
-    assert like_those_of(1024, 1024, 64, 2, numbers=28 * 28).full == 64
-    assert like_those_of(1024, 1024, 64, 2, numbers=96 * 96 * 3).full == 16
+    assert craft_batches(1024, 1024, 64, 2, numbers=28 * 28).full == 64
+    assert craft_batches(1024, 1024, 64, 2, numbers=96 * 96 * 3).full == 16

@@ -94,7 +94,9 @@ class Rounded(Plain):
         return loss * 3.0 * (1.0 / 3.0)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "clipnorm"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rmsprop", "clipnorm"))]
+)
 def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflow, optimizer):
     _, judged = checker(optimizer)._reference_case()
     assert judged.right, judged
@@ -111,12 +113,12 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
 
 def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tensorflow):
     from compare.check import Checker
-    from compare.check.optimizer_replay import MANY
+    from compare.check.optimizer_replay import MIN_TRACED_VARIABLES
     from compare.trainers.keras_fit import KerasFit
 
     def model():
         dense = tensorflow.keras.layers.Dense
-        return tensorflow.keras.Sequential([*(dense(4) for _ in range(MANY // 2)), dense(3)])
+        return tensorflow.keras.Sequential([*(dense(4) for _ in range(MIN_TRACED_VARIABLES // 2)), dense(3)])
 
     deep = tasks.experiment(
         train=200,

@@ -33,6 +33,13 @@ def command(reports, *arguments, limit=300, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
+def forked(commands, reports, *arguments, **options):
+    """The same in a process that has TensorFlow imported."""
+    return commands.run(
+        [sys.executable, str(ROOT / "scripts/compare.py"), "--reports", str(reports), *arguments], **options
+    )
+
+
 @pytest.fixture(scope="module")
 def sample_run(tmp_path_factory):
     """A run on the embedded sample: its folder, and what it printed."""
@@ -105,8 +112,10 @@ def test_the_output_says_what_a_user_wants_to_know(sample_run):
     assert "oneDNN" in (folder / "tensorflow.log").read_text(), "but not lost"
 
 
-def test_the_same_command_gives_the_same_numbers(sample_run, tmp_path):
-    status, _, _ = command(tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "2", "--name", "again")
+def test_the_same_command_gives_the_same_numbers(commands, sample_run, tmp_path):
+    status, _, _ = forked(
+        commands, tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "2", "--name", "again"
+    )
     assert status == 0
     timing = ("seconds", "examples_per_second")
     first, again = (
@@ -116,26 +125,27 @@ def test_the_same_command_gives_the_same_numbers(sample_run, tmp_path):
     assert first == again
 
 
-def test_logical_replicas(tmp_path):
-    status, out, err = command(
-        tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "1", "--replicas", "4", "--name", "run",
-        "--train-examples", "2016",
+def test_logical_replicas(commands, tmp_path):
+    status, out, err = forked(
+        commands, tmp_path, "--experiment", "fashion-mnist-sample", "--epochs", "1", "--replicas", "2",
+        "--name", "run", "--batch-size", "16", "--train-examples", "144",
     )  # fmt: skip
     assert (status, err) == (0, "")
-    assert "4 replicas" in out
+    assert "2 replicas" in out
     assert json.loads((tmp_path / "run" / "verdict.json").read_text())["verdict"] == "identical"
 
 
-def test_steps_compiled_by_xla_are_identical_and_not_those_without(tmp_path):
+def test_steps_compiled_by_xla_are_identical_and_not_those_without(commands, tmp_path):
     """In processes of their own: XLA needs op determinism off, which cannot be undone in one."""
     for name, more in (("plain", []), ("compiled", ["--jit"])):
         arguments = ["--experiment", "weighted", "--replicas", "1", "--train-examples", "320", "--epochs", "1"]
-        status, out, err = command(tmp_path, *arguments, "--name", name, *more)
+        status, out, err = forked(commands, tmp_path, *arguments, "--name", name, *more)
         assert (status, err) == (0, "") and "identical: loop trains exactly like fit" in out, out
     plain, compiled = ((tmp_path / name / "records" / "fit-seed0.steps").read_bytes() for name in ("plain", "compiled"))
     assert len(plain) == len(compiled) and plain != compiled, "XLA rounds in its own way, and did"
 
 
+@pytest.mark.slow
 @full_data
 def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
     # That the loop does not part there is proven by the README's first command, which the gate runs on these data and
@@ -148,22 +158,17 @@ def test_on_the_full_data_the_tutorial_parts_at_step_938(tmp_path):
     assert "step 938 of epoch 1" in out
 
 
-def test_without_the_data_the_sample_is_used_and_that_is_said(tmp_path, monkeypatch):
+def test_without_the_data_the_sample_is_used_and_that_is_said(commands, tmp_path):
     """In an empty cache, with no network and no Debian package: as on a fresh machine."""
-    script = (
-        "import sys; from pathlib import Path; from compare.app import cli; from compare.engine import data;"
-        "data.DEBIAN_FOLDER = Path('/nowhere'); data.ORIGIN = 'https://127.0.0.1:9/'; sys.exit(cli.main(sys.argv[1:]))"
+    before = (
+        "from pathlib import Path; from compare.engine import data;"
+        "data.DEBIAN_FOLDER = Path('/nowhere'); data.ORIGIN = 'https://127.0.0.1:9/'"
     )
-    arguments = ["--epochs", "1", "--train-examples", "640", "--reports", str(tmp_path / "reports"), "--name", "run"]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"KERAS_HOME": str(tmp_path / "keras"), "PYTHONPATH": str(ROOT)},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "embedded sample" in done.stdout.splitlines()[0]
+    arguments = ["--epochs", "1", "--train-examples", "640", "--name", "run"]
+    environment = {"KERAS_HOME": str(tmp_path / "keras")}
+    status, out, err = forked(commands, tmp_path / "reports", *arguments, before=before, environment=environment)
+    assert (status, err) == (0, "")
+    assert "embedded sample" in out.splitlines()[0]
     run = json.loads((tmp_path / "reports/run/run.json").read_text())
     assert "embedded sample" in run["notes"][0]
     assert "embedded sample" in run["data"]["source"]
@@ -187,13 +192,14 @@ def test_refusals_that_need_the_data_leave_nothing_behind(tensorflow, tmp_path, 
         assert list(tmp_path.iterdir()) == [], arguments
 
 
-def test_a_trainer_that_fails_keeps_the_other_and_is_named(tmp_path):
+def test_a_trainer_that_fails_keeps_the_other_and_is_named(commands, tmp_path):
     (tmp_path / "mine.py").write_text(
         "class Mine:\n    name = 'mine'\n"
         "    def train(self, run):\n        run.build()\n        raise KeyError('oops')\n"
     )
     arguments = ["--experiment", "fashion-mnist-sample", "--train-examples", "640", "--epochs", "1", "--name", "run"]
-    status, out, err = command(tmp_path / "reports", *arguments, "--trainers", "fit", f"{tmp_path}/mine.py:Mine")
+    trainers = ["--trainers", "fit", f"{tmp_path}/mine.py:Mine"]
+    status, out, err = forked(commands, tmp_path / "reports", *arguments, *trainers)
     assert status == 3
     assert "mine.py, line 5" in out
     assert len(err.splitlines()) == 1

@@ -146,7 +146,7 @@ def test_a_failed_download_leaves_the_sample_and_no_files(
     source = locate_fashion_mnist()
     assert (source.folder, source.sample) == (data.SAMPLE_FOLDER, True)
     assert source.description.startswith(
-        "embedded sample of Fashion-MNIST (6,000 / 1,000 images), because the full data set was not found: "
+        "embedded sample of Fashion-MNIST (6,000 / 1,000 images), because the full dataset was not found in "
     )
     for place in (str(cache), str(debian), data.ORIGIN, "URL fetch failure: no network", "--data-dir"):
         assert place in source.description

@@ -37,10 +37,11 @@ from compare.records import (
 )
 from compare.reporting import html, page_model, pictures, plots, tensorboard
 from compare.reporting.gaps import gaps_of
+from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = [
-    "Do they train alike?", "Where do they part?", "Why?", "What did they reach?", "What did they cost?",
+    "Do they train alike?", "Where do they diverge?", "Why?", "What results did they reach?", "What did they cost?",
     "What exactly was run?",
 ]  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7 * 7 }}"
@@ -100,7 +101,7 @@ class Page(HTMLParser):
 def test_a_page_answers_the_six_questions_in_order(tmp_path: Path, kind: str) -> None:
     page = Page(recorded.KINDS[kind](tmp_path / "run") / "report.html")
     assert page.headings == QUESTIONS
-    answer = {"interrupted": "As far as the run came, yes."}.get(kind) or page_model.ANSWERS[kind][1]
+    answer = {"interrupted": "Yes, up to the interruption."}.get(kind) or page_model.ANSWERS[kind][1]
     assert answer in page.text
 
 
@@ -224,7 +225,7 @@ def test_every_causes_story_is_there_to_be_linked(tmp_path: Path) -> None:
 def test_the_page_of_stories_is_the_one_that_the_catalogue_makes(tmp_path: Path) -> None:
     for path in page_model.TRAPS.parent.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    made = html.write_traps(tmp_path)
+    made = traps.write_page(tmp_path)
     assert Page(made).text == Page(page_model.TRAPS).text, "run: python scripts/traps.py --redraw"
     shown = [address for address in Page(made).addresses if address.endswith(".png")]
     assert len(shown) == len(CATALOGUE) and all((page_model.TRAPS.parent / name).exists() for name in shown)
@@ -266,7 +267,7 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
-    charts = [pictures.metric_chart(page_model.view_of(run), "loss", [0.1, 2.0], 7) for run in runs[:2]]
+    charts = [pictures.metric_chart(page_model.page_of(run).files, "loss", [0.1, 2.0], 7) for run in runs[:2]]
     assert charts[0]["y_ticks"] == charts[1]["y_ticks"] and charts[0]["x_ticks"] == charts[1]["x_ticks"]
 
 
@@ -377,7 +378,7 @@ def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path
     assert found["first_step_seconds"] >= 0 and found["step_seconds"] >= 0
     assert before is not None and found["peak_memory_bytes"] > before + 0.9 * held.nbytes - 150_000_000
     text = Page(html.write(folder)).text
-    assert f"{found['peak_memory_bytes'] / 1e9:.2f} GB" in text and "not known" in text, "the loop's was not taken"
+    assert f"{found['peak_memory_bytes'] / 1e9:.2f} GB" in text and "unknown" in text, "the loop's was not taken"
 
 
 def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:

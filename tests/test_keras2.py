@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import ROOT, Commands
 
 import compare
+from compare.records import read_json
 
 KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 
@@ -40,11 +42,69 @@ CHECKED = [
 ]
 
 
+TASK = f"""
+import sys
+
+sys.path.append({str(Path(__file__).parent)!r})
+import planted
+import tasks
+
+Loop, NoFlag, WeightsForgotten = planted.Loop, planted.NoFlagDropout, planted.WeightsForgotten
+uneven = tasks.experiment(train=69, validation=29, batch_norm=True, dropout=True, regularize=True)
+weights = planted.experiment("mlp-weights", "adamw-schedule")
+dropout = planted.experiment("mlp-dropout", "sgd")
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Runs a command under Keras 2, on what is in ``TASK``: its exit status, what it printed and its comparisons."""
+    folder = tmp_path_factory.mktemp("keras2")
+    commands = Commands(folder, TF_USE_LEGACY_KERAS="1")
+    (folder / "task.py").write_text(TASK)
+
+    def run(name, *arguments):
+        found = ["--experiment", f"{folder}/task.py:{name}", "--keras", "2", "--reports", str(folder), "--name", name]
+        arguments = [argument.replace("task:", f"{folder}/task.py:") for argument in arguments]
+        status, out, errors = commands.run([sys.executable, str(ROOT / "scripts" / "compare.py"), *found, *arguments])
+        assert errors == ""
+        return status, out, read_json(folder / name / "verdict.json")["comparisons"]
+
+    yield run
+    commands.server.communicate()
+
+
+@pytest.mark.skipif(KERAS_2, reason="this process has Keras 2")
+def test_fit_and_loop_are_identical_and_the_tutorial_is_not(command):
+    """With batches that do not split evenly, and all that has a state; the last batch is short."""
+    trainers = ["--trainers", "fit", "loop", "tutorial"]
+    status, out, (loop, tutorial) = command(
+        "uneven", *trainers, "--replicas", "3", "--batch-size", "8", "--epochs", "2"
+    )
+    assert status == 1 and "Keras 2" in out
+    assert (loop["verdict"], tutorial["verdict"]) == ("identical", "different")
+    assert "loss-constant-denominator" in [cause["id"] for cause in tutorial["causes"]]
+
+
+@pytest.mark.skipif(KERAS_2, reason="this process has Keras 2")
+@pytest.mark.parametrize(
+    ("name", "mistake", "cause"),
+    [("weights", "WeightsForgotten", "sample-weights-dropped"), ("dropout", "NoFlag", "training-flag-missing")],
+)
+def test_the_check_tells_a_right_loop_from_a_mistake(command, name, mistake, cause):
+    trainers = ["--trainers", "fit", "task:Loop", f"task:{mistake}"]
+    status, _, (right, wrong) = command(name, "--check", *trainers, "--replicas", "1", "--batch-size", "50")
+    assert status == 1
+    assert right["verdict"] in ("identical", "alike") and right["causes"] == []
+    assert wrong["verdict"] == "different" and [found["id"] for found in wrong["causes"]] == [cause]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(KERAS_2, reason="this process has Keras 2")
 def test_the_trainers_and_the_check_pass_their_tests_under_keras_2():
     trainers = [str(Path(__file__).parent / "test_trainers.py") + f"::{test}" for test in TRAINERS]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *trainers, __file__],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", *trainers, __file__],
         capture_output=True,
         text=True,
         env=os.environ | {"TF_USE_LEGACY_KERAS": "1"},

@@ -116,7 +116,7 @@ def test_a_model_that_comes_compiled_reports_the_runs_numbers(tensorflow, tmp_pa
         model.compile("adam", "mse", metrics=["mae"])
         return model
 
-    result = compare.run(experiment(build_model=compiled), epochs=1, reports=tmp_path, **QUICK)
+    result = compare.run(experiment(build_model=compiled), strategy="default", epochs=1, reports=tmp_path, **QUICK)
     assert result.verdict == "identical"
     assert (result.metrics.loss > 0).all()
 
@@ -142,7 +142,7 @@ def test_an_optimizer_that_was_made_before_is_refused_with_its_line(tensorflow, 
 
     optimizer = tf.keras.optimizers.SGD()
     with pytest.raises(
-        compare.RequestError, match=r"test_keras_habits\.py, line \d+\) gave an optimizer that was made"
+        compare.RequestError, match=r"test_keras_habits\.py, line \d+\) returned an optimizer that was created"
     ):
         compare.run(experiment(build_optimizer=lambda: optimizer), epochs=1, reports=tmp_path, **QUICK)
 

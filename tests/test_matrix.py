@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.reporting.matrix import draw, markdown
+from scripts.pages.matrix import draw, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "strategy,size,keras,fit,loop,verdict,weights,metrics,seconds\n"
@@ -23,6 +23,7 @@ def matrix(out, *arguments):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_cell_says_what_runs_and_how_far_it_is_from_the_truth(tmp_path):
     rows = matrix(tmp_path, "--only", "default")
     assert [(row["keras"], row["fit"], row["loop"], row["verdict"]) for row in rows] == [
@@ -33,7 +34,10 @@ def test_a_cell_says_what_runs_and_how_far_it_is_from_the_truth(tmp_path):
     assert (tmp_path / "README.md").exists() and (tmp_path / "matrix.png").exists()
 
 
-@pytest.mark.parametrize(("only", "limit", "told"), [("tpu", "60", "no TPU was found"), ("one-device", "1", "no end")])
+@pytest.mark.parametrize(
+    ("only", "limit", "told"),
+    [pytest.param("tpu", "60", "no TPU was found", marks=pytest.mark.slow), ("one-device", "1", "no end")],
+)
 def test_a_cell_that_fails_or_hangs_says_so(tmp_path, only, limit, told):
     rows = matrix(tmp_path, "--only", only, "--limit", limit)
     assert len(rows) == 2

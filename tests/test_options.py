@@ -110,8 +110,8 @@ def test_one_replica_strategies_have_one(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
 def test_workers_and_replicas_are_not_mixed_up(strategy: str) -> None:
-    refused(f"--strategy {strategy} has a replica per worker, not --replicas 2: use", strategy=strategy, replicas=2)
-    refused("--workers 2 is for --strategy multi-worker and parameter-server, not mirrored: use --rep", workers=2)
+    refused(f"--replicas has no meaning with --strategy {strategy}: use --workers", strategy=strategy, replicas=2)
+    refused("--workers is for --strategy multi-worker and parameter-server, not mirrored: use --rep", workers=2)
     assert Options(strategy=strategy, workers=2).workers == 2
 
 
@@ -243,8 +243,8 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
     refused("--backend dask and --scheduler .* go together", seeds=3, backend="dask")
     refused("--backend dask and --scheduler .* go together", seeds=3, scheduler="tcp://a:1")
     refused("--backend spark: unknown; there are local, dask", seeds=3, backend="spark")
-    refused("--strategy multi-worker starts processes of its own", seeds=3, jobs=2, strategy="multi-worker")
-    refused("seeds end at", seed=2**32 - 2, seeds=3)
+    refused("--jobs cannot be combined with --strategy multi-worker", seeds=3, jobs=2, strategy="multi-worker")
+    refused("the largest seed is", seed=2**32 - 2, seeds=3)
     assert list(Options(seed=5, seeds=3).all_seeds) == [5, 6, 7]
 
 

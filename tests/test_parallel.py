@@ -144,6 +144,7 @@ def test_a_worker_that_dies_costs_nothing_but_its_own_run(task: Path) -> None:
     assert content["study"]["processes"] == 2
 
 
+@pytest.mark.slow
 def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -> None:
     study = task.parent / "reports" / "study"
     options = ["--seeds", "3", "--jobs", "2"]
@@ -165,6 +166,7 @@ def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -
     assert [(row["seed"], row["trainer"]) for row in rows] == order
 
 
+@pytest.mark.slow
 def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
     done = run(task, "DiesAlways", "--seeds", "2", "--jobs", "1")
     assert done.returncode == 3
@@ -172,6 +174,7 @@ def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
     assert "worker processes died" in line and "--jobs 1" in line
 
 
+@pytest.mark.slow
 def test_a_trainer_that_raises_with_one_seed_is_said_with_its_line(task: Path) -> None:
     done = run(task, "Raises", "--seeds", "2")
     assert done.returncode == 3
@@ -180,6 +183,7 @@ def test_a_trainer_that_raises_with_one_seed_is_said_with_its_line(task: Path) -
     assert {(row["trainer"], row["seed"]) for row in rows} == {("fit", "0"), ("fit", "1"), ("counted", "0")}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
     with open(task.parent / "log", "w") as log:
@@ -196,6 +200,7 @@ def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Path) -> None:
     distributed = pytest.importorskip("distributed")
     environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -1,75 +1,139 @@
-"""The README's examples are programs: they run, and do what the README says."""
+"""The README's and the guide's examples are programs: they run, and do what the text says."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import compare
 from compare.app import cli
+from compare.options import Options
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "reports" / "guide").glob("*.md"))}
 
 
-def example(name):
+def example(name, text=README):
     """The python block that begins with the comment ``# name``."""
-    (found,) = [
-        code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code.startswith(f"# {name}\n")
-    ]
+    (found,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if code.startswith(f"# {name}\n")]
     return found
 
 
-def test_the_readmes_task_and_loop_train_identically(tensorflow, tmp_path):
-    for name in ("my_task.py", "my_loop.py"):
-        (tmp_path / name).write_text(example(name))
+def before_and_after():
+    """``my_loop.py`` without and with the lines that its diff adds."""
+    (block,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
+    lines = [line or " " for line in block.splitlines()]
+    assert {line[0] for line in lines} == set(" -+")
+    return tuple("".join(f"{line[1:]}\n" for line in lines if line[0] != left_out) for left_out in "+-")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the README's files, which are imported anew."""
+    (tmp_path / "my_task.py").write_text(example("my_task.py"))
+    (tmp_path / "my_loop.py").write_text(before_and_after()[1])
+    (tmp_path / "test_my_loop.py").write_text(example("test_my_loop.py"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("my_task", "my_loop", "test_my_loop"):
+        sys.modules.pop(name, None)
+
+
+def test_the_readmes_task_and_loop_train_identically(tensorflow, folder):
     result = compare.run(
-        str(tmp_path / "my_task.py"),
-        trainers=("fit", f"{tmp_path / 'my_loop.py'}:MyLoop"),
-        strategy="default",
-        epochs=2,
-        reports=tmp_path,
-        quiet=True,
+        "my_task.py", trainers=("fit", "my_loop.py:MyLoop"), strategy="default", epochs=2, reports=folder, quiet=True
     )
     (comparison,) = result.details["comparisons"]
     assert comparison["candidate"] == "my-loop"
-    assert comparison["training"]["verdict"] == result.verdict == "identical"
+    assert comparison["training"]["verdict"] == comparison["reporting"]["verdict"] == result.verdict == "identical"
     assert comparison["training"]["steps_compared"] == 2 * 15
+    assert set(comparison["reporting"]["metrics"]) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+
+
+def test_the_loop_before_is_a_real_one(tensorflow, folder, capsys):
+    (folder / "my_loop.py").write_text(before_and_after()[0])
+    import my_loop
+
+    my_loop.train(epochs=3)
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(losses) == 3 and losses[2] < losses[0]
+
+
+def test_the_loop_after_has_few_new_lines():
+    before, after = (code.splitlines() for code in before_and_after())
+    new = [line for line in after if line.strip() and line not in before]
+    assert len(new) <= 12
+
+
+def test_its_test_passes_and_names_the_cause_where_the_loop_is_wrong(tensorflow, folder):
+    import test_my_loop
+
+    test_my_loop.test_my_loop_trains_like_fit()
+
+    loop = before_and_after()[1]
+    wrong = loop.replace(", sample_weight=tf.shape(y)[0]", "")
+    assert wrong != loop
+    (folder / "my_wrong_loop.py").write_text(wrong)
+    with pytest.raises(AssertionError, match="loss-averaged-over-batches"):
+        compare.assert_alike("my_task.py", "my_wrong_loop.py:MyLoop")
+
+
+def test_its_python_lines_run(tensorflow, folder):
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "compare.run(" in code]
+    (folder / "reports").mkdir()
+    (folder / "reports" / "example").symlink_to(ROOT / "reports" / "example")
+    names = {}
+    exec(block, names)
+    assert names["result"].verdict == "identical" and len(names["result"].metrics) == 2 * 2
 
 
 def commands():
     """The commands that the README shows with what they print; those of minutes are slow tests."""
-    for block in re.findall(r"```text\n\$ python scripts/compare\.py (.*?)```", README, re.DOTALL):
+    for block in re.findall(r"```text\n\$ (.*?)```", README, re.DOTALL):
         command, _, output = block.partition("\n")
-        if "^C" not in output:  # tests/test_resume.py interrupts runs
-            long = "my_task.py" not in command
-            yield pytest.param(command, output, id=command, marks=[pytest.mark.slow] if long else [])
+        command = command.removeprefix("python scripts/compare.py ")
+        long = "my_task.py" not in command
+        yield pytest.param(command, output, id=command, marks=[pytest.mark.slow] if long else [])
 
 
 @pytest.mark.parametrize(("command", "output"), list(commands()))
-def test_its_commands_print_what_it_says(tensorflow, tmp_path, monkeypatch, capsys, command, output):
-    for name in ("my_task.py", "my_loop.py"):
-        (tmp_path / name).write_text(example(name))
-    monkeypatch.chdir(tmp_path)
-    status = cli.main(shlex.split(command))
-    printed = without_times(capsys.readouterr().out)
-    for part in filter(None, without_times(output).split("…\n")):
+def test_its_commands_print_what_it_says(folder, command, output):
+    # In a process of its own: this one has four logical devices, which mirrored would take as replicas.
+    script = [sys.executable, ROOT / "scripts" / "compare.py", *shlex.split(command)]
+    ended = subprocess.run(script, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    printed = without_times(ended.stdout)
+    for part in filter(None, without_times(output).split("…\n")):  # what stands for a line's end or whole lines
         assert part in printed
         printed = printed.partition(part)[2]
-    assert status == ("\ndifferent: " in output)
+    assert ended.returncode == ("\ndifferent: " in output)
 
 
 def without_times(text):
     return re.sub(r"\d[\d.,]* (s|examples/s)\b", r"some \1", text)
 
 
-def test_the_loop_is_as_short_as_promised():
-    body = [line for line in example("my_loop.py").splitlines() if line.strip() and not line.startswith("#")]
-    assert len(body) <= 20
+def test_the_output_of_its_first_command_is_the_recorded_examples():
+    run = ROOT / "reports" / "example"
+    with open(run / "metrics.csv", newline="") as file:
+        last = {row["trainer"]: row for row in csv.DictReader(file) if row["epoch"] == "10"}
+    rows = re.findall(r"^(?:10| ) +(fit|loop) +(.*)$", README, re.MULTILINE)
+    shown = {trainer: numbers.split() for trainer, numbers in rows}
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert shown == {trainer: [row[name] for name in names] for trainer, row in last.items()}
+    (comparison,) = json.loads((run / "verdict.json").read_text())["comparisons"]
+    assert comparison["verdict"] == "identical"
+    steps = comparison["training"]["steps_compared"]
+    assert re.search(rf"^identical: loop .* after each of {steps:,} steps", README, re.MULTILINE)
 
 
 def test_the_package_docstring_runs(tensorflow, tmp_path, monkeypatch):
@@ -86,21 +150,75 @@ def test_the_first_lines_of_its_shell_blocks_are_the_two_commands():
     assert second.endswith(".venv/bin/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder")
 
 
-def test_its_table_of_costs_is_the_benchmarks():
+def test_the_readme_stays_short():
+    assert len(README.encode()) <= 9_500
+
+
+def test_the_guides_commands_are_ones_that_the_scripts_take(tmp_path, monkeypatch):
+    from compare.app import redraw, restore
+
+    for name in ("NAME", "keras-3"):  # recorded runs that --against names
+        (tmp_path / "reports" / name).mkdir(parents=True)
+        (tmp_path / "reports" / name / "metrics.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    seen = set()
+    for text in GUIDE.values():
+        lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        for program, script, *arguments in (shlex.split(line) for line in lines if line.startswith("python ")):
+            assert program == "python"
+            if script == "scripts/compare.py":
+                seen |= {argument for argument in arguments if argument.startswith("--")}
+                Options(**vars(cli.parser().parse_args(arguments)))
+            else:
+                {"scripts/report.py": redraw, "scripts/restore.py": restore}[script].parser().parse_args(arguments)
+    assert len(seen) > 20
+    named = {script for text in [README, *GUIDE.values()] for script in re.findall(r"scripts/\w+\.py", text)}
+    assert [script for script in sorted(named) if not (ROOT / script).is_file()] == []
+
+
+def test_the_guides_loop_is_found_wrong_as_it_says(tensorflow, folder, capsys):
+    text = GUIDE[ROOT / "reports" / "guide" / "loops.md"]
+    (folder / "summed.py").write_text(example("summed.py", text))
+    (command,) = re.findall(r"^python scripts/compare\.py (.*summed\.py:Summed)$", text, re.MULTILINE)
+    assert cli.main(shlex.split(command)) == 1
+    assert "loss-summed" in capsys.readouterr().out
+
+
+def test_the_guides_table_of_costs_is_the_benchmarks():
     figures = {"cpu_seconds_per_epoch": 1, "wall_seconds": 1, "peak_mib": None}
-    with open(Path(__file__).resolve().parents[1] / "reports" / "benchmark" / "benchmark.csv", newline="") as file:
+    with open(ROOT / "reports" / "benchmark" / "benchmark.csv", newline="") as file:
         measured = list(csv.DictReader(file))
-    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", README, re.MULTILINE)
+    text = GUIDE[ROOT / "reports" / "guide" / "benchmarks.md"]
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(rows) >= 9
     for program, *said in rows:
         of_program = [row for row in measured if row["program"] == program]
-        for text, (figure, digits) in zip(said, figures.items(), strict=True):
+        for shown, (figure, digits) in zip(said, figures.items(), strict=True):
             median = statistics.median(float(row[figure]) for row in of_program)
-            assert float(text) == round(median, digits), (program, figure)
+            assert float(shown) == round(median, digits), (program, figure)
 
 
-def test_its_links_lead_somewhere():
-    root = Path(__file__).resolve().parents[1]
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", README) if "://" not in link]
-    assert len(links) > 10
-    assert [link for link in links if link and not (root / link).exists()] == []
+def links(text):
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
+def anchors(path):
+    """What GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDE], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    found = links(page.read_text(encoding="utf-8"))
+    assert found
+    for link in found:
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_of_the_guide_is_linked_from_the_readme():
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
+    assert set(GUIDE) <= linked

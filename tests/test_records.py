@@ -491,7 +491,7 @@ def test_missing_files_are_errors_where_something_relies_on_them(tmp_path: Path)
         read_metrics(tmp_path / "metrics.csv")
     record(tmp_path, fit=FIT)
     (tmp_path / "records" / "fit-seed0.steps").unlink()
-    with pytest.raises(RecordError, match=r"fit-seed0\.steps: damaged, it lacks the end of epoch 1"):
+    with pytest.raises(RecordError, match=r"fit-seed0\.steps: damaged, the end of epoch 1 is missing"):
         read_records(tmp_path)
     (tmp_path / "records" / "fit-seed0.json").unlink()
     with pytest.raises(RecordError, match=r"metrics\.csv: there are no fingerprints of 'fit', seed 0"):

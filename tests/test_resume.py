@@ -14,15 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tasks
+from killed_runs import TASK, command_in, kill_and_resume, left_by
 
 import compare
 from compare.records import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "scripts"))
-import kill_and_resume as script  # noqa: E402
-from kill_and_resume import TASK, left_by  # noqa: E402
-
 EPOCHS = 5
 
 
@@ -121,19 +118,41 @@ def begun(begun_once, tmp_path):
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("replicas", "kills", "forked"), [(2, 4, False), (1, 16, True)], ids=["command", "forked"])
-def test_a_run_killed_at_any_moment_ends_the_same(commands, monkeypatch, tmp_path, replicas, kills, forked):
+def test_a_run_killed_at_any_moment_ends_the_same(commands, tmp_path, replicas, kills, forked):
     """The command itself; and forked ones, of which no kill is spent on the import of TensorFlow."""
-    if forked:
-        monkeypatch.setattr(script, "subprocess", commands)
     seed = random.randrange(2**32)
     print("seed", seed)
-    outcome = script.kill_and_resume(tmp_path, replicas, kills, random.Random(seed))
+    outcome = kill_and_resume(tmp_path, replicas, kills, random.Random(seed), commands if forked else subprocess)
     print(outcome.phases)
     assert outcome.kills == kills and not outcome.differing, outcome
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_run_killed_before_its_first_epoch_and_in_each_trainers_epochs_ends_the_same(commands, tmp_path):
+    """Killed as soon as its request is on disk, and amid the epochs of fit and of the loop; it goes on each time."""
+    command = command_in(tmp_path, 1)
+    commands.run([*command, "--name", "whole"], check=True)
+    metrics, kills = tmp_path / "run" / "metrics.csv", 0
+    for reached in (
+        (tmp_path / "run" / "run.json").exists,
+        lambda: metrics.exists() and metrics.read_text().count("fit,") >= 2,
+        lambda: metrics.exists() and metrics.read_text().count("loop,") >= 2,
+    ):
+        process = commands.Popen([*command, "--name", "run", *(["--resume"] if kills else [])])
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+    assert kills == 3, "else it was through before it was killed"
+    commands.run([*command, "--name", "run", "--resume"], check=True)
+    assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_from_its_checkpoint(experiment, tmp_path, replicas):
     trainers = "fit", interruptible(compare.CustomLoop)()
     options = {"strategy": "mirrored", "replicas": replicas, "batch_size": 16 // replicas, "trainers": trainers}
@@ -250,7 +269,7 @@ def test_a_trainer_with_an_optimizer_of_its_own_is_begun_again(experiment, tmp_p
     trainers = Eager(), interruptible(OwnOptimizer)()
     interrupted(experiment, tmp_path, trainers=trainers)
     resumed(experiment, tmp_path, trainers=trainers, quiet=False)
-    assert "does not train with the optimizer that run.build() gives it" in capsys.readouterr().out
+    assert "does not train with the optimizer that run.build() returns" in capsys.readouterr().out
     assert_the_same(tmp_path, experiment, trainers=trainers)
 
 
@@ -316,7 +335,7 @@ def test_a_second_process_is_refused_at_once(experiment, begun, tmp_path):
 
     with FileLock(tmp_path / "run" / ".lock"), pytest.raises(compare.RequestError, match="by another process"):
         resumed(experiment, tmp_path)
-    with pytest.raises(compare.RequestError, match="or go on with it: --resume"):
+    with pytest.raises(compare.RequestError, match="or continue that run with --resume"):
         run(experiment, tmp_path)
     assert resumed(experiment, tmp_path).verdict == "identical"
 
@@ -325,16 +344,16 @@ def test_a_second_process_is_refused_at_once(experiment, begun, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_within_seconds_and_says_how_to_go_on(tmp_path, number):
+def test_a_signal_ends_a_run_within_seconds_and_says_how_to_go_on(commands, tmp_path, number):
     (tmp_path / "task.py").write_text(TASK)
     command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--experiment", str(tmp_path / "task.py")]
     command += ["--epochs", "500", "--reports", str(tmp_path), "--name", "run"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = commands.Popen(command)
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    errors = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, errors
     assert "go on with: " in errors and errors.rstrip().endswith("--resume") and "Traceback" not in errors
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) > 1
@@ -414,7 +433,11 @@ def test_one_that_diverges_is_different_from_that_step_on(experiment, tmp_path):
     (comparison,) = result.details["comparisons"]
     assert comparison["training"]["first_difference"] == {"epoch": 2, "step": 3}
     assert result.details["stopped"][0]["trainer"] == "diverges"
-    assert run(experiment, tmp_path, (Diverges(), DivergesLater()), name="later").verdict == "different"
+
+
+@pytest.mark.slow
+def test_two_that_diverge_at_different_steps_are_different(experiment, tmp_path):
+    assert run(experiment, tmp_path, (Diverges(), DivergesLater())).verdict == "different"
 
 
 def test_an_infinite_loss_ends_training_at_the_epoch_that_reports_it(tmp_path):
@@ -466,13 +489,12 @@ def test_out_of_memory_says_what_to_do(experiment, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["metrics.csv", "steps", "checkpoint"])
-def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, file):
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(commands, tmp_path, file):
     """A limit on the size of files stands for the disk: the process gets an error from write()."""
     (tmp_path / "task.py").write_text(TASK)
     limits = {"metrics.csv": 150, "steps": 1000, "checkpoint": 500}
-    script = f"""
-import resource, signal, sys
-sys.path.insert(0, {str(ROOT)!r})
+    filling = f"""
+import resource, signal
 from compare import records
 from compare.engine import checkpoints
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -487,17 +509,15 @@ def full(self, *arguments, **more):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 setattr(owner, name, full)
-from compare.app.cli import main
-sys.exit(main(sys.argv[1:]))
 """
-    options = ["--experiment", str(tmp_path / "task.py"), "--epochs", "3", "--batch-size", "12", "--quiet"]
-    options += ["--replicas", "1", "--reports", str(tmp_path), "--name", "run"]
-    full = subprocess.run([sys.executable, "-c", script, *options], capture_output=True, text=True)
-    assert full.returncode == 3, full.stderr
-    (line,) = [line for line in full.stderr.splitlines() if line.startswith("compare.py: ")]
-    assert "cannot be written" in line and "go on with --resume" in line and "Traceback" not in full.stderr
-    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), *options, "--resume"]
-    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--experiment", str(tmp_path / "task.py")]
+    command += ["--epochs", "3", "--batch-size", "12", "--quiet"]
+    command += ["--replicas", "1", "--reports", str(tmp_path), "--name", "run"]
+    status, _, errors = commands.run(command, before=filling)
+    assert status == 3, errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("compare.py: ")]
+    assert "cannot be written" in line and "continue with --resume" in line and "Traceback" not in errors
+    commands.run([*command, "--resume"], check=True)
 
 
 # Restoring and exporting.
@@ -570,7 +590,7 @@ def test_without_batch_norm_the_accuracy_is_the_same_under_every_strategy(tmp_pa
         (["--strategy", "multi-worker"], "use mirrored"),
         (["--strategy", "central-storage"], "use --strategy default"),
         (["--strategy", "nothing"], "unknown"),
-        (["--strategy", "mirrored", "--replicas", "99"], "99 replicas were asked for"),
+        (["--strategy", "mirrored", "--replicas", "99"], "--replicas 99: TensorFlow is already in use"),
     ],
 )
 def test_bad_requests_of_restore_are_one_line(finished, capsys, arguments, told):

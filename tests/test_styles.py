@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed, but will be ignored:UserWarning"),
 ]
 
-GATE, MORE = 16, 60
+GATE, MORE = 5, 60
 """How many cells are in the gate, and how many with the slow tests."""
 
 

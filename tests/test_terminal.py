@@ -104,7 +104,7 @@ def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None
     training = {"differing_variables": [{"name": "dense/kernel", "gap": 0.25}, {"name": "dense/bias", "gap": None}]}
     skipped = [{"probe": "several processes", "reason": "one only"}]
     assert variables({"training": training, "not_applicable": skipped}) == [
-        "  differs there: dense/kernel, by 2.5e-01 (Euclidean norm)",
-        "  differs there: dense/bias",
+        "  differs at that step: dense/kernel, by 2.5e-01 (Euclidean norm)",
+        "  differs at that step: dense/bias",
         "  not applicable: several processes: one only",
     ]

@@ -33,7 +33,7 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
         (
             Training("different", 0.25, Difference(2, 1938), 9380, KERNEL),
             "their weights differ from step 1,938 of epoch 2 on; "
-            "at the ends of epochs single weights differ by up to 2.5e-01",
+            "at epoch ends, individual weights differ by up to 2.5e-01",
         ),
         (
             Training("different", None, Difference(2, 3), 9380, KERNEL),
@@ -42,16 +42,16 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
         (
             Training("different", 0.0, Difference(1, 3), 9380, KERNEL),
             "their weights differ from step 3 of epoch 1 on, "
-            "though at the ends of epochs those of the first replica are equal",
+            "but at epoch ends the weights of the first replica are equal",
         ),
         (
             Training("different", None, Difference(3, None), 0, KERNEL),
-            "their weights differ for the first time at the end of epoch 3",
+            "their weights first differ at the end of epoch 3",
         ),
-        (Training("different", None, Difference(1, 0), 9380, KERNEL), "they begin with different weights"),
+        (Training("different", None, Difference(1, 0), 9380, KERNEL), "their initial weights differ"),
         (
-            Training("different", 1e-9, Difference(1, 938), 937, reason="loop makes no step 938 in epoch 1"),
-            "loop makes no step 938 in epoch 1; at the ends of epochs single weights differ by up to 1.0e-09",
+            Training("different", 1e-9, Difference(1, 938), 937, reason="loop has no step 938 in epoch 1"),
+            "loop has no step 938 in epoch 1; at epoch ends, individual weights differ by up to 1.0e-09",
         ),
         (
             Training("different", None, Difference(1, 0), 0, reason="the models have different weights"),
@@ -73,19 +73,19 @@ def test_different_says_where_they_part_and_how_far(training: Training, text: st
             {"loss": MetricGap(None, 2), "accuracy": MetricGap(0.5, 1)},
             "loss (not a number on one side only, in epoch 2), accuracy (by up to 5.0e-01, in epoch 1)",
         ),
-        (SAME, "other epochs"),
+        (SAME, "the reported epochs differ"),
     ],
 )
 def test_a_reporting_difference_names_its_metrics_and_that_training_is_equal(
     metrics: dict[str, MetricGap], text: str
 ) -> None:
     assert said(IDENTICAL, Reporting("different", metrics)) == (
-        f"loop trains exactly like fit, but reports other numbers: {text}; the weights are equal, bit for bit"
+        f"loop trains exactly like fit, but reports different numbers: {text}; the weights are equal, bit for bit"
     )
 
 
 def test_no_verdict_says_why() -> None:
-    training = Training("inconclusive", None, None, 0, reason="neither side's training moved a single weight")
+    training = Training("inconclusive", None, None, 0, reason="neither trainer changed any weight")
     assert said(training, Reporting(None, SAME)) == (
-        "whether loop trains like fit cannot be told: neither side's training moved a single weight"
+        "no verdict on loop and fit is possible: neither trainer changed any weight"
     )

@@ -43,7 +43,7 @@ def hashes(records):
     return [r.hashes.tolist() for r in records if isinstance(r, StepRecord)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_trainer_reports_every_step_and_every_epoch(trainer, replicas):
     records = train(trainer, tasks.experiment(train=75), replicas=replicas)
     batches = -(-75 // (8 * replicas))
@@ -60,12 +60,16 @@ def test_a_trainer_reports_every_step_and_every_epoch(trainer, replicas):
     assert logs[1]["loss"] < logs[0]["loss"], "training must have helped"
 
 
+@pytest.mark.parametrize(
+    "trainer", ["loop", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fit", "tutorial"))], indirect=True
+)
 def test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_does_not(trainer):
     first, again, other = (train(trainer, tasks.experiment(batch_norm=True), seed=seed) for seed in (1, 1, 2))
     assert hashes(first) == hashes(again) != hashes(other)
     assert len({str(h) for h in hashes(first)}) > 5, "training must have moved the weights"
 
 
+@pytest.mark.parametrize("trainer", ["fit", "loop", pytest.param("tutorial", marks=pytest.mark.slow)], indirect=True)
 def test_a_trainer_begins_where_its_run_says(trainer):
     records = train(trainer, tasks.experiment(), epochs=range(3, 5))
     assert {epoch for epoch, _ in steps(records)} == {3, 4}
@@ -91,12 +95,12 @@ def _keras():
 @pytest.mark.parametrize(
     ("optimizer", "replicas"),
     [
-        ("sgd", 2),
-        ("momentum", 2),
         ("adam", 1),
-        ("adam", 4),
         ("adamw-schedule-clipped", 2),
-        ("adamw-schedule-clipped", 3),
+        *(
+            pytest.param(*cell, marks=pytest.mark.slow)
+            for cell in (("sgd", 2), ("momentum", 2), ("adam", 4), ("adamw-schedule-clipped", 3))
+        ),
     ],
 )
 def test_fit_and_loop_are_identical_for_every_optimizer(tensorflow, tmp_path, optimizer, replicas):
@@ -104,7 +108,7 @@ def test_fit_and_loop_are_identical_for_every_optimizer(tensorflow, tmp_path, op
     assert_identical(task, tmp_path, replicas)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "what", [{"weights": True}, {"dropout": True}, {"train": 69, "validation": 29}, {"build_metrics": list}], ids=str
 )
@@ -112,7 +116,7 @@ def test_fit_and_loop_are_identical_with(tensorflow, tmp_path, what, replicas):
     assert_identical(tasks.experiment(regularize=True, **what), tmp_path, replicas)
 
 
-@pytest.mark.parametrize("strategy", ["default", "one-device", "central-storage"])
+@pytest.mark.parametrize("strategy", [pytest.param("default", marks=pytest.mark.slow), "one-device", "central-storage"])
 def test_fit_and_loop_are_identical_under(tensorflow, tmp_path, strategy):
     assert_identical(tasks.experiment(), tmp_path, 1, strategy=strategy)
 
@@ -186,7 +190,7 @@ def test_each_part_of_the_loop_can_be_overridden_alone(tensorflow, tmp_path):
         def test_step(self, batch): ...
 
     trainers = "fit", Same, OtherLoss(), NoTraining, NoTest
-    options = {"replicas": 2, "epochs": 1, "batch_size": 8, "quiet": True}
+    options = {"replicas": 1, "epochs": 1, "batch_size": 16, "quiet": True}
     result = compare.run(tasks.experiment(), trainers=trainers, reports=tmp_path, **options)
     same, *others, test = result.details["comparisons"]
     assert same["verdict"] == "identical"

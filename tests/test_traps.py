@@ -10,7 +10,7 @@ import pytest
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
-from compare.reporting import traps
+from scripts.pages import traps
 
 FOLDER = Path(__file__).resolve().parents[1] / "reports" / "traps"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -31,13 +31,14 @@ def test_the_side_that_is_off_is_named(tensorflow, tmp_path):
     assert set(result.metrics["trainer"]) == {"fit", "tutorial", "truth"}
 
 
+@pytest.mark.slow
 def test_the_reference_may_be_the_one_that_is_off(tensorflow, tmp_path):
     result = run(tmp_path, train=70, trainers=("tutorial", "fit"), replicas=2)
     assert result.details["truth"]["off"] == "tutorial"
     assert result.details["reference"] == "tutorial"
 
 
-@pytest.mark.parametrize(("train", "uneven"), [(72, False), (73, True)])
+@pytest.mark.parametrize(("train", "uneven"), [pytest.param(72, False, marks=pytest.mark.slow), (73, True)])
 def test_equal_sides_may_both_be_off(tensorflow, tmp_path, train, uneven):
     """9 examples on 2 replicas are 5 and 4, and fit and loop average two means; 8 are 4 and 4."""
     result = run(tmp_path, train=train, replicas=2)

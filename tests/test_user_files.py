@@ -6,72 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_files import LOOP, TASK
 
 import compare
 from compare.records import read_json, read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
-
-TASK = """import numpy as np
-import tensorflow as tf
-
-import compare
-
-
-def load_data():
-    x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
-    y = (x[:, 0] > 0).astype("int32")
-    return (x[:40], y[:40]), (x[40:], y[40:])
-
-
-def build_model():
-    return tf.keras.Sequential([tf.keras.layers.Dense(2)])
-
-
-def build_loss():
-    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def build_optimizer():
-    return tf.keras.optimizers.SGD(0.1)
-
-
-def build_metrics():
-    return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-
-experiment = compare.Experiment(
-    name="task",
-    load_data=load_data,
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-)
-"""
-
-LOOP = """import tensorflow as tf
-
-
-class MyLoop:
-    name = "my-loop"
-
-    def train(self, run):
-        model, optimizer, loss, metrics = run.build()
-
-        @tf.function
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                value = tf.reduce_mean(loss.call(y, model(x, training=True)))
-            gradients = tape.gradient(value, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-        for epoch in run.epochs:
-            for x, y in run.train_dataset(epoch):
-                step(x, y)
-                run.end_step()
-            run.end_epoch(epoch, {})
-"""
 
 
 def line_of(text: str, part: str) -> int:
@@ -106,12 +46,12 @@ def test_as_they_stand_the_files_are_right(tmp_path: Path) -> None:
         ("experiment = compare", "task = compare", None, "has no 'experiment': name one of its attributes"),
         ("return (x[:40]", "raise OSError('no disk')  # (x[:40]", "raise OSError", "load_data raised OSError: no disk"),
         ("return (x[:40], y[:40]),", "return (x[:40], y[:30]),", "def load_data", "30, 40 examples: x, y and sample"),
-        ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", "def load_data", "load_data must give ((x_tr"),
+        ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", "def load_data", "load_data must return (("),
         (
             "return (x[:40], y[:40]),",
             "return (x[:40], {1, 2}),",
             "def load_data",
-            "one of them is a set): give NumPy",
+            "one value is a single set): use NumPy",
         ),
         ("build_loss=build_loss,", "build_loss=build_loss, prepare=lambda x, y: z,", "prepare=", "prepare raised Name"),
         (
@@ -134,14 +74,14 @@ def test_as_they_stand_the_files_are_right(tmp_path: Path) -> None:
             "def build_loss",
             "it must return a tf.keras.losses.Loss",
         ),
-        ("y = (x[:, 0] > 0)", "y = (x > 0)", "def load_data", "does not fit the training data or its loss"),
+        ("y = (x[:, 0] > 0)", "y = (x > 0)", "def load_data", "does not match the training data or the loss"),
         (
             "return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
             "return tf.keras.losses.MeanSquaredError()",  # of labels [20] and predictions [20, 2]
             "def build_loss",
-            "does not fit the training data or its loss",
+            "does not match the training data or the loss",
         ),
-        ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not fit the validation data or its loss"),
+        ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not match the validation data or the loss"),
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
     ],
 )
@@ -173,7 +113,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "tf.function(lambda",
             "inside a tf.function (",
         ),
-        ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2 where epoch 1 of 1..2 was due"),
+        ("end_epoch(epoch", "end_epoch(epoch + 1", "run.end_epoch", "for epoch 2, but epoch 1 of 1..2 was expected"),
         ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
         ("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float"),
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),

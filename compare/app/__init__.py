@@ -1,4 +1,4 @@
-"""App: the commands. They split a request, train, judge, explain and publish, each in a module of its own.
+"""App: the commands. A request is prepared, trained, judged, explained and published, each in its own module.
 
 ``cli`` is the command line, ``session`` carries out one request. Nothing in the other rooms imports from here.
 """

@@ -1,4 +1,4 @@
-"""The command: options to request, request to exit status."""
+"""The command: from the command line to an exit status."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +18,8 @@ from compare import signals
 from compare.app.local_cluster import PREFIX
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.options import CLUSTERS, EXPERIMENTS, STRATEGIES, Options
+from compare.option import default_of
+from compare.options import Options, declaration
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,184 +30,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's options, as INTERFACES names them."""
-    defaults = Options()
+    """The parser of the command line, made from the declarations in ``Options``."""
     parser = _Parser(
         prog="compare.py",
         allow_abbrev=False,
         description="Train one model with model.fit and with a custom loop, and say whether both train alike: "
-        "bit for bit, and if not, from which step on they part.",
+        "bit for bit, and if not, from which step on they diverge.",
         epilog="Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no verdict, 130 interrupted.",
     )
-    add = parser.add_argument
-    add(
-        "--experiment",
-        metavar="NAME|FILE.py[:ATTR]",
-        default=defaults.experiment,
-        help=f"what to train: {', '.join(EXPERIMENTS)}, or an Experiment in a file of yours (default: %(default)s)",
-    )
-    add(
-        "--trainers",
-        metavar=("REF", "CAND"),
-        nargs="+",
-        default=defaults.trainers,
-        help="who trains: fit, loop, tutorial, or FILE.py:ATTR or package.module:ATTR for your own; the first "
-        "is the reference (default: fit loop)",
-    )
-    add(
-        "--strategy",
-        metavar="NAME",
-        default=defaults.strategy,
-        help=f"{', '.join(STRATEGIES)} (default: %(default)s)",
-    )
-    add(
-        "--replicas",
-        metavar="N",
-        type=int,
-        help="how many replicas; without a GPU, N logical CPU devices (default: all visible devices)",
-    )
-    add(
-        "--workers",
-        metavar="N",
-        type=int,
-        help="multi-worker and parameter-server: so many local worker processes, "
-        "unless TF_CONFIG names a cluster (default: 1)",
-    )
-    add(
-        "--parameter-servers",
-        metavar="N",
-        type=int,
-        help="parameter-server: so many local server processes (default: 1)",
-    )
-    add(
-        "--keras",
-        metavar="3|2",
-        type=int,
-        default=defaults.keras,
-        help="Keras generation; 2 is the tf-keras package (default: %(default)s)",
-    )
-    add("--epochs", metavar="N", type=int, default=defaults.epochs, help="(default: %(default)s)")
-    add(
-        "--batch-size",
-        metavar="N",
-        type=int,
-        default=defaults.batch_size,
-        help="examples per replica and step (default: %(default)s)",
-    )
-    add(
-        "--seed",
-        metavar="N",
-        type=int,
-        default=defaults.seed,
-        help="of the initial weights and the order of examples (default: %(default)s)",
-    )
-    add(
-        "--seeds",
-        metavar="N",
-        type=int,
-        default=defaults.seeds,
-        help="a study: N seeds, from --seed on, for every trainer, judged by paired differences (default: %(default)s)",
-    )
-    add(
-        "--margin",
-        metavar="METRIC=VALUE[%]",
-        nargs="+",
-        help="in a study, how far apart two means may be and still count as alike; with %% as a part of the "
-        "reference's (default: val_accuracy=0.01 val_loss=2%%)",
-    )
-    add("--jobs", metavar="N", type=int, help="in a study, so many runs at the same time (default: one per core)")
-    add(
-        "--backend",
-        metavar="NAME",
-        default=defaults.backend,
-        help="in a study, who makes the runs: local processes or dask workers (default: %(default)s)",
-    )
-    add("--scheduler", metavar="tcp://HOST:PORT", help="with --backend dask: the scheduler's address")
-    add(
-        "--train-examples",
-        metavar="N",
-        type=int,
-        help="use only the first N training examples, for short trials (default: all)",
-    )
-    add(
-        "--reports",
-        metavar="DIR",
-        type=Path,
-        default=defaults.reports,
-        help="results go to DIR/NAME (default: %(default)s)",
-    )
-    add("--name", help="the run's name; one that exists is refused (default: made from the options)")
-    add(
-        "--data-dir",
-        metavar="DIR",
-        type=Path,
-        help="where the data set's files are; they are looked for there and nowhere else",
-    )
-    add(
-        "--iteration",
-        metavar="WAY",
-        help="how loop goes through an epoch: a Python for over batches, an iterator that a tf.function takes batches "
-        "from, or the whole epoch in one call of that function (default: iterator; for with several processes)",
-    )
-    add(
-        "--steps-per-execution",
-        metavar="K",
-        type=int,
-        default=defaults.steps_per_execution,
-        help="fit and loop make K steps per call of a tf.function; weights are compared after each call "
-        "(default: %(default)s)",
-    )
-    add("--jit", action="store_true", help="XLA compiles the steps of fit and loop; op determinism is off")
-    add(
-        "--parallel",
-        action="store_true",
-        help="all trainers at the same time, in processes that share the processor's threads",
-    )
-    add("--truth", action="store_true", help="also train on one replica in float64, to tell which side is off")
-    add(
-        "--against",
-        metavar="RUN",
-        type=Path,
-        help="also compare each trainer with its namesake in a recorded run's folder",
-    )
-    add("--check", action="store_true", help="only the short check (seconds), no full training")
-    add(
-        "--force",
-        action="store_true",
-        help="train even where it is known that one side cannot run (with other versions, say)",
-    )
-    add(
-        "--checkpoint-every",
-        metavar="N",
-        type=int,
-        default=defaults.checkpoint_every,
-        help="save model, optimizer, epoch and metrics every N epochs and at the last; 0 is never "
-        "(default: %(default)s)",
-    )
-    add(
-        "--keep-checkpoints",
-        metavar="N",
-        type=int,
-        default=defaults.keep_checkpoints,
-        help="keep each trainer's last N checkpoints (default: %(default)s)",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="go on with an interrupted run: the same options, and --name if it had one",
-    )
-    add("--export", action="store_true", help="save each final model as a SavedModel and a .keras file")
-    add(
-        "--tensorboard",
-        action="store_true",
-        help="also write a TensorBoard log to DIR/NAME/tensorboard: a run for each trainer, the verdict as text",
-    )
-    add("--quiet", action="store_true", help="print errors only")
-    add(
-        "--verbose",
-        action="store_true",
-        help="also print versions, checksums, which variables differ first and what could not be looked at",
-    )
+    for declared in fields(Options):
+        declaration(declared).add_to(parser, declared.name, default_of(declared))
     return parser
 
 
@@ -214,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = Options(**vars(parser().parse_args(given)))
-        member = this_task() if options.strategy in CLUSTERS else None
+        member = this_task() if options.spec.several_processes else None
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)
@@ -236,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _shared_folder(options: Options) -> Iterator[Path]:
-    """Where a member of a cluster on several machines finds its checkpoints again: the chief's folder, if it is known.
+    """The folder for a cluster member's checkpoints: the chief's folder, if its name is known.
 
     Raises:
         RequestError: when it is to resume a run whose name is not known.
@@ -251,17 +85,18 @@ def _shared_folder(options: Options) -> Iterator[Path]:
 
 
 def carry_out_and_report(options: Options, folder: Path) -> int:
-    """Carry out a request, with what it says on stdout and stderr; returns the exit status.
+    """Carry out a request and print its progress and errors; returns the exit status.
 
     Args:
         options: the request.
         folder: where the results go; a member of a cluster that is not its chief has its checkpoints there only.
     """
-    from compare.app.session import carry_out, new_console, take_part
+    from compare.app.cluster_session import take_part
+    from compare.app.session import carry_out, new_console
 
     signals.catch()
     try:
-        member = this_task() if options.strategy in CLUSTERS else None
+        member = this_task() if options.spec.several_processes else None
         if member is not None and not member.is_chief:
             take_part(options, folder)
             return 0
@@ -285,7 +120,7 @@ def _fail(error: object, status: int) -> int:
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send stderr to a file: TensorFlow's start-up noise comes from C++, past ``sys.stderr``."""
+    """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
     sys.stderr.flush()
     try:
         file = open(path, "ab")  # noqa: SIM115

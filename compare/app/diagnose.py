@@ -1,4 +1,4 @@
-"""What is run when a comparison is not identical: the short check, which names causes, and noise twins."""
+"""Explaining a comparison that is not identical: the short check, which names causes, and noise twins."""
 
 from __future__ import annotations
 
@@ -9,28 +9,37 @@ from typing import Any
 
 from rich.console import Console
 
-from compare.app.judge import Pair, pairs
+from compare.app.judge import Pair, Recorded, pairs
 from compare.check import Checker
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Task
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
+from compare.records.run_json import RunJson
 from compare.reporting.terminal import TrainerProgress, say
 from compare.trainer import Trainer
 from compare.user_errors import describe
 from compare.verdict import DIFFERENT, rounding
 
 
-def check_again(
+def diagnose(
+    run: RunJson, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+) -> None:
+    """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``."""
+    run.save(check=_check(run.folder, trainers, task, options, console))
+    _measure_noise(run.folder, trainers, task, options, console)
+
+
+def _check(
     folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
 ) -> dict[str, Any]:
-    """The short check of every candidate that is not identical, by its name: entries of ``comparisons``."""
+    """The short check of every candidate that is not identical, by name, as in ``verdict.json``."""
     different = [pair.candidate.trainer for pair in _not_identical(folder) if not pair.exactly.against]
     if not different:
         return {}
-    say(console, f"Looking for the cause (the short check of {' and '.join(different)}, some seconds) …")
+    say(console, f"Looking for the cause: short check of {' and '.join(different)} …")
     (_, reference), *candidates = trainers
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     try:
         checker = Checker(
             task.experiment,
@@ -48,14 +57,14 @@ def check_again(
         if name not in different:
             continue
         try:
-            found[name] = checker.check(trainer).as_json()["comparisons"][0]
+            checked[name] = checker.check(trainer).as_json()["comparisons"][0]
         except Exception as error:
             traceback.print_exc()
             say(console, f"The short check of {name} failed: {describe(error)}")
-    return found
+    return checked
 
 
-def measure_noise(
+def _measure_noise(
     folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
 ) -> None:
     """Train noise twins for every difference of weights that rounding might explain."""
@@ -66,8 +75,8 @@ def measure_noise(
         name = pair.anchor.trainer
         say(
             console,
-            f"{pair.candidate.trainer} is not identical. How far does rounding alone drive {name}? It is "
-            "trained again, all its weights moved by one unit in the last place before every step from there on …",
+            f"{pair.candidate.trainer} is not identical. Training noise twins of {name} to measure rounding: "
+            "from there on, all weights are moved by one unit in the last place before every step …",
         )
         try:
             _train_twins(pair, start, dict(trainers)[name], folder, task, options, console)
@@ -77,17 +86,19 @@ def measure_noise(
 
 
 def _not_identical(folder: Path) -> list[Pair]:
-    return [pair for pair in pairs(folder) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT]
+    return [
+        pair for pair in pairs(Recorded.read(folder)) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT
+    ]
 
 
 def _train_twins(
     pair: Pair, start: Place, trainer: Trainer, folder: Path, task: Task, options: Options, console: Console
 ) -> None:
-    """Some twins up to the end of the epoch in which the two part, then, if they explain it so far, one over all.
+    """Train twins up to the end of the first epoch that differs and, if they explain that much, one to the end.
 
-    More of either kind, where these do not explain it.
+    More twins of either kind are trained where these do not explain the difference.
     """
-    where = pair.twins(folder)
+    where = folder / "twins" / pair.twins
     where.mkdir(parents=True)
     metrics = MetricsFile(where / "metrics.csv")
     count = 0
@@ -107,8 +118,8 @@ def _train_twins(
     first_epoch, _ = start
     for epochs in sorted({first_epoch, options.epochs}):
         least, most = count + (rounding.TWINS if epochs == first_epoch else 1), count + rounding.MORE_TWINS
-        found = measured(epochs)
-        while not rounding.enough(found, count, least, most):
-            found = measured(epochs, loud=count >= least)
-        if not found.so_far:
+        noise = measured(epochs)
+        while not rounding.enough(noise, count, least, most):
+            noise = measured(epochs, loud=count >= least)
+        if not noise.so_far:
             return

@@ -1,4 +1,4 @@
-"""From a run's files to its verdict, its plot and its last lines of output; no TensorFlow."""
+"""From a run's records to its verdict: plain data in, plain data out, no TensorFlow and no files written."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
-
 from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.options import margin
-from compare.records import INITIAL, Place, Record, in_time, read_json, read_records, write_verdict
-from compare.reporting import html, plots, tensorboard
-from compare.reporting.sentences import causes, sentence, stops, truth_sentence
-from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
+from compare.records import INITIAL, Place, Record, in_time, read_records
+from compare.records.run_json import INTERRUPTED, RunJson
+from compare.strategy_specs import SPECS
 from compare.verdict import (
     ALIKE,
     DIFFERENT,
@@ -39,18 +36,61 @@ from compare.verdict import (
 from compare.verdict.float64 import distances
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
+TRUTH = "truth"
+"""The name of the records of the float64 run."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Everything that a verdict rests on, read from a run's files once.
+
+    Attributes:
+        run: what was asked for, what failed, and what the short check found.
+        records: of every trainer and seed.
+        against: the records of the run named by ``--against``.
+        twins: the records of the noise twins, by the name of their folder.
+    """
+
+    run: RunJson
+    records: Sequence[Record]
+    against: Sequence[Record] = ()
+    twins: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Recorded:
+        """Read a run's folder.
+
+        Raises:
+            RecordError: when a file is missing or damaged.
+        """
+        run = RunJson.read(folder)
+        against = run.options.get("against")
+        twins = {path.name: read_records(path) for path in sorted((folder / "twins").glob("*")) if path.is_dir()}
+        return cls(run, read_records(folder), read_records(Path(against)) if against else (), twins)
+
+    @property
+    def by_trainer(self) -> dict[str, dict[int, Record]]:
+        """The records by trainer and seed."""
+        return _by_trainer(self.records)
+
+    @property
+    def shown(self) -> list[Record]:
+        """One record of each trainer, the reference first: of a study, that of the first seed."""
+        records = self.by_trainer
+        return [records[name][min(records[name])] for name in self.run.trainers or () if name in records]
+
 
 @dataclass(frozen=True)
 class Pair:
     """Two records, and how they compare bit for bit.
 
     Attributes:
-        reference: one record.
-        candidate: the one held against it.
-        anchor: the one of the two that was trained in this run, and whose noise twins can be.
+        reference: the record that the other is compared with.
+        candidate: the other record.
+        anchor: the one of the two that was trained in this run, so that noise twins of it can be trained.
         exactly: the comparison bit for bit.
-        checked: what the short check found, as an entry of ``verdict.json``'s comparisons; empty without one.
-        study: what all seeds say together; None where there is one seed.
+        checked: the short check's findings, as in ``verdict.json``; empty if there was no check.
+        study: the comparison over all seeds; None for a single seed.
     """
 
     reference: Record
@@ -62,9 +102,9 @@ class Pair:
 
     @property
     def noise_start(self) -> Place | None:
-        """From where on noise twins may explain the difference; None where they cannot.
+        """Where noise twins start to differ from their original; None if they cannot explain the difference.
 
-        Gradients or updates that the short check saw to be off are so, though noise may hide it in the weights.
+        If the short check saw wrong gradients or updates, noise in the weights is no excuse.
         """
         if self.study is not None or self.certain:
             return None
@@ -74,158 +114,123 @@ class Pair:
     def certain(self) -> bool:
         """Whether the short check saw more than rounding, by a replay that explains the reference."""
         different = bool(self.checked) and self.checked["training"]["verdict"] == DIFFERENT
-        return different and bool(self.checked.get("certain", True))  # runs of before only kept it if it was so
+        return different and bool(self.checked.get("certain", True))  # older runs kept the check only if it was
 
-    def twins(self, folder: Path) -> Path:
-        """Where the twins' records are, or will be."""
+    @property
+    def twins(self) -> str:
+        """The name of the folder of its noise twins, in the run's folder ``twins``."""
         name = quote(self.candidate.trainer, safe="")
-        return folder / "twins" / (f"{name} against" if self.exactly.against else name)
+        return f"{name} against" if self.exactly.against else name
 
-    def compared(self, folder: Path) -> Comparison:
-        """The comparison, held against the twins if there are any, and with the check's view of the numbers."""
+    def compared(self, twins: Sequence[Record]) -> Comparison:
+        """The comparison in the light of noise twins, of the short check and of the other seeds."""
         comparison = self.exactly
-        if self.noise_start is not None and self.twins(folder).exists():
-            twins = read_records(self.twins(folder))
+        if self.noise_start is not None and twins:
             comparison = with_noise(comparison, self.reference, self.candidate, twins, self.anchor)
-        reporting, by_its_weights = comparison.reporting, None
-        if self.checked:
-            by_its_weights = self.checked["reporting"]["verdict"]
-        if reporting.verdict is None:  # weights differ; the check judged the numbers by the trainer's own
-            reporting = replace(reporting, verdict=by_its_weights)
-        elif reporting.verdict == DIFFERENT != by_its_weights and within_rounding(self.reference, self.candidate):
+        reporting = comparison.reporting
+        checked = self.checked["reporting"]["verdict"] if self.checked else None
+        if reporting.verdict is None:  # the weights differ; the check judged the numbers by the trainer's own weights
+            reporting = replace(reporting, verdict=checked)
+        elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
         comparison = replace(comparison, reporting=reporting)
         return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
 
     @property
     def known_cause(self) -> bool:
-        """Whether the short check named a reason for other weights."""
+        """Whether the short check named a cause of different weights."""
         return bool(self.checked) and any(CATALOGUE[c["id"]].kind == TRAINING for c in self.checked["causes"])
 
 
-def pairs(folder: Path) -> list[Pair | Comparison]:
-    """What there is to compare in a run's folder; where a side failed, the comparison already."""
-    content = read_json(folder / "run.json")
-    names: list[str] = content["trainers"]
-    records = _by_trainer(read_records(folder))
-    failures = {failure["side"]: Failure(**failure) for failure in content["failures"]}
-    racing = content["strategy"]["name"] == "parameter-server" and content["strategy"]["workers"] > 1
-    reference, *candidates = names
-    interrupted = content["status"] == "interrupted"
-    found: list[Pair | Comparison] = []
+def pairs(recorded: Recorded) -> list[Pair | Comparison]:
+    """Pair each candidate with the reference, and each trainer with the run named by ``--against``.
+
+    Where a side failed there is no pair, only the comparison that says so.
+    """
+    run, records = recorded.run, recorded.by_trainer
+    reference, *candidates = run.trainers or [""]
+    failures = {failure["side"]: Failure(**failure) for failure in run.failures or ()}
+    paired: list[Pair | Comparison] = []
     for name in candidates:
         failure = failures.get("") or failures.get(reference) or failures.get(name)
         if failure:
-            found.append(not_comparable(name, failure))
-            continue
-        seeds = sorted(records.get(reference, {}).keys() & records.get(name, {}).keys())
-        if interrupted and seeds:
-            sides = records[reference], records[name]
-            seeds = [seed for seed in seeds if all(side[seed].last[1] != INITIAL for side in sides)]
-        if interrupted and not seeds:
-            found.append(_not_begun(name))
-            continue
-        ours = {seed: records[reference][seed] for seed in seeds}
-        theirs = {seed: records[name][seed] for seed in seeds}
-        if interrupted:
-            for seed in seeds:
-                common = min(ours[seed].last, theirs[seed].last, key=in_time)
-                ours[seed], theirs[seed] = ours[seed].up_to(common), theirs[seed].up_to(common)
-        each = [(seed, compare_records(ours[seed], theirs[seed])) for seed in seeds]
-        # In a study the first seed with the worst verdict stands for all.
-        seed, comparison = max(each, key=lambda of_seed: (FROM_BEST.index(of_seed[1].verdict), -of_seed[0]))
-        exactly = asynchronous(comparison) if racing else comparison
-        studied = None
-        if len(seeds) > 1:
-            margins = [Margin(*margin(text)) for text in content["options"]["margin"] or ()] or DEFAULT_MARGINS
-            studied = study(list(ours.values()), list(theirs.values()), margins)
-            exactly = replace(exactly, seed=seed)
-        checked = content.get("check", {}).get(name, {})
-        found.append(Pair(ours[seed], theirs[seed], ours[seed], exactly, checked, studied))
-    against = content["options"].get("against")
-    others = _by_trainer(read_records(Path(against))) if against else {}
-    for name in names:
-        for seed in sorted(records.get(name, {}).keys() & others.get(name, {}).keys())[:1]:
-            recorded, new = others[name][seed], records[name][seed]
-            found.append(Pair(recorded, new, new, compare_records(recorded, new, against)))
-    return found
+            paired.append(not_comparable(name, failure))
+        else:
+            paired.append(_pair(run, name, records.get(reference, {}), records.get(name, {})))
+    earlier = _by_trainer(recorded.against)
+    for name in run.trainers or ():
+        for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
+            old, new = earlier[name][seed], records[name][seed]
+            paired.append(Pair(old, new, new, compare_records(old, new, run.options["against"])))
+    return paired
 
 
-def _not_begun(candidate: str) -> Comparison:
-    reason = "the run was interrupted before both had made a step"
-    return Comparison(candidate, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
+def _pair(
+    run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]
+) -> Pair | Comparison:
+    """Pair the records of two trainers, by seed."""
+    assert run.strategy is not None
+    seeds = sorted(reference.keys() & candidate.keys())
+    sides = {seed: (reference[seed], candidate[seed]) for seed in seeds}
+    if run.status == INTERRUPTED:
+        sides = {seed: _common(*both) for seed, both in sides.items() if all(one.last[1] != INITIAL for one in both)}
+        if not sides:
+            reason = "the run was interrupted before both had made a step"
+            return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
+    compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
+    # In a study the first seed with the worst verdict stands for all.
+    seed, exactly = max(compared, key=lambda of_seed: (FROM_BEST.index(of_seed[1].verdict), -of_seed[0]))
+    if not SPECS[run.strategy["name"]].synchronous and run.strategy["workers"] > 1:
+        exactly = asynchronous(exactly)
+    over_seeds = None
+    if len(sides) > 1:
+        margins = [Margin(*margin(text)) for text in run.options["margin"] or ()] or DEFAULT_MARGINS
+        references, candidates = zip(*sides.values(), strict=True)
+        over_seeds = study(references, candidates, margins)
+        exactly = replace(exactly, seed=seed)
+    return Pair(*sides[seed], sides[seed][0], exactly, (run.check or {}).get(name, {}), over_seeds)
+
+
+def _common(reference: Record, candidate: Record) -> tuple[Record, Record]:
+    """Both records up to the last place that both have."""
+    last = min(reference.last, candidate.last, key=in_time)
+    return reference.up_to(last), candidate.up_to(last)
 
 
 def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
     """Records by trainer and seed."""
-    found: dict[str, dict[int, Record]] = {}
+    by_trainer: dict[str, dict[int, Record]] = {}
     for record in records:
-        found.setdefault(record.trainer, {})[record.seed] = record
-    return found
+        by_trainer.setdefault(record.trainer, {})[record.seed] = record
+    return by_trainer
 
 
-def publish(folder: Path) -> list[str]:
-    """Write the pages of a run that has been judged, and what else is asked for; the names of its new files."""
-    html.write(folder)
-    html.write_index(folder.parent)
-    asked = read_json(folder / "run.json")["options"].get("tensorboard")
-    return ["report.html", *([tensorboard.write(folder).name] if asked else [])]
-
-
-def judge(folder: Path, console: Console) -> str:
-    """Write ``verdict.json``, the plot and the page, print the last lines, and give the verdict."""
-    content = read_json(folder / "run.json")
-    names: list[str] = content["trainers"]
-    # Of a study the first seed is shown epoch by epoch.
-    records = {name: of_seeds[min(of_seeds)] for name, of_seeds in _by_trainer(read_records(folder)).items()}
-    comparisons = [pair.compared(folder) if isinstance(pair, Pair) else pair for pair in pairs(folder)]
+def judge(recorded: Recorded) -> dict[str, Any]:
+    """The content of ``verdict.json``."""
+    run, records = recorded.run, recorded.by_trainer
+    comparisons = [
+        pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair
+        for pair in pairs(recorded)
+    ]
     extra: dict[str, Any] = {"scope": "run"}
-    if content["status"] == "interrupted":
+    if run.status == INTERRUPTED:
         extra["interrupted"] = True
     stopped = [
         {"trainer": record.trainer, "seed": record.seed, **asdict(record.end)}
-        for record in read_records(folder)
+        for record in recorded.records
         if record.end is not None and record.end.epoch is not None
     ]
     if stopped:
         extra["stopped"] = stopped
-    if "truth" in records and "truth" not in names:
-        trained = [records[name] for name in names if name in records]
-        extra["truth"] = distances(records["truth"], trained, comparisons)
+    names = run.trainers or []
+    if TRUTH in records and TRUTH not in names:
+        truth = records[TRUTH]
+        extra["truth"] = distances(truth[min(truth)], recorded.shown, comparisons)
     verdict = as_json(names[0], comparisons, **extra)
     for entry in verdict["comparisons"]:
-        found = content.get("check", {}).get(entry["candidate"])
-        if found and not entry.get("against"):
-            entry |= {key: found[key] for key in ("causes", "evidence", "not_applicable")}
+        checked = (run.check or {}).get(entry["candidate"])
+        if checked and not entry.get("against"):
+            entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
             if entry["verdict"] in (IDENTICAL, ALIKE):
                 entry["evidence"] = []  # noise twins of the whole run explain it
-    write_verdict(folder / "verdict.json", verdict)
-
-    shown = [records[name] for name in names if name in records]
-    files = ["metrics.csv", "verdict.json"]
-    if any(record.logs for record in shown):
-        plots.draw(folder)
-        files.insert(0, "comparison.png")
-        if content["options"].get("seeds", 1) > 1:
-            console.print(study_table(verdict["comparisons"]))
-        else:
-            console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
-    files = publish(folder) + files
-    for entry in verdict["comparisons"]:
-        console.print()
-        console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")
-        say(console, sentence(entry, names[0]) + ".")
-        for line in causes(entry):
-            say(console, line)
-        for line in variables(entry) if content["options"].get("verbose") else ():
-            say(console, line)
-    if verdict.get("interrupted"):
-        say(console, "The run was interrupted, and is judged as far as it came.")
-    for text in stops(verdict):
-        say(console, text + ".")
-    if "truth" in verdict:
-        say(console, truth_sentence(verdict["truth"]) + ".")
-    for file in files:
-        if (folder / file).exists():
-            say(console, str(folder / file))
-    return str(verdict["verdict"])
+    return verdict

@@ -1,4 +1,4 @@
-"""From what a user names to the object: built-in experiments and trainers, and those in their own files."""
+"""Loads the experiments and trainers that a user names: built-in ones, and those in the user's own files."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def load_experiment(options: Options) -> Experiment:
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
         return EXPERIMENTS[wanted](options.data_dir)
     if options.data_dir is not None:
-        raise RequestError("--data-dir is for built-in experiments; one of your own finds its data itself")
+        raise RequestError("--data-dir is for built-in experiments; your own experiment loads its data itself")
     if not isinstance(wanted, str):
-        found = wanted
+        experiment = wanted
     elif is_file(wanted):
         path, attribute = source_and_attribute(wanted)
-        found = _attribute(_file_module(Path(path)), attribute or "experiment", path)
+        experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     else:
         raise RequestError(
             f"--experiment {wanted}: unknown; there are {', '.join(EXPERIMENTS)}, or FILE.py[:ATTR] for your own"
         )
-    if not isinstance(found, Experiment):
-        raise RequestError(f"{wanted} is a {type(found).__name__}, not a compare.Experiment")
-    return found
+    if not isinstance(experiment, Experiment):
+        raise RequestError(f"{wanted} is a {type(experiment).__name__}, not a compare.Experiment")
+    return experiment
 
 
 def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
-    """The trainers that the options name, each with a name of its own: a second ``fit`` is ``fit-2``.
+    """The trainers that the options name, under unique names: a second ``fit`` is ``fit-2``.
 
     Raises:
-        RequestError: when one does not exist or is no trainer.
+        RequestError: when one does not exist or is not a trainer.
     """
     loaded: list[tuple[str, Trainer]] = []
     for wanted in options.trainers:
@@ -65,7 +65,7 @@ def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
 
 
 def _trainer(wanted: str | Trainer) -> Trainer:
-    found: Any = wanted
+    trainer: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
         if not (source and attribute):
@@ -74,18 +74,18 @@ def _trainer(wanted: str | Trainer) -> Trainer:
                 "package.module:ATTR for your own"
             )
         module = _file_module(Path(source)) if is_file(wanted) else _module(source)
-        found = _attribute(module, attribute, source)
-    if isinstance(found, type):
+        trainer = _attribute(module, attribute, source)
+    if isinstance(trainer, type):
         try:
-            found = found()
+            trainer = trainer()
         except Exception as error:
             raise RequestError(
-                f"trainer {found.__name__} cannot be made without arguments: {describe(error)}; give an instance"
+                f"trainer {trainer.__name__} cannot be made without arguments: {describe(error)}; give an instance"
             ) from error
-    name = getattr(found, "name", None)
-    if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(found, "train", None))):
+    name = getattr(trainer, "name", None)
+    if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(trainer, "train", None))):
         raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
-    return found  # type: ignore[no-any-return]
+    return trainer  # type: ignore[no-any-return]
 
 
 def _attribute(module: Any, attribute: str, source: str) -> Any:

@@ -17,13 +17,13 @@ from compare.errors import EXIT_NO_VERDICT, NoVerdictError, RequestError
 from compare.options import Options
 
 PREFIX = "compare.py: "
-"""What the command's lines on stderr begin with."""
+"""The beginning of every line that the command writes to stderr."""
 
 CHILD = "compare.app.cluster_member"
 """The module that each process runs."""
 
 GRACE_SECONDS = 10.0
-"""How long the other processes may take to end by themselves once one has failed."""
+"""Time that the other processes have to end by themselves after one has failed."""
 
 
 def start_here(options: Options, folder: Path) -> tuple[int, str]:
@@ -46,7 +46,7 @@ def start_here(options: Options, folder: Path) -> tuple[int, str]:
                 "themselves: give it as FILE.py:ATTR or package.module:ATTR"
             )
     kinds = {"worker": options.workers or 1}
-    if options.strategy == "parameter-server":
+    if options.spec.parameter_servers:
         kinds = {"chief": 1, **kinds, "ps": options.parameter_servers or 1}
     ports = iter(_free_ports(sum(kinds.values())))
     cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in kinds.items()}
@@ -83,7 +83,7 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Options, folder: 
 
 
 def _wait(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str]:
-    """Wait for the chief; a failure of any other is the end of all, after a moment of grace."""
+    """Wait for the chief; when another process fails, all are stopped after ``GRACE_SECONDS``."""
     chief = next(process for task, process in processes.items() if task.is_chief)
     deadline: float | None = None
     while chief.poll() is None and (deadline is None or time.monotonic() < deadline):

@@ -1,4 +1,4 @@
-"""One seed, all trainers at the same time: the first in this process, every other in a process of its own.
+"""``--parallel``: all trainers at the same time, the first in this process, every other in its own.
 
 A process that trains elsewhere sends what it records here, where all files are written, and progress is shown.
 """
@@ -21,9 +21,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from compare.app import processes
+from compare.app.loading import TRAINERS, load_experiment, load_trainers
+from compare.app.resume import ResumePlan
+from compare.app.train import fail, prepare, train_on
+from compare.engine.keras_generation import select_keras
 from compare.errors import RequestError, StorageError
 from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, StepRecord
+from compare.records.run_json import RunJson
 from compare.reporting.terminal import say
 from compare.user_errors import describe
 
@@ -32,16 +37,16 @@ if TYPE_CHECKING:
     from compare.trainer import Trainer
 
 SENT_EVERY = 0.5
-"""Seconds between two messages while there is nothing to tell but steps."""
+"""Seconds between two messages while there are only steps to send."""
 
 
 def threads_each(options: Options) -> int:
-    """How many threads each trainer's process has: as many for each, since sums depend on their number."""
+    """Number of threads of each trainer's process; equal for all, since sums depend on it."""
     return processes.division(options, len(options.trainers))[1]
 
 
 def limit_threads(threads: int) -> None:
-    """Have TensorFlow use so many threads in this process.
+    """Limit the number of threads that TensorFlow uses in this process.
 
     Raises:
         RequestError: when it is in use already, with another number.
@@ -57,7 +62,7 @@ def limit_threads(threads: int) -> None:
 
 @contextmanager
 def getting_ready(options: Options) -> Iterator[Executor | None]:
-    """The processes of ``--parallel``, which prepare what they will train while this one does; None without it."""
+    """The worker processes, which load TensorFlow and the data while this process does; None without ``--parallel``."""
     if not options.parallel:
         yield None
         return
@@ -68,7 +73,40 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
         yield executor
 
 
-def train_beside(
+def train_in_parallel(
+    trainers: Sequence[tuple[str, Trainer]],
+    options: Options,
+    task: Task,
+    run: RunJson,
+    console: Console,
+    executor: Executor,
+) -> Exception | None:
+    """Train with all trainers at the same time.
+
+    Args:
+        trainers: the trainers by name.
+        options: the request.
+        task: what is trained.
+        run: the run's ``run.json``; failures and the division of threads go there.
+        console: where progress is printed.
+        executor: the processes for all but the first; they end with the training.
+
+    Returns:
+        What the first of a user's own trainers raised.
+    """
+    threads = threads_each(options)
+    run.save(parallel={"processes": len(trainers), "threads_per_process": threads})
+    each = f"each with {threads} thread{'s' * (threads > 1)}"
+    say(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
+    raised: Exception | None = None
+    for name, error in _train(trainers, options, task, run.folder, console, executor):
+        fail(run, name, error, console)
+        if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
+            raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
+    return raised
+
+
+def _train(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
     task: Task,
@@ -76,22 +114,14 @@ def train_beside(
     console: Console,
     executor: Executor,
 ) -> list[tuple[str, Exception | str]]:
-    """Train with all trainers at once.
-
-    Args:
-        trainers: each with its name.
-        options: the request.
-        task: what is trained.
-        folder: the run's.
-        console: where progress is told.
-        executor: the processes for all but the first; they end with the training.
+    """Train with the first trainer here and with every other in a process of its own.
 
     Returns:
-        What failed: a trainer's name, and what it raised, or that in a line where it was elsewhere.
+        The failures: a trainer's name, and what it raised, or a line about it where it trained elsewhere.
     """
-    from compare.app.train import train_on
     from compare.engine.run import initial_weights
 
+    plan = ResumePlan(folder, options.resume)
     task.initial_weights = InitialWeights(folder)
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
@@ -107,7 +137,7 @@ def train_beside(
                 for number, (name, _) in enumerate(others, start=1)
             }
             try:
-                train_on(own, trainer, options, task, folder, recorders[own], console)
+                train_on(own, trainer, options, task, folder, plan, recorders[own], console)
             except StorageError:
                 raise
             except Exception as error:
@@ -117,7 +147,7 @@ def train_beside(
                 try:
                     text = future.result()
                 except processes.lost():
-                    text = "its process died; what TensorFlow had to say is in tensorflow.log"
+                    text = "its process died; TensorFlow's last messages are in tensorflow.log"
                 failed += [(name, text)] if text else []
         if broken:
             raise broken[0]
@@ -130,19 +160,15 @@ def train_beside(
 
 
 _prepared: list[Task] = []
-"""What this process, which is a worker's, has got ready."""
+"""What this worker process has prepared."""
 
 
 def _get_ready(options: Options, threads: int, parent: int) -> Task:
-    """Import TensorFlow and load the data; nothing the second time."""
+    """Import TensorFlow and load the data, unless that is done."""
     processes.end_with(parent)
     if not _prepared:
-        from compare.engine.keras_generation import select_keras
-
         select_keras(options)
         processes.limit_threads(threads)
-        from compare.app.loading import load_experiment
-        from compare.app.train import prepare
 
         _prepared.append(prepare(options, load_experiment(options)))
     return _prepared[0]
@@ -151,14 +177,12 @@ def _get_ready(options: Options, threads: int, parent: int) -> Task:
 def _train_elsewhere(
     options: Options, threads: int, parent: int, number: int, name: str, folder: Path, address: Any, key: bytes
 ) -> str:
-    """Train with one trainer in this process, and tell ``parent``.
+    """Train with one trainer in this worker process and send its records to ``parent``.
 
     Returns:
         What it raised, in a line; empty where all went well.
     """
     task = _get_ready(options, threads, parent)
-    from compare.app.loading import load_trainers
-    from compare.app.train import train_on
 
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
@@ -166,7 +190,7 @@ def _train_elsewhere(
         _, trainer = load_trainers(options)[number]
         task.initial_weights = InitialWeights(folder)
         try:
-            train_on(name, trainer, options, task, folder, recorder, console)
+            train_on(name, trainer, options, task, folder, ResumePlan(folder, options.resume), recorder, console)
         except Exception as error:
             traceback.print_exc()
             return describe(error)
@@ -179,7 +203,7 @@ def _train_elsewhere(
 
 
 class _Remote(Recorder):
-    """A recorder whose files are written by another process: it passes on what it is told."""
+    """A recorder that sends everything to the parent process, which writes the files."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -211,7 +235,7 @@ class _Remote(Recorder):
 
 
 class _Told(StringIO):
-    """What is printed, told there."""
+    """Forwards console output to the parent process."""
 
     def __init__(self, recorder: _Remote) -> None:
         super().__init__()
@@ -224,7 +248,7 @@ class _Told(StringIO):
 
 @contextmanager
 def _listening(recorders: dict[str, Recorder], console: Console) -> Iterator[tuple[Any, bytes, list[Exception]]]:
-    """Do what other processes' recorders are told to, in threads, while this lasts.
+    """Receive what the worker processes record, in threads, and write it to the files.
 
     Yields:
         Where they connect to, with which key, and what could not be written.

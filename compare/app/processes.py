@@ -1,4 +1,4 @@
-"""Many runs at the same time, each in a process of its own: this machine's, or those of a Dask cluster."""
+"""Worker processes on this machine, their threads, and their end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from compare.options import Options, is_file, source_and_attribute
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def division(options: Options, jobs: int) -> tuple[int, int]:
-    """How many processes, and how many threads in each; the same for all, since sums depend on it.
+    """Number of processes, and of threads in each; equal for all, since sums depend on it.
 
-    Dask's workers are not ours to divide: a run there has one thread.
+    Dask divides its own workers, so a run there has one thread.
     """
     if options.backend == "dask":
         return jobs, 1
@@ -33,7 +33,7 @@ def division(options: Options, jobs: int) -> tuple[int, int]:
 
 
 def lost() -> tuple[type[BaseException], ...]:
-    """What is raised when a worker is gone."""
+    """The exceptions that a lost worker raises."""
     from concurrent.futures import BrokenExecutor, CancelledError
 
     return BrokenExecutor, CancelledError, ConnectionError
@@ -41,7 +41,7 @@ def lost() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def local(processes: int) -> Iterator[Executor]:
-    """So many processes of this machine, which end with this block however it ends."""
+    """Worker processes on this machine, which end with the block."""
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(max_workers=processes)
@@ -52,7 +52,7 @@ def local(processes: int) -> Iterator[Executor]:
 
 
 def limit_threads(threads: int) -> None:
-    """Have TensorFlow use so many threads in this process.
+    """Limit the number of threads that TensorFlow uses in this process.
 
     Raises:
         RuntimeError: when it is in use already, with another number.
@@ -65,7 +65,7 @@ def limit_threads(threads: int) -> None:
 
 
 def absolute(options: Options) -> Options:
-    """The same options with files named in full: a worker may stand in another folder."""
+    """The same options with absolute file names: workers may have another working directory."""
 
     def full(wanted: Any) -> Any:
         if not (isinstance(wanted, str) and is_file(wanted)):
@@ -82,7 +82,7 @@ _watched: set[int] = set()
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent is gone, however that ended."""
+    """End this process as soon as its parent has ended, for whatever reason."""
     if parent in _watched or sys.platform == "win32":
         return
     _watched.add(parent)

@@ -1,4 +1,4 @@
-"""``scripts/report.py``: runs' pages made again from their files, and several runs side by side; no TensorFlow."""
+"""``scripts/report.py``: recreates the pages of runs from their files, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="report.py",
         allow_abbrev=False,
-        description="Make report.html and comparison.png of each run again from its files, and the list of all runs "
-        "beside it; of several runs also one page that shows them side by side.",
+        description="Recreate report.html and comparison.png of each run from its files, and the list of all runs "
+        "beside it; for several runs, also one page that shows them side by side.",
         epilog="Exit status: 0, or 2 when a folder holds no run or its files are damaged.",
     )
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run's folder, such as reports/example")
@@ -36,9 +36,9 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         metavar="FILE",
         type=Path,
-        help=f"of several runs: the page that shows them side by side (default: {TOGETHER} beside the first run)",
+        help=f"for several runs: the page that shows them side by side (default: {TOGETHER} beside the first run)",
     )
-    parser.add_argument("--tensorboard", action="store_true", help="also write each run's TensorBoard log again")
+    parser.add_argument("--tensorboard", action="store_true", help="also recreate each run's TensorBoard log")
     return parser
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         if options.out is not None and len(options.runs) < 2:
-            raise RequestError("--out is the page of several runs: give two or more")
+            raise RequestError("--out is for the page of several runs: give two or more")
         for page in make(options.runs, options.out, options.tensorboard):
             print(page)
         return 0

@@ -1,4 +1,4 @@
-"""A run's checkpoint brought back: under its own strategy, another, or none, and evaluated."""
+"""``scripts/restore.py``: restores a run's checkpoint under its own or another strategy, and evaluates it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compare.app.cli import stderr_to
+from compare.app.resume import refuse_changes
+from compare.engine.preflight import Facts
 from compare.errors import RequestError
-from compare.options import CLUSTERS, STRATEGIES, Options
+from compare.options import Options
 from compare.records import read_metrics, shortest
-from compare.records.run_folder import begun, refuse_changes, request_of
+from compare.records.run_folder import code
+from compare.records.run_json import RunJson
+from compare.strategy_specs import SPECS
 
-ONE_PROCESS = [name for name in STRATEGIES if name not in CLUSTERS]
+ONE_PROCESS = [spec.name for spec in SPECS.values() if not spec.several_processes]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,8 +30,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="restore.py",
         allow_abbrev=False,
-        description="Restore what a run's trainers had learned, evaluate it on the validation set, and hold the "
-        "numbers against those that were reported.",
+        description="Restore the checkpoints of a run's trainers, evaluate them on the validation set, and compare "
+        "the metrics with the reported ones.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="the run's folder, such as reports/NAME")
     parser.add_argument("--trainer", metavar="NAME", help="one of the run's trainers (default: all of them)")
@@ -60,15 +64,18 @@ def restore(given: argparse.Namespace) -> None:
     Raises:
         RequestError: when there is no such run, trainer or checkpoint, or it does not fit the code.
     """
-    content = request_of(given.run)
-    if "trainers" not in content:
-        raise RequestError(f"{given.run} had not begun to train when it ended: there is nothing to restore")
-    names = content["trainers"] if given.trainer is None else [given.trainer]
-    if unknown := [name for name in names if name not in content["trainers"]]:
-        raise RequestError(f"--trainer {unknown[0]}: {given.run} has {', '.join(content['trainers'])}")
-    original = Options.from_json(content["options"])
-    refuse_changes({**content, "code": _of_user(content)}, begun(original), "restore.py")
-    options = _under(original, content, given)
+    recorded = RunJson.of_run(given.run)
+    if recorded.trainers is None or recorded.strategy is None:
+        raise RequestError(f"{given.run} ended before training started: there is nothing to restore")
+    names = recorded.trainers if given.trainer is None else [given.trainer]
+    if unknown := [name for name in names if name not in recorded.trainers]:
+        raise RequestError(f"--trainer {unknown[0]}: {given.run} has {', '.join(recorded.trainers)}")
+    original = Options.from_json(recorded.options)
+    # This package may be a newer one: only the user's files must be the same.
+    of_user = {name: digest for name, digest in (recorded.code or {}).items() if name != "compare"}
+    requested = {"options": original.as_json(), "code": code(original)}
+    refuse_changes({**recorded.content(), "code": of_user}, requested, "restore.py")
+    options = _under(original, recorded.strategy["replicas"], given)
 
     from compare.app.train import prepare
     from compare.engine.keras_generation import select_keras
@@ -88,37 +95,30 @@ def restore(given: argparse.Namespace) -> None:
                 f"{folder}: no checkpoint{f' of epoch {given.epoch}' if given.epoch else ''} of {name} is there "
                 f"({', '.join(map(str, saved(folder))) or 'none at all'})"
             )
-        found, notes = _evaluate(task, folder, epochs, seed)
-        reported = rows.get((name, str(found["epoch"])), {})
-        print(f"{name}, epoch {found.pop('epoch'):g}, under {options.strategy}, {_replicas(task)}:")
-        for metric, value in found.items():
+        evaluated, notes = _evaluate(task, folder, epochs, seed)
+        reported = rows.get((name, str(evaluated["epoch"])), {})
+        print(f"{name}, epoch {evaluated.pop('epoch'):g}, under {options.strategy}, {_replicas(task)}:")
+        for metric, value in evaluated.items():
             print(f"  {metric} {shortest(value)}{_held_against(value, reported.get(metric, ''))}")
         for note in notes:
             print(f"  {note}")
 
 
-def _under(original: Options, content: Mapping[str, Any], given: argparse.Namespace) -> Options:
-    """The run's options with the strategy that is asked for."""
-    own = content["strategy"]["replicas"]
-    strategy = given.strategy or ("default" if original.strategy in CLUSTERS else original.strategy)
-    if strategy in CLUSTERS:
-        raise RequestError(f"--strategy {strategy} is of several processes, and restoring takes one: use mirrored")
+def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
+    """The run's options with the requested strategy."""
+    strategy = given.strategy or ("default" if original.spec.several_processes else original.strategy)
+    if SPECS[strategy].several_processes:
+        raise RequestError(f"--strategy {strategy} needs several processes, and restoring uses one: use mirrored")
     replicas = given.replicas
-    if strategy == "central-storage" and original.keras == 3 and (replicas or own) > 1:
-        raise RequestError(
-            "Keras 3 counts every example twice in its metrics under --strategy central-storage with several replicas, "
-            "so that nothing can be evaluated there: use --strategy default"
-        )
-    if replicas is None and strategy not in ("default", "one-device"):
+    facts = Facts(strategy, original.keras, (), replicas or own, 1, (0, 0), 0)
+    for limit in SPECS[strategy].limits:
+        if limit.metrics and limit.applies(facts):
+            raise RequestError(f"nothing can be evaluated with --strategy {strategy}: {limit.message}; {limit.remedy}")
+    if replicas is None and not SPECS[strategy].one_replica:
         replicas = own
     return dataclasses.replace(
         original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, against=None
     )
-
-
-def _of_user(content: Mapping[str, Any]) -> dict[str, str]:
-    """The users' files alone: this package may be a newer one."""
-    return {name: digest for name, digest in content.get("code", {}).items() if name != "compare"}
 
 
 def _rows(run: Path) -> list[dict[str, str]]:
@@ -127,7 +127,7 @@ def _rows(run: Path) -> list[dict[str, str]]:
 
 
 def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:
-    """What the newest checkpoint that is whole gives on the validation set; and what is to be said of it."""
+    """Metrics of the latest undamaged checkpoint on the validation set, and notes to print with them."""
     import tensorflow as tf
 
     from compare.engine.checkpoints import Checkpoints, copies_in, damage, path_of
@@ -136,7 +136,7 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
     notes = []
     for epoch in epochs:
         if text := damage(path_of(folder, epoch)):
-            notes.append(f"Note: {path_of(folder, epoch)} is damaged, and not used: {text}")
+            notes.append(f"Note: {path_of(folder, epoch)} is damaged and was skipped: {text}")
             continue
         run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(folder))
         model, optimizer, loss, metrics = run.build()
@@ -144,8 +144,8 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
         differing = any(_differ(copies) for copies in copies_in(path_of(folder, epoch)).values())
         if differing and replicas != {task.strategy.num_replicas_in_sync}:
             notes.append(
-                f"Note: the {max(replicas)} replicas' batch normalization had statistics of its own on each (Keras 3 "
-                "does not average them): the first one's are used here, and other numbers come out than were reported"
+                f"Note: the {max(replicas)} replicas' batch normalization statistics differ (Keras 3 does not average "
+                "them); those of the first replica are used here, so the metrics differ from the reported ones"
             )
         with task.strategy.scope():
             model.compile(

@@ -1,4 +1,4 @@
-"""A study: many seeds, each run in a process of its own, of this machine or of a Dask cluster."""
+"""A study over several seeds: each training in its own process, on this machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +18,13 @@ from rich.console import Console
 
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.processes import absolute, division, end_with, limit_threads, local, lost
+from compare.app.resume import ResumePlan
 from compare.app.train import fail, prepare, train
 from compare.engine.keras_generation import select_keras
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options
-from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder, kept
+from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
+from compare.records.run_json import RunJson
 from compare.reporting.terminal import say
 from compare.user_errors import describe
 
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     from compare.engine.run import Task
 
 ATTEMPTS = 3
-"""How often worker processes may die, with no run finished in between, before that is an error."""
+"""Number of times in a row that worker processes may die before any training finishes."""
 
 
 Job = tuple[int, int]
-"""A trainer, by its place in the options, and a seed."""
+"""The index of a trainer in the options, and a seed."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that was made elsewhere.
+    """A training that another process has finished.
 
     Attributes:
         records: all that it reported, without the weights.
@@ -61,7 +62,7 @@ def run_all(
     processes: int,
     threads: int,
 ) -> None:
-    """Make every run once; those of a worker that is lost are made again.
+    """Run every training once; trainings of a lost worker are repeated.
 
     Args:
         options: the request; a file named in it must be there for the workers too.
@@ -126,7 +127,7 @@ _one_at_a_time = threading.Lock()
 
 
 def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray], threads: int, parent: int) -> Finished:
-    """Make one run in this process, which is a worker's; its processes are the parent's own, or Dask's.
+    """Run one training in this process, a worker of the parent's own pool or of Dask.
 
     Args:
         options: the request.
@@ -167,17 +168,17 @@ _NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local"
 
 
 def train_study(
-    names: Sequence[str], options: Options, task: Task, folder: Path, console: Console, content: dict[str, Any]
+    names: Sequence[str], options: Options, task: Task, run: RunJson, plan: ResumePlan, console: Console
 ) -> Exception | None:
-    """Train with every trainer and seed, as many at a time as there are processors.
+    """Train with every trainer and seed, with one training per processor at a time.
 
     Args:
         names: the trainers' names.
         options: the request.
         task: what is trained.
-        folder: the run's folder.
-        console: where progress is told.
-        content: of ``run.json``; failures and the division of threads go there.
+        run: the run's ``run.json``; failures and the division of threads go there.
+        plan: what an interrupted run has done already.
+        console: where progress is printed.
 
     Returns:
         What the first trainer that failed raised.
@@ -185,13 +186,14 @@ def train_study(
     from compare.engine.run import initial_weights
 
     jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
-    # By all runs, though some may be through: sums depend on the number of threads.
+    folder = run.folder
+    # By the number of all runs, though some may have finished: sums depend on the number of threads.
     processes, threads = division(options, len(jobs))
-    if options.resume:
-        made = [(number, seed) for number, seed in jobs if kept(folder, names[number], seed)[1] is not None]
-        jobs = [job for job in jobs if job not in made]
-        say(console, f"{len(made)} runs are through already")
-    content["study"] = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
+    if plan.resumed:
+        every = len(jobs)
+        jobs = [(number, seed) for number, seed in jobs if not plan.done(names[number], seed)]
+        say(console, f"{every - len(jobs)} runs have finished already")
+    run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     say(
         console,
         f"{len(jobs)} runs, "
@@ -215,7 +217,7 @@ def train_study(
         ended.append(job)
         if finished.error:
             raised.append(RuntimeError(finished.error))
-            fail(content["failures"], names[number], finished.error, console)
+            fail(run, names[number], finished.error, console)
             return
         recorder.end(finished.end)
         if finished.end.epoch is not None:

@@ -1,37 +1,44 @@
-"""The runs of a request: every trainer with every seed, here or in processes, from the beginning or a checkpoint on."""
+"""Training in this process: with every trainer and seed, from the beginning or from a checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 
-from compare.engine import tf_config
+from compare.app.loading import TRAINERS
+from compare.app.resume import ResumePlan, ResumePoint
 from compare.engine.costs import CostMeter
+from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
 from compare.options import Options
-from compare.records import End, InitialWeights, MetricsFile, Recorder, hashes_at, kept
+from compare.records import End, InitialWeights, MetricsFile, Recorder
+from compare.records.run_json import RunJson
 from compare.reporting.terminal import RunningGap, TrainerProgress, say
 from compare.user_errors import describe, place_in, place_of
 
 if TYPE_CHECKING:
     from compare.engine.checkpoints import Checkpoints
+    from compare.engine.input_pipeline import Examples, Stream
     from compare.engine.run import Task
     from compare.experiment import Experiment
     from compare.trainer import Trainer
 
+    Data = Examples | Stream
 
-def prepare(options: Options, experiment: Experiment) -> Task:
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Task
 
-    strategies.configure(options.replicas, deterministic=not options.jit)
-    strategy = strategies.make(options.strategy, options.replicas)  # first: some bear no operation before them
+def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
+    """The training and validation examples that the options ask for.
+
+    Raises:
+        RequestError: when there are fewer training examples, or the data cannot be used.
+    """
+    from compare.engine import input_pipeline
+
     train, validation = input_pipeline.load(experiment)
     if options.train_examples is not None:
         if options.train_examples > train.count:
@@ -39,10 +46,22 @@ def prepare(options: Options, experiment: Experiment) -> Task:
                 f"--train-examples {options.train_examples}: {experiment.name} has {train.count} training examples"
             )
         train = train.first(options.train_examples)
-    # The last one too, now rather than in the middle of training: a function may ask for a file that is not there.
+    return train, validation
+
+
+def prepare(options: Options, experiment: Experiment) -> Task:
+    """Make the strategy and load the data: everything that all trainers share."""
+    from compare.engine import strategies
+    from compare.engine.run import Task
+
+    strategies.configure(options.replicas, deterministic=not options.jit)
+    # Before the data: some strategies allow no operation before they are made.
+    strategy = strategies.make(options.strategy, options.replicas)
+    train, validation = load_data(options, experiment)
+    # The last epoch too, now rather than in the middle of training: a function may ask for a file that is not there.
     train.of_epoch(options.seed, options.epochs, options.batch_size)
     # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
-    replicas = 1 if options.strategy == "parameter-server" else strategy.num_replicas_in_sync
+    replicas = 1 if options.spec.parameter_servers else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
     return Task(experiment, train, validation, strategy, global_batch_size, options.execution)
 
@@ -51,18 +70,17 @@ def train_all(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
     task: Task,
-    folder: Path,
+    run: RunJson,
+    plan: ResumePlan,
     console: Console,
-    failures: list[dict[str, str]],
 ) -> Exception | None:
-    """Train with each trainer; one that fails goes into ``failures``, and the others are trained all the same.
+    """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on.
 
     Returns:
         What the first of a user's own trainers raised.
     """
-    from compare.app.loading import TRAINERS
-
     raised: Exception | None = None
+    folder = run.folder
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
@@ -72,12 +90,12 @@ def train_all(
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
-                train_on(name, trainer, of_seed, task, folder, recorder, console, shown, gap)
+                train_on(name, trainer, of_seed, task, folder, plan, recorder, console, shown, gap)
             except (StorageError, KeyboardInterrupt):
                 raise
             except Exception as error:
                 traceback.print_exc()
-                fail(failures, name, error, console)
+                fail(run, name, error, console)
                 if wanted not in TRAINERS:
                     raised = raised or error
             finally:
@@ -85,13 +103,13 @@ def train_all(
     return raised
 
 
-def train_truth(options: Options, task: Task, folder: Path, console: Console) -> None:
-    """Train the plain truth: one replica, in float64."""
+def train_truth(options: Options, task: Task, folder: Path, plan: ResumePlan, console: Console) -> None:
+    """Train on one replica in float64, which shows which side is off."""
     from compare.trainers.float64 import Truth, exact_task
 
     never_saved = dataclasses.replace(options, checkpoint_every=0)
     recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), Truth.name, options.seed)
-    train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, recorder, console, Truth.name)
+    train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, plan, recorder, console, Truth.name)
 
 
 def train_on(
@@ -100,48 +118,42 @@ def train_on(
     options: Options,
     task: Task,
     folder: Path,
+    plan: ResumePlan,
     recorder: Recorder | None = None,
     console: Console | None = None,
     shown: str = "",
     gap: RunningGap | None = None,
 ) -> None:
-    """Train one trainer with one seed; if it is resumed, from its last checkpoint on, or not at all if it is through.
+    """Train one trainer with one seed; when resumed, continue from its last checkpoint, or skip it if it finished.
 
     Args:
-        name: the trainer's, in the run's files.
+        name: the trainer's name in the run's files.
         trainer: the trainer.
         options: the request, for this seed.
         task: what is trained.
-        folder: the run's.
+        folder: the run's folder.
+        plan: what an interrupted run has done already.
         recorder: what keeps the records; None for a member of a cluster that is not its chief.
-        console: where progress is told.
-        shown: the name to show.
+        console: where progress is printed.
+        shown: the trainer's name as printed.
         gap: the gap to the trainers before it.
     """
     from compare.engine.checkpoints import Checkpoints, folder_of
     from compare.engine.run import NotResumableError
 
     console = console or Console(quiet=True)
-    member = tf_config.this_task() if options.strategy == "multi-worker" else None  # where each worker saves its own
+    if plan.done(name, options.seed):
+        say(console, f"{shown}  has finished already")
+        return
+    # Each worker of a synchronous cluster saves checkpoints of its own.
+    member = this_task() if options.spec.several_processes and options.spec.synchronous else None
     seed = options.seed if options.seeds > 1 else None
     places = [folder_of(folder, name, seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    begins: Iterable[int] = [0]
-    if options.resume:
-        done, end = kept(folder, name, options.seed)
-        if end is not None:
-            say(console, f"{shown}  is through already")
-            return
-        # Never from the last epoch: what a trainer does when training ends would not be done.
-        begins = _resume_points(shown, places, min(done, options.epochs - 1), task, console)
-    for begin in begins:
+    for point in plan.points(name, options, task, places, recorder, console, shown):
         checkpoints = None
         if options.checkpoint_every:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
-        resumed_at = None
-        if recorder is not None and options.resume:
-            recorder.rewind(begin)
-            resumed_at = hashes_at(folder, name, options.seed, begin) if begin else None
         try:
             end = train(
                 trainer,
@@ -152,44 +164,15 @@ def train_on(
                 shown,
                 gap=gap,
                 checkpoints=checkpoints,
-                begin=begin,
-                resumed_at=resumed_at,
+                point=point,
                 export=folder / "exports" / name if options.export and recorder else None,
             )
         except NotResumableError as error:
-            say(console, f"{shown}  cannot go on from epoch {begin}: {error}")
+            say(console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")
             continue
         if recorder is not None:
             recorder.end(end)
         return
-
-
-def _resume_points(shown: str, places: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
-    """The epochs after which training may go on, the latest first; in the end 0, the beginning.
-
-    Args:
-        shown: the trainer's name.
-        places: where its checkpoints are, for each worker.
-        last: the last epoch that has records.
-        task: what is trained.
-        console: where to say which are used.
-    """
-    from compare.engine.checkpoints import damage, path_of, saved
-    from compare.engine.dry_run import why_not_resumable
-
-    reason = why_not_resumable(task) if last else ""
-    for epoch in saved(places[0]) if not reason else []:
-        if epoch > last:
-            continue
-        found = [(path, damage(path)) for path in (path_of(place, epoch) for place in places)]
-        if damaged := [f"{path}: {text}" for path, text in found if text]:
-            say(console, f"Note: a checkpoint is damaged, and the one before it used: {damaged[0]}", style="yellow")
-            continue
-        say(console, f"{shown}  goes on after epoch {epoch}")
-        yield epoch
-    if last:
-        say(console, f"{shown}  begins again: {reason or 'there is no checkpoint to go on from'}")
-    yield 0
 
 
 def train(
@@ -201,23 +184,21 @@ def train(
     name: str = "",
     *,
     checkpoints: Checkpoints | None = None,
-    begin: int = 0,
-    resumed_at: np.ndarray | None = None,
+    point: ResumePoint = ResumePoint(),  # noqa: B008 (it is immutable)
     export: Path | None = None,
     gap: RunningGap | None = None,
 ) -> End:
-    """Let a trainer train.
+    """Train with one trainer.
 
     Args:
         trainer: the trainer.
         options: the request, for one seed.
         task: what is trained.
-        sinks: where the records go.
-        console: where progress is told.
-        name: the name to show.
+        sinks: what receives the records.
+        console: where progress is printed.
+        name: the trainer's name as printed.
         checkpoints: where to save, and to resume from.
-        begin: after which epoch to go on; 0 for the beginning.
-        resumed_at: the weights' hashes at that epoch's end, where they are known.
+        point: where to continue from.
         export: the folder for the final model; None for no export.
         gap: the gap to the trainers before it.
 
@@ -225,13 +206,13 @@ def train(
         How it ended.
 
     Raises:
-        TrainerError: when the trainer does not keep the contract.
-        NotResumableError: when it cannot go on from there.
+        TrainerError: when the trainer breaks the contract.
+        NotResumableError: when training cannot continue from there.
     """
     from compare.engine.run import NotFiniteError, Run, TrainerError
 
     name = name or trainer.name
-    epochs = range(begin + 1, options.epochs + 1)
+    epochs = range(point.epoch + 1, options.epochs + 1)
     console = console or Console(quiet=True)
     with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as progress:
         run = Run(
@@ -240,7 +221,7 @@ def train(
             epochs=epochs,
             sinks=[*sinks, progress],
             checkpoints=checkpoints,
-            resumed_at=resumed_at,
+            resumed_at=point.hashes,
         )
         try:
             trainer.train(run)
@@ -262,13 +243,14 @@ def train(
     return End()
 
 
-def fail(failures: list[dict[str, str]], name: str, error: Exception | str, console: Console) -> None:
-    """Put a trainer's failure down, once, and say it."""
-    if name in [failure["side"] for failure in failures]:
+def fail(run: RunJson, name: str, error: Exception | str, console: Console) -> None:
+    """Record a trainer's failure, once, and print it."""
+    run.failures = run.failures or []
+    if name in [failure["side"] for failure in run.failures]:
         return
     text = error if isinstance(error, str) else describe(error)
-    remedy = f"mend {name}, or compare without it"
+    remedy = f"fix your trainer {name}, or compare without it"
     if isinstance(error, MemoryError) or "ResourceExhausted" in text:
         remedy = "there is not enough memory: give a smaller --batch-size"
-    failures.append({"side": name, "error": text, "remedy": remedy})
+    run.failures.append({"side": name, "error": text, "remedy": remedy})
     say(console, f"{name} failed: {text}", style="red")

@@ -1,11 +1,11 @@
-"""The short check: does a trainer train like the reference, and if not, what is the cause?
+"""The short check: does a trainer train like the reference, and if not, what causes the difference?
 
     from compare.check import check
     report = check(experiment, MyLoop())
-    print(report)                                  # verdict, causes with evidence and remedy
+    print(report)                                  # the verdict, and causes with evidence and remedy
     [finding.id for finding in report.findings]    # as in verdict.json
 
-A report is plain data; ``compare.check.causes.CATALOGUE`` holds all causes that can be named.
+A report is plain data. ``compare.check.causes.CATALOGUE`` holds all causes that can be named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Checker", "Finding", "NotApplicable", "Report", "check"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first asked for: reports and the catalogue do without TensorFlow.
+    # Imported lazily: reports and the catalogue must not import TensorFlow.
     if name in ("Checker", "check"):
         from compare.check import probe
 

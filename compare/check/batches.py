@@ -1,29 +1,29 @@
-"""The batches that the short check trains on: those of the user's own run, in small, and nothing they never have."""
+"""Chooses the batch sizes of the short check: small batches with the same irregularities as the user's own run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 EVERY_SIZE = 24
-"""Examples per replica where no batch size is known: it divides into 2, 3, 4, 6, 8 or 12 micro-batches."""
+"""Examples per replica if the batch size is unknown; divisible into 2, 3, 4, 6, 8 or 12 micro-batches."""
 USUAL = 64
-"""The batch size per replica that is taken where the command is given none."""
+"""The command line's default batch size per replica."""
 LARGEST = 32
-"""A larger batch is halved, as long as it can be."""
+"""A larger batch per replica is halved while it is even."""
 HEAVY = 2**14
-"""From so many numbers in an example on (an image of 74 × 74 × 3), the batches are smaller."""
+"""Examples with at least this many numbers (an image of 74 × 74 × 3) get smaller batches."""
 LARGEST_OF_HEAVY, EVERY_SIZE_OF_HEAVY = 8, 12
 FULL_BATCHES = 2
 VALIDATION_BATCHES = 4
 
 
 @dataclass(frozen=True)
-class Own:
-    """The user's own run: what a cause's evidence speaks of.
+class UserRun:
+    """The size of the user's own run, which evidence is worded for.
 
     Attributes:
-        examples: in an epoch.
-        global_batch_size: of a full batch.
+        examples: training examples in an epoch.
+        global_batch_size: examples in a full batch.
     """
 
     examples: int
@@ -31,7 +31,7 @@ class Own:
 
     @property
     def last(self) -> int:
-        """Examples in the last batch of an epoch."""
+        """The number of examples in the last batch of an epoch."""
         return self.examples % self.global_batch_size or self.global_batch_size
 
     def __str__(self) -> str:
@@ -41,15 +41,16 @@ class Own:
 
 @dataclass(frozen=True)
 class Batches:
-    """The sizes of the check's batches, over all replicas: the same in every epoch, so that all epochs are as long.
+    """The check's batch sizes over all replicas, the same in every epoch.
 
     Attributes:
-        replicas: over how many a batch is split.
-        full: size of a full batch.
-        last: size of the last batch of an epoch; ``full`` where the user's data never has a short one.
-        validation_last: likewise of validation.
-        empty: size of a last batch that leaves some replica without examples; 0 where the user's never does.
-        own: the user's own run; None where its batch size is not known.
+        replicas: the number of replicas that share a batch.
+        full: the size of a full batch.
+        last: the size of the last batch of an epoch; ``full`` if the user's data has no short batch.
+        validation_last: the size of the last validation batch.
+        empty: the size of a last batch that leaves some replica without examples; 0 if this cannot occur in the
+            user's run.
+        user_run: the user's own run; None if its batch size is unknown.
     """
 
     replicas: int
@@ -57,37 +58,37 @@ class Batches:
     last: int
     validation_last: int
     empty: int = 0
-    own: Own | None = None
+    user_run: UserRun | None = None
 
     def sizes(self, empty: bool = False) -> list[int]:
-        """Of an epoch's batches. The first is split evenly, without which Keras 3's fit fails on several replicas."""
+        """The sizes of an epoch's batches. The first one splits evenly, as Keras 3's fit needs on several replicas."""
         return [self.full] * FULL_BATCHES + [self.empty if empty else self.last]
 
     @property
     def per_epoch(self) -> int:
-        """Training examples in an epoch."""
+        """The number of training examples in an epoch."""
         return sum(self.sizes())
 
     @property
     def validation(self) -> int:
-        """Validation examples."""
+        """The number of validation examples."""
         return VALIDATION_BATCHES * self.full + self.validation_last
 
 
-def like_those_of(examples: int, validation: int, batch_size: int | None, replicas: int, numbers: int = 1) -> Batches:
-    """The check's batches for a user's data.
+def craft_batches(examples: int, validation: int, batch_size: int | None, replicas: int, numbers: int = 1) -> Batches:
+    """Chooses the check's batches for a user's data.
 
     Args:
         examples: training examples in an epoch.
         validation: validation examples.
-        batch_size: per replica; None where it is not known: then the last batch is short, and splits unevenly,
-            and leaves a replica empty only if it would with the usual batch size.
-        replicas: over how many replicas a batch is split.
-        numbers: how many there are in an example's input.
+        batch_size: examples per replica; None if unknown: the last batch is then short and splits unevenly, and a
+            replica is left empty only if the default batch size would do so.
+        replicas: the number of replicas that share a batch.
+        numbers: the number of scalars in one example's input.
     """
     heavy = numbers >= HEAVY
-    own = Own(examples, (batch_size or USUAL) * replicas)
-    rest = examples % own.global_batch_size
+    user_run = UserRun(examples, (batch_size or USUAL) * replicas)
+    rest = examples % user_run.global_batch_size
     leaves_one_empty = 0 < rest <= -(-rest // replicas) * (replicas - 1)
     empty = replicas - 1 if leaves_one_empty else 0
     if batch_size is None:
@@ -99,13 +100,13 @@ def like_those_of(examples: int, validation: int, batch_size: int | None, replic
         each //= 2
 
     def last_of(count: int) -> int:
-        rest = count % own.global_batch_size
+        rest = count % user_run.global_batch_size
         return _short(each, replicas, uneven=rest % replicas > 0) if rest and each > 1 else each * replicas
 
-    return Batches(replicas, each * replicas, last_of(examples), last_of(validation), empty, own)
+    return Batches(replicas, each * replicas, last_of(examples), last_of(validation), empty, user_run)
 
 
 def _short(each: int, replicas: int, *, uneven: bool) -> int:
-    """About two thirds of a full batch; every replica has some, and the last one less if it is to be ``uneven``."""
+    """About two thirds of a full batch: every replica has examples, and the last one has one less if ``uneven``."""
     part = max(1, 5 * each // 8)
     return (part + 1) * replicas - 1 if uneven and replicas > 1 else part * replicas

@@ -1,4 +1,4 @@
-"""What is known about one trainer in the end: causes, evidence, and what could not be probed."""
+"""Collects what the check concludes about one trainer: causes, evidence, and probes that were not applicable."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from compare.check.causes.base import Variant
 from compare.check.recipe import Recipe
 from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search
-from compare.check.whole import ROUNDING
+from compare.check.weight_gaps import ROUNDING
 from compare.user_errors import describe
 
 
 @dataclass
 class Judgement:
-    """What is known about one trainer.
+    """The conclusions about one trainer.
 
     Attributes:
-        right: whether nothing but rounding separates it from the replay.
-        certain: whether, where it is not right, more than rounding was seen, whatever noise twins say: gradients,
+        right: whether the trainer matches the replay within rounding.
+        certain: whether a difference exceeds rounding beyond doubt, so that no noise twins are needed: gradients,
             updates or state are off in more steps than rounding could explain, or a cause explains all of them.
-        causes: the causes that were recognised, with their evidence.
-        evidence: what was measured where no cause explains it.
-        recipe: how its gradients come about; the right recipe where that is unknown.
-        of_gradients: those of the causes that were read from gradients.
-        not_applicable: what could not be probed.
+        causes: the evidence for each cause that was named, by id.
+        evidence: measurements that no cause explains.
+        recipe: how the trainer computes its gradients; the correct recipe where that is unknown.
+        gradient_causes: the ids of causes that were found from gradients.
+        not_applicable: the probes that could not be made.
         fits: how well gradients, updates, whole steps and reported numbers are explained.
-        remedies: of causes whose remedy is another than usual here, by id.
-        unknown: the reported numbers that nothing explains.
+        remedies: the remedies that replace a cause's usual one, by id.
+        unexplained: the names of reported numbers that nothing explains.
     """
 
     right: bool = True
@@ -39,57 +39,83 @@ class Judgement:
     causes: dict[str, str] = field(default_factory=dict)
     evidence: list[str] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
-    of_gradients: set[str] = field(default_factory=set)
+    gradient_causes: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
     remedies: dict[str, str] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)
+    unexplained: set[str] = field(default_factory=set)
 
     @property
     def explained(self) -> bool:
-        """Whether the replay explains this trainer to rounding, as right or by a mistake with a name."""
+        """Whether the trainer is right, or wrong only by named causes."""
         return self.right or bool(self.causes and not self.evidence)
 
-    def off(self, evidence: str = "", *, certain: bool = False) -> None:
-        """Take down that something is not right."""
+    def mark_wrong(self, evidence: str = "", *, certain: bool = False) -> None:
+        """Records a difference from the replay.
+
+        Args:
+            evidence: what was measured; empty if the caller records it elsewhere.
+            certain: whether the difference exceeds rounding beyond doubt.
+        """
         self.right, self.certain = False, self.certain or certain
         if evidence:
             self.evidence.append(evidence)
 
-    def fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
-        """Keep how well something was explained: as it should be, or by what a search found."""
+    def add_fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
+        """Records how well something was explained, in units of its noise floor.
+
+        Args:
+            what: the name of what was explained.
+            right: the residual of the correct recipe.
+            threshold: the largest residual that counts as rounding.
+            search: the search for other explanations; None if the correct recipe explains it.
+        """
         floor = threshold / ROUNDING
         if search is None:
             self.fits.append(Fit(what, right / floor, np.inf))
         else:
-            best = max((each.residual / floor for each in search.found), default=None)
-            self.fits.append(Fit(what, best, min(right, search.next_best) / floor))
+            worst = max((explanation.residual / floor for explanation in search.explanations), default=None)
+            self.fits.append(Fit(what, worst, min(right, search.next_best) / floor))
 
-    def name(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
-        """Take over the one explanation there is; say so where there are several."""
-        self.off(certain=bool(explanations))
+    def add_explanation(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
+        """Names the causes of the only explanation, or records that several explain the steps equally well.
+
+        Args:
+            explanations: all explanations that were found.
+            right: the residual of the correct recipe.
+            steps: what was explained, in words.
+
+        Returns:
+            Whether causes were named.
+        """
+        self.mark_wrong(certain=bool(explanations))
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
-                self.causes.setdefault(cause.id, _told(variant, explanations[0].residual, right, steps))
+                self.causes.setdefault(cause.id, _evidence(variant, explanations[0].residual, right, steps))
                 if variant.remedy:
                     self.remedies.setdefault(cause.id, variant.remedy)
             return True
         if explanations:
-            names = " or ".join(" and ".join(sorted(each.ids)) for each in explanations)
+            names = " or ".join(" and ".join(sorted(explanation.ids)) for explanation in explanations)
             self.evidence.append(f"{names} would explain {steps} equally well, so no cause is named")
         return False
 
+    def adopt_gradients(self, explanation: Explanation) -> None:
+        """Records that the trainer computes its gradients as this explanation says."""
+        self.recipe = explanation.recipe
+        self.gradient_causes = set(explanation.ids)
+
     @contextmanager
     def probe(self, name: str) -> Iterator[None]:
-        """Lose one probe to an exception, and not what the others find."""
+        """Turns an exception of one probe into a "not applicable" entry, so that the other probes still count."""
         try:
             yield
         except Exception as error:
             self.right = False
-            self.not_applicable.append(NotApplicable(name, f"the steps cannot be made again: {describe(error)}"))
+            self.not_applicable.append(NotApplicable(name, f"the steps cannot be recomputed: {describe(error)}"))
 
 
-def _told(variant: Variant, residual: float, right: float, steps: str) -> str:
-    how = f"to a relative error of {residual:.1e}" if residual else "exactly"
+def _evidence(variant: Variant, residual: float, right: float, steps: str) -> str:
+    precision = f"to a relative error of {residual:.1e}" if residual else "exactly"
     without = "nothing else does" if not np.isfinite(right) else f"{right:.2g} without it"
-    return f"{variant.evidence}; this explains {steps} {how} ({without})"
+    return f"{variant.evidence}; this explains {steps} {precision} ({without})"

@@ -1,4 +1,4 @@
-"""What losses make of predictions, right and wrong: other logits, class weights, shapes that broadcast."""
+"""Variants of a loss: with the other ``from_logits``, with class weights, and with broadcast shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import tensorflow as tf
 
 
 def other_logits(loss: Any) -> Any:
-    if loss is None:  # not every output needs one
+    """Returns the loss with the opposite ``from_logits``; None if it has no such option."""
+    if loss is None:  # not every output has a loss
         return None
     config = loss.get_config()
     if "from_logits" not in config:
@@ -24,16 +25,16 @@ def other_logits(loss: Any) -> Any:
 
 
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
-    """What each example counts by its class; ``y`` holds classes, or is one-hot."""
+    """Returns each example's class weight; ``y`` holds class indices, or is one-hot encoded."""
     classes = np.asarray(y)
     if classes.ndim > 1:
         classes = classes[..., 0] if classes.shape[-1] == 1 else classes.argmax(-1)
-    weights = [class_weight.get(int(each), 1.0) for each in np.round(classes).ravel()]
+    weights = [class_weight.get(int(label), 1.0) for label in np.round(classes).ravel()]
     return np.array(weights, np.float32).reshape(classes.shape)
 
 
 def broadcastable(predictions: Any, y: Any) -> bool:
-    """Whether labels [n] meet predictions [n, 1], or the other way round."""
+    """Returns whether one of labels and predictions has shape [n] and the other [n, 1]."""
     if tf.nest.is_nested(predictions) or tf.nest.is_nested(y):
         return False
     shapes = sorted([tuple(predictions.shape[1:]), tuple(np.shape(y)[1:])])
@@ -41,9 +42,9 @@ def broadcastable(predictions: Any, y: Any) -> bool:
 
 
 def broadcast(loss: Any, y: tf.Tensor, predictions: tf.Tensor, weights: Any) -> tf.Tensor:
-    """The mean of what ``y - predictions`` gives for shapes [n] and [n, 1]: every label against every prediction."""
+    """Returns the mean loss over all pairs of a label and a prediction, as broadcasting [n] with [n, 1] computes."""
     examples = tf.shape(predictions)[0]
     labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
-    against = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
-    means = tf.reduce_mean(loss.call(labels[..., tf.newaxis], against[..., tf.newaxis]), axis=1)
+    outputs = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
+    means = tf.reduce_mean(loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis]), axis=1)
     return tf.reduce_mean(means if weights is None else means * tf.cast(weights, means.dtype))

@@ -1,4 +1,4 @@
-"""What one short run showed, as plain values: every step's gradients, and all weights around it; no TensorFlow."""
+"""Holds the observations of one short run: each step's gradients, and the weights around it; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import numpy as np
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
 
 EPOCHS = range(1, 3)
+"""The epochs that the check trains."""
 
 State = list[list[np.ndarray]]
-"""Every variable of a model, ``[replica][variable]``: trainable first, then the rest, seeds included."""
+"""All variables of a model, ``[replica][variable]``: first the trainable ones, then the others, seeds included."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A sparse gradient, as ``tf.IndexedSlices``: only some rows of a variable have one, some more than once.
+    """A sparse gradient, like ``tf.IndexedSlices``: only some rows of the variable have one, and a row may repeat.
 
     Attributes:
         indices: int64 ``[n]``.
-        values: ``[n, ...]``, a row for each index.
-        shape: the variable's.
+        values: ``[n, ...]``, one row per index.
+        shape: the shape of the variable.
     """
 
     indices: np.ndarray
@@ -38,71 +39,83 @@ class Rows:
 
 
 Gradient = np.ndarray | Rows | None
+"""A dense or sparse gradient of one variable; None if it has none."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of one optimizer's ``apply``: which optimizer, its rate and its count of steps before this one."""
+class ApplyCall:
+    """One call of an optimizer's ``apply``.
+
+    Attributes:
+        optimizer: the index of the optimizer in ``Observation.optimizers``.
+        learning_rate: the learning rate of this step.
+        iterations: the optimizer's iteration count before this step.
+    """
 
     optimizer: int
     learning_rate: float
     iterations: int
 
 
-@dataclass(eq=False)  # two are never the same, so that results can be kept by step
-class Applied:
-    """One optimizer step: a call of ``apply``, or several over disjoint variables.
+@dataclass(eq=False)  # compared by identity, so that results can be cached by step
+class OptimizerStep:
+    """One optimizer step: one call of ``apply``, or several over disjoint variables.
 
     Attributes:
-        epoch: the epoch under way, from 1.
-        gradients: as handed in, ``[replica][trainable variable]``; None where there was none.
-        state: all variables at that moment, after the forward pass and before the update.
-        before: all variables when last seen before that (the forward pass may have changed
-            some that are not trainable).
-        calls: the optimizers that were applied.
-        after: all variables when next seen.
+        epoch: the current epoch, from 1.
+        gradients: the arguments of ``apply``, ``[replica][trainable variable]``.
+        state: all variables when ``apply`` was called: after the forward pass and before the update.
+        before: all variables as last read before that; the forward pass may have changed non-trainable ones.
+        calls: the calls of ``apply``.
+        after: all variables as read next after the update.
     """
 
     epoch: int
     gradients: list[list[Gradient]]
     state: State
     before: State
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ApplyCall] = field(default_factory=list)
     after: State | None = None
 
     @property
     def learning_rate(self) -> float:
-        """As the optimizer had it; the first one, where there are several."""
+        """The optimizer's learning rate; that of the first optimizer if there are several."""
         return self.calls[0].learning_rate if self.calls else 0.0
 
     @property
-    def given(self) -> set[int]:
-        """The trainable variables, by index, that some gradient was handed in for."""
-        return {k for each in self.gradients for k, gradient in enumerate(each) if gradient is not None}
+    def with_gradient(self) -> set[int]:
+        """The indices of the trainable variables that got a gradient on any replica."""
+        return {k for gradients in self.gradients for k, gradient in enumerate(gradients) if gradient is not None}
+
+    def moved_before(self, trainable: int) -> bool:
+        """Whether any of the first ``trainable`` variables changed before ``apply`` was called."""
+        return bool(changed_variables(self.before, self.state, trainable))
 
 
 @dataclass
 class Observation:
-    """All that one short run showed.
+    """All observations of one short run.
 
     Attributes:
         name: the trainer's name.
-        replicas: how many replicas it ran on.
-        names: the variables' paths; the first ``trainable`` of them are trainable.
-        optimizers: the class and configuration, at the end, of the optimizers that were applied.
-        distributed: whether the trainer ever asked the strategy to run a step, or to distribute data.
-        initial: what the model was built with.
-        applied: the optimizer's steps in order.
-        foreign: how often an optimizer was applied to variables that are not the run's.
+        replicas: the number of replicas.
+        names: the paths of the variables.
+        trainable: the number of trainable variables, which come first.
+        optimizers: the class and final configuration of each optimizer that was applied.
+        distributed: whether the trainer ran a step, or distributed data, through the strategy.
+        initial: the state after ``build``.
+        optimizer_steps: the optimizer's steps in order.
+        foreign: how many variables outside the run's model an optimizer was applied to.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
         layers: the class names of the model's layers.
-        fixed_dropout: whether dropout always drops the same: see ``fix_dropout``.
-        steps: the state at each ``end_step``.
-        rates: the learning rate before each of these steps, where the optimizer in use is known.
-        trained: the state after the last step of each epoch, by epoch.
-        ended: the state at each ``end_epoch``, by epoch.
-        final: the state when training was over: callbacks may have changed it since.
-        records: what the run reported.
+        fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
+        step_states: the state at each ``end_step``.
+        rates: the learning rate before each of these steps, as far as the optimizer is known.
+        last_step_states: the state after the last step of each epoch, by epoch.
+        epoch_end_states: the state at each ``end_epoch``, by epoch.
+        final: the state after training; callbacks may have changed it after the last epoch.
+        logs: the reported numbers, by epoch.
+        records: everything that the run recorded.
     """
 
     name: str
@@ -112,62 +125,81 @@ class Observation:
     optimizers: list[tuple[type[Any], dict[str, Any]]] = field(default_factory=list)
     distributed: bool = False
     initial: State = field(default_factory=list)
-    applied: list[Applied] = field(default_factory=list)
+    optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     foreign: int = 0
     compiled: bool = False
     layers: list[str] = field(default_factory=list)
     fixed_dropout: bool = False
-    steps: list[State] = field(default_factory=list)
+    step_states: list[State] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
-    trained: dict[int, State] = field(default_factory=dict)
-    ended: dict[int, State] = field(default_factory=dict)
+    last_step_states: dict[int, State] = field(default_factory=dict)
+    epoch_end_states: dict[int, State] = field(default_factory=dict)
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
 
     @property
-    def changed_in_the_end(self) -> list[str]:
-        """The variables that were changed after the last epoch had ended."""
+    def changed_after_training(self) -> list[str]:
+        """The names of variables that changed after the end of the last epoch."""
         changed = {
             name: None
-            for last in list(self.ended.values())[-1:]
-            for ours, theirs in zip(last, self.final, strict=False)
-            for name, a, b in zip(self.names, ours, theirs, strict=False)
+            for last in list(self.epoch_end_states.values())[-1:]
+            for before, after in zip(last, self.final, strict=False)
+            for name, a, b in zip(self.names, before, after, strict=False)
             if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
         }
         return list(changed)
 
     @property
     def changed_after_steps(self) -> dict[int, dict[str, float]]:
-        """By epoch, what was changed between its last step and its end, and by how much at most."""
-        return {epoch: self._gaps(epoch, before) for epoch in self.ended if (before := self.left(epoch))}
+        """The largest change of each variable between the last step of an epoch and its end, by epoch and name."""
+        return {
+            epoch: self._gaps(epoch, before)
+            for epoch in self.epoch_end_states
+            if (before := self.state_after_last_step(epoch))
+        }
 
-    def left(self, epoch: int) -> State:
-        """What the last step of an epoch left; of a trainer that never calls ``end_step`` that is known of the rest."""
+    def state_after_last_step(self, epoch: int) -> State:
+        """The state after the last step of an epoch.
+
+        If the trainer never calls ``end_step``, it is the state before the last update, and right only for
+        variables that are not trained.
+        """
         steps = self.of_epoch(epoch)
-        return self.trained.get(epoch) or (steps[-1].state if steps else [])
+        return self.last_step_states.get(epoch) or (steps[-1].state if steps else [])
 
     def _gaps(self, epoch: int, before: State) -> dict[str, float]:
-        begin = 0 if epoch in self.trained else self.trainable
+        begin = 0 if epoch in self.last_step_states else self.trainable
         gaps: dict[str, float] = {}
-        for ours, theirs in zip(before, self.ended[epoch], strict=True):
-            for name, a, b in list(zip(self.names, ours, theirs, strict=True))[begin:]:
+        for replica, at_end in zip(before, self.epoch_end_states[epoch], strict=True):
+            for name, a, b in list(zip(self.names, replica, at_end, strict=True))[begin:]:
                 if a is not b and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
                     gap = float(np.abs(np.subtract(a, b, dtype=np.float64)).max())
                     gaps[name] = max(gap, gaps.get(name, 0.0))
         return gaps
 
     def record(self) -> Record:
-        """What it reported, as the record that a full run would have left."""
+        """The reported numbers and fingerprints in the form that a full run records."""
         return as_record(self.name, self.records)
 
-    def of_epoch(self, epoch: int) -> list[Applied]:
-        """The steps applied in one epoch."""
-        return [step for step in self.applied if step.epoch == epoch]
+    def of_epoch(self, epoch: int) -> list[OptimizerStep]:
+        """The optimizer steps of one epoch."""
+        return [step for step in self.optimizer_steps if step.epoch == epoch]
+
+
+def changed_variables(before: State, after: State, trainable: int) -> list[int]:
+    """Returns the indices of the first ``trainable`` variables that differ on any replica; NaN equals NaN."""
+    changed = {
+        k: None
+        for a, b in zip(before, after, strict=True)
+        for k, (x, y) in enumerate(zip(a[:trainable], b[:trainable], strict=True))
+        if x is not y and not np.array_equal(x, y, equal_nan=True)
+    }
+    return list(changed)
 
 
 def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
-    """What a short run reported, as the record that a full run would have left."""
+    """Converts what a short run reported to the form that a full run records."""
     build = next(record for record in records if isinstance(record, BuildRecord))
     steps = [record for record in records if isinstance(record, StepRecord)]
     rows = np.zeros(len(steps), step_dtype(len(build.variables), build.replicas))
@@ -179,7 +211,7 @@ def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
 
 
 def configuration(optimizer: Any) -> dict[str, Any]:
-    """An optimizer's configuration; what can be read off it, where a schedule of the user's cannot be written down."""
+    """Returns an optimizer's configuration; its plain attributes if the user's schedule has no ``get_config``."""
     try:
         return dict(optimizer.get_config())
     except NotImplementedError:

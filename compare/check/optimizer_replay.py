@@ -1,4 +1,4 @@
-"""What the optimizer made of the gradients it was handed, against what the experiment's would have made."""
+"""Simulates optimizers on observed gradients and compares the resulting weights with the observed ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observation import Applied, Gradient, Rows
+from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
@@ -16,57 +16,57 @@ from compare.engine.strategies import keras_version
 
 KERAS_3 = keras_version().startswith("3")
 
-Handed = list[list[Gradient]]
+ReplicaGradients = list[list[Gradient]]
 """Gradients ``[replica][trainable variable]``."""
 
 
 def simulate(
-    replay: Replay, steps: Sequence[Applied], update: Update, handed: Sequence[Handed] | None = None
+    replay: Replay, steps: Sequence[OptimizerStep], update: Update, gradients: Sequence[ReplicaGradients] | None = None
 ) -> list[np.ndarray]:
-    """Apply an optimizer to the observed gradients, each step from the observed weights.
+    """Applies an optimizer to the observed gradients, each step from the observed weights.
 
-    An optimizer's slots live through all steps.
+    The optimizer's slots are kept over all steps.
 
     Args:
-        replay: lends its model's variables.
+        replay: provides the model's variables.
         steps: the observed steps.
-        update: how.
-        handed: other gradients than the observed ones.
+        update: how the optimizer turns gradients into weights.
+        gradients: gradients to use instead of the observed ones, one item per step.
 
     Returns:
-        Per step float64 ``[replica, weights]``, the weights after it.
+        The weights after each step: float64 ``[replica, weights]``.
     """
     variables = replay.variables[: replay.trainable]
-    # Each replica's copy lives through its own history where nothing ties the copies together.
+    # If gradients are not reduced, each replica's copy of the weights has its own history.
     histories = replay.replicas if update.reduce == "own" else 1
     results: list[list[np.ndarray]] = [[] for _ in steps]
-    rule = _rule(replay, update)
+    optimizer = _optimizer(replay, update)
     for replica in range(histories):
-        rule.begin()
+        optimizer.reset()
         for i, step in enumerate(steps):
             for variable, value in zip(variables, step.state[replica], strict=False):
                 variable.assign(value)
             if update.learning_rates is not None:
-                rule.set_rate(update.learning_rates[min(i, len(update.learning_rates) - 1)])
+                optimizer.set_rate(update.learning_rates[min(i, len(update.learning_rates) - 1)])
             if update.iterations is not None:
-                rule.optimizer.iterations.assign(update.iterations[i])
-            given = step.gradients if handed is None else handed[i]
-            total = _total(given, update, rule.clipped, replica)
+                optimizer.optimizer.iterations.assign(update.iterations[i])
+            given = step.gradients if gradients is None else gradients[i]
+            total = _total(given, update, optimizer.clipped, replica)
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             if present:
-                rule.apply([total[k] for k in present], [variables[k] for k in present])
-            after = replay.flat([variable.numpy() for variable in variables])
+                optimizer.apply([total[k] for k in present], [variables[k] for k in present])
+            after = replay.flatten([variable.numpy() for variable in variables])
             results[i].append(after)
-    return [np.stack(each if histories > 1 else each * replay.replicas) for each in results]
+    return [np.stack(copies if histories > 1 else copies * replay.replicas) for copies in results]
 
 
-class Rule:
-    """An optimizer without its clipping, which can begin anew.
+class UnclippedOptimizer:
+    """An optimizer whose clipping is separate from its updates, and which can be reset.
 
     Args:
-        optimizer: built for the variables.
-        traced: whether its steps are traced once, rather than run operation by operation.
-        rates: whether its learning rate is to be set.
+        optimizer: a Keras optimizer that is built for the variables.
+        traced: whether steps are traced once, rather than run eagerly.
+        rates: whether ``set_rate`` will be called.
     """
 
     def __init__(self, optimizer: Any, *, traced: bool, rates: bool) -> None:
@@ -77,51 +77,52 @@ class Rule:
         self._initial = [v.numpy() for v in self._variables]
         if rates and KERAS_3:
             self._rate = tf.Variable(0.0)
-            # In Keras 3 a function is the one kind of rate that every optimizer takes, with a schedule or without.
+            # In Keras 3 every optimizer, with or without a schedule, accepts a function as its learning rate.
             optimizer.learning_rate = self._rate.read_value
         self._traced = traced
         self._steps: dict[tuple[int, ...], Any] = {}
 
-    def begin(self) -> None:
-        """Forget all steps."""
+    def reset(self) -> None:
+        """Restores the state before the first step."""
         for variable, value in zip(self._variables, self._initial, strict=True):
             variable.assign(value)
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate of the next step."""
+        """Sets the learning rate of the next step."""
         if KERAS_3:
             self._rate.assign(rate)
         else:
             self.optimizer.learning_rate = rate
 
     def clipped(self, gradients: Sequence[Any]) -> list[Any]:
-        """What the optimizer's own clipping makes of gradients, sparse ones included."""
+        """Applies the optimizer's own clipping to dense or sparse gradients."""
         return _clipped(self.optimizer, self._clip, gradients)
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Make a step."""
+        """Applies one update to the variables."""
         if not self._traced:
             self.optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
             return
-        which = tuple(map(id, variables))  # as arguments of a tf.function they would come as mere tensors
-        if which not in self._steps:
-            self._steps[which] = tf.function(lambda given: self.optimizer.apply(given, list(variables)))
-        self._steps[which](list(gradients))
+        key = tuple(map(id, variables))  # a tf.function would receive variables passed as arguments as plain tensors
+        if key not in self._steps:
+            self._steps[key] = tf.function(lambda given: self.optimizer.apply(given, list(variables)))
+        self._steps[key](list(gradients))
 
 
-MANY = 30
-"""From so many variables on, the experiment's own optimizer is traced: once takes as long as a few steps without."""
+MIN_TRACED_VARIABLES = 30
+"""The experiment's own optimizer is traced from this number of variables on, where tracing pays off in a few steps."""
 
 
-def _rule(replay: Replay, update: Update) -> Rule:
+def _optimizer(replay: Replay, update: Update) -> UnclippedOptimizer:
+    """Builds the optimizer of an update, or returns a traced one that was built before."""
     variables = replay.variables[: replay.trainable]
     rates = update.learning_rates is not None
     own = update.optimizer is None and not update.overrides and KERAS_3
-    if not own or len(variables) < MANY:
-        return Rule(_built(replay, update, variables), traced=False, rates=rates)
-    if rates not in replay.rules:
-        replay.rules[rates] = Rule(_built(replay, update, variables), traced=True, rates=rates)
-    return replay.rules[rates]  # type: ignore[no-any-return]
+    if not own or len(variables) < MIN_TRACED_VARIABLES:
+        return UnclippedOptimizer(_built(replay, update, variables), traced=False, rates=rates)
+    if rates not in replay.optimizers:
+        replay.optimizers[rates] = UnclippedOptimizer(_built(replay, update, variables), traced=True, rates=rates)
+    return replay.optimizers[rates]  # type: ignore[no-any-return]
 
 
 def _variables(optimizer: Any) -> list[Any]:
@@ -129,52 +130,58 @@ def _variables(optimizer: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
-def through_clipping(
-    replay: Replay, update: Update, steps: Sequence[Applied], handed: Sequence[Handed] | None = None
+def clipped_gradients(
+    replay: Replay, update: Update, steps: Sequence[OptimizerStep], gradients: Sequence[ReplicaGradients] | None = None
 ) -> list[list[Any]]:
-    """Per step ``[trainable variable]``: what an optimizer works with once it has clipped what it was handed."""
-    rule = _rule(replay, update)
-    given = [step.gradients for step in steps] if handed is None else handed
-    totals = [_total(each, update, rule.clipped, 0) for each in given]
+    """Returns the gradients after the optimizer's clipping and reduction: ``[step][trainable variable]``.
+
+    The arguments are those of ``simulate``.
+    """
+    optimizer = _optimizer(replay, update)
+    given = [step.gradients for step in steps] if gradients is None else gradients
+    totals = [_total(of_step, update, optimizer.clipped, 0) for of_step in given]
     return [[None if g is None else tf.convert_to_tensor(g).numpy() for g in total] for total in totals]
 
 
-def observed(replay: Replay, step: Applied) -> np.ndarray | None:
-    """float64 ``[replica, weights]``: the weights after a step; None if they were never seen."""
+def weights_after(replay: Replay, step: OptimizerStep) -> np.ndarray | None:
+    """The observed weights after a step, float64 ``[replica, weights]``; None if they were not observed."""
     if step.after is None:
         return None
-    return np.stack([replay.flat(state[: replay.trainable]) for state in step.after])
+    return np.stack([replay.flatten(state[: replay.trainable]) for state in step.after])
 
 
-def residuals(replay: Replay, steps: Sequence[Applied], predicted: Sequence[np.ndarray]) -> list[float]:
-    """How much of each step's change of weights is not as predicted, relative to that change.
+def residuals(replay: Replay, steps: Sequence[OptimizerStep], predicted: Sequence[np.ndarray]) -> list[float]:
+    """Returns the difference between observed and predicted weights after each step, relative to the step's change.
 
-    What the weights' own last place hides is left out of account: 0 if that is all of the change.
+    The resolution of float32 weights is subtracted; if the whole change is within it, the residual is 0.
     """
     result = []
     for step, after in zip(steps, predicted, strict=True):
-        seen = observed(replay, step)
-        if seen is None:
+        observed = weights_after(replay, step)
+        if observed is None:
             continue
-        before = np.stack([replay.flat(state[: replay.trainable]) for state in step.state])
-        moved = max(np.linalg.norm(after - before), np.linalg.norm(seen - before))
-        hidden = 4 * EPSILON * np.linalg.norm(before)
+        before = np.stack([replay.flatten(state[: replay.trainable]) for state in step.state])
+        moved = max(np.linalg.norm(after - before), np.linalg.norm(observed - before))
+        resolution = 4 * EPSILON * np.linalg.norm(before)
         if not np.isfinite(moved):
             result.append(np.inf)
-        elif moved <= 16 * hidden and moved < 1e-3:
-            result.append(0.0 if np.linalg.norm(after - seen) <= hidden else 1.0)
+        elif moved <= 16 * resolution and moved < 1e-3:
+            result.append(0.0 if np.linalg.norm(after - observed) <= resolution else 1.0)
         else:
-            result.append(max(0.0, float(np.linalg.norm(after - seen) - hidden)) / float(moved))
+            result.append(max(0.0, float(np.linalg.norm(after - observed) - resolution)) / float(moved))
     return result
 
 
-def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float]:
-    """How far gradients whose elements are off by their last place move the update: the noise floor of ``residuals``.
+def rounding_noise(replay: Replay, steps: Sequence[OptimizerStep], update: Update) -> list[float]:
+    """Measures the noise floor of ``residuals``: the effect of changing gradients in their last place.
 
     Args:
-        replay: lends its model's variables.
+        replay: provides the model's variables.
         steps: the observed steps.
-        update: how weights come from gradients.
+        update: how the optimizer turns gradients into weights.
+
+    Returns:
+        The change of each update, relative to the update.
     """
     generator = np.random.default_rng(0)
 
@@ -188,11 +195,11 @@ def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float
         size = EPSILON * np.abs(gradient)
         return np.asarray(gradient + size * generator.normal(size=gradient.shape), gradient.dtype)
 
-    handed = [[[nudged(each) for each in replica] for replica in step.gradients] for step in steps]
-    exact, off = simulate(replay, steps, update), simulate(replay, steps, update, handed)
+    gradients = [[[nudged(gradient) for gradient in replica] for replica in step.gradients] for step in steps]
+    exact, noisy = simulate(replay, steps, update), simulate(replay, steps, update, gradients)
     result = []
-    for step, a, b in zip(steps, exact, off, strict=True):
-        before = np.stack([replay.flat(state[: replay.trainable]) for state in step.state])
+    for step, a, b in zip(steps, exact, noisy, strict=True):
+        before = np.stack([replay.flatten(state[: replay.trainable]) for state in step.state])
         result.append(float(np.linalg.norm(a - b) / (np.linalg.norm(a - before) or 1.0)))
     return result
 
@@ -200,10 +207,10 @@ def twin(replay: Replay, steps: Sequence[Applied], update: Update) -> list[float
 def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
     if update.optimizer is None:
         optimizer = replay.experiment.build_optimizer()
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # what scales losses has one that updates
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # a LossScaleOptimizer wraps the one that updates
     if update.optimizer is not None or (update.learning_rates and not KERAS_3):
         cls, config = update.optimizer or (type(optimizer), optimizer.get_config())
-        # In Keras 2 the rate of an optimizer with a schedule cannot be set.
+        # In Keras 2 the learning rate of an optimizer with a schedule cannot be set.
         fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
         optimizer = cls.from_config({**config, **fixed})
     for name, value in update.overrides.items():
@@ -213,6 +220,7 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
 
 
 Clipping = tuple[str, float] | None
+"""The name and value of a clipping option; None without clipping."""
 
 
 def _clipping(optimizer: Any) -> Clipping:
@@ -223,7 +231,6 @@ def _clipping(optimizer: Any) -> Clipping:
 
 
 def _clipped(optimizer: Any, clip: Clipping, gradients: Sequence[Any]) -> list[Any]:
-    """What the optimizer's own clipping makes of gradients, sparse ones included."""
     if clip is None:
         return list(gradients)
     kind, limit = clip
@@ -233,17 +240,19 @@ def _clipped(optimizer: Any, clip: Clipping, gradients: Sequence[Any]) -> list[A
     return list(clipped)
 
 
-def _total(handed: Handed, update: Update, clip: Callable[[Sequence[Any]], list[Any]], replica: int) -> list[Any]:
-    """What one replica's optimizer works with in the end."""
-    tensors = [[_tensor(gradient) for gradient in each] for each in handed]
-    if update.clip == "handed":
-        tensors = [clip(each) for each in tensors]
+def _total(
+    gradients: ReplicaGradients, update: Update, clip: Callable[[Sequence[Any]], list[Any]], replica: int
+) -> list[Any]:
+    """The gradients that one replica is updated with, after clipping and reduction."""
+    tensors = [[_tensor(gradient) for gradient in replica_gradients] for replica_gradients in gradients]
+    if update.clip == "per-replica":
+        tensors = [clip(replica_tensors) for replica_tensors in tensors]
     if update.reduce == "own":
         total = tensors[replica]
     elif update.reduce == "first":
         total = tensors[0]
     else:
-        total = [_sum([each[k] for each in tensors]) for k in range(len(tensors[0]))]
+        total = [_sum([replica_tensors[k] for replica_tensors in tensors]) for k in range(len(tensors[0]))]
     return clip(total) if update.clip == "reduced" else total
 
 

@@ -1,4 +1,4 @@
-"""How a step comes about, as plain values: which examples, which loss, which update, which reading; no TensorFlow."""
+"""Describes as plain values how gradients, updates and reported numbers are computed; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """How a global batch is split: the sizes of the replicas' parts, and what a full batch would be."""
+class Split:
+    """How a global batch is split over the replicas.
+
+    Attributes:
+        sizes: the number of examples on each replica.
+        global_batch_size: the number of examples in a full batch.
+    """
 
     sizes: tuple[int, ...]
     global_batch_size: int
@@ -27,28 +32,39 @@ class Parts:
         return sum(self.sizes)
 
 
-Share = Callable[[Parts], Sequence[float]]
+Share = Callable[[Split], Sequence[float]]
 """The weight of one example in the loss that is differentiated, per replica."""
 
 
-def mean_of_means(parts: Parts) -> list[float]:
-    """What ``fit`` does: each replica's mean, divided by the number of replicas."""
-    return [1 / (size * parts.replicas) if size else 0.0 for size in parts.sizes]
+def mean_of_means(split: Split) -> list[float]:
+    """The shares of ``fit``: each replica's mean, divided by the number of replicas."""
+    return [1 / (size * split.replicas) if size else 0.0 for size in split.sizes]
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Clipping outside of the optimizer: "value", "norm" (each variable) or "global" at ``limit``."""
+    """Gradient clipping outside the optimizer.
+
+    Attributes:
+        kind: "value", "norm" (of each variable) or "global" (the norm over all variables).
+        limit: the largest value or norm that is left unchanged.
+        reduced: whether gradients are clipped after the sum over replicas, not before.
+    """
 
     kind: str
     limit: float
     reduced: bool
-    """Whether it comes after the sum over replicas, not before."""
 
 
 @dataclass(frozen=True, order=True)
-class Place:
-    """Where the examples of a batch come from: a stretch of an epoch's examples in their order."""
+class Span:
+    """A contiguous range of an epoch's examples in training order, such as the examples of one batch.
+
+    Attributes:
+        epoch: the epoch, from 1.
+        start: the position of the first example.
+        stop: the position after the last example.
+    """
 
     epoch: int
     start: int
@@ -57,20 +73,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the gradient of a step comes about; as it stands, the right way. A cause changes some of it.
+    """How the gradient of a step is computed. The defaults are correct; a cause changes some fields.
 
     Attributes:
         training: the ``training`` flag of the forward pass.
         loss: ``GIVEN``, ``OTHER_LOGITS`` or ``BROADCAST``.
-        sample_weights, class_weights: whether they are used.
+        sample_weights: whether sample weights are used.
+        class_weights: whether class weights are used.
         share: the weight of each example.
-        regularization: the weight of the layers' losses, summed over replicas; right is 1.
-        reduce: "sum" over replicas, each replica its "own", or everywhere the "first" one's.
+        regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
+        reduce: "sum" over replicas, "own" if each replica keeps its own gradient, or "first" if all replicas use
+            that of the first.
         clip: clipping before the optimizer's own.
-        untrained: the trainable variables, by index, that get no gradient.
-        feed: the batch of each step; None for those of the run, in order.
-        xla: whether XLA compiles it, which rounds in another way.
-        scale: a factor that the loss has on its way back, and is divided by in the end: for rounding only.
+        untrained: the indices of trainable variables that get no gradient.
+        feed: the batch of each step; None for the batches of the run, in order.
+        xla: whether the step is compiled with XLA, which rounds differently.
+        scale: a factor applied to the loss and divided out of the gradient; it changes rounding only.
     """
 
     training: bool = True
@@ -82,21 +100,28 @@ class Recipe:
     reduce: str = "sum"
     clip: Clip | None = None
     untrained: frozenset[int] = frozenset()
-    feed: tuple[Place, ...] | None = None
+    feed: tuple[Span, ...] | None = None
     xla: bool = False
     scale: float = 1.0
 
 
-def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], least: float = 0.0) -> float:
-    """The relative distance of two lists of vectors: 0 equal, around 1 unrelated; infinite for no number.
+def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float = 0.0) -> float:
+    """Returns the relative distance of two lists of vectors.
 
-    It is relative to the longer of the two, or to ``least`` if that is longer still.
+    Args:
+        a: float64 vectors.
+        b: float64 vectors of the same lengths.
+        min_scale: the smallest norm that the distance may be relative to.
+
+    Returns:
+        The norm of the difference divided by the larger norm: 0 if equal, about 1 if unrelated, infinity if
+        any element is not finite.
     """
-    a, b = np.concatenate(list(ours)), np.concatenate(list(theirs))
-    scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)), least)
+    left, right = np.concatenate(list(a)), np.concatenate(list(b))
+    scale = max(float(np.linalg.norm(left)), float(np.linalg.norm(right)), min_scale)
     if not np.isfinite(scale):
         return np.inf
-    return float(np.linalg.norm(a - b) / scale) if scale else 0.0
+    return float(np.linalg.norm(left - right) / scale) if scale else 0.0
 
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -104,47 +129,47 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Update:
-    """How weights come from gradients; a cause changes some of it.
+    """How the optimizer turns gradients into weights. A cause changes some fields.
 
     Attributes:
-        optimizer: class and configuration, or None for the experiment's own.
-        overrides: hyper-parameters, name to value, that are others than the optimizer's own.
-        learning_rates: of every step; None for the optimizer's own.
-        iterations: the count before every step; None for the natural one.
-        clip: the optimizer's clipping comes "handed", before the sum over replicas (as in Keras 3),
-            "reduced", after it (as in Keras 2), or "off".
+        optimizer: class and configuration, or None for the experiment's own optimizer.
+        overrides: hyperparameters that differ from the optimizer's own, by name.
+        learning_rates: the learning rate of each step; None for the optimizer's own.
+        iterations: the optimizer's iteration count before each step; None for 0, 1, 2 and so on.
+        clip: when the optimizer clips: "per-replica", before the sum over replicas (as in Keras 3), "reduced",
+            after it (as in Keras 2), or "off".
         reduce: as in ``Recipe``.
-        untrained: the trainable variables, by index, that are left as they are.
+        untrained: the indices of trainable variables that are not updated.
     """
 
     optimizer: tuple[type[Any], Any] | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     learning_rates: tuple[float, ...] | None = None
     iterations: tuple[int, ...] | None = None
-    clip: str = "handed"
+    clip: str = "per-replica"
     reduce: str = "sum"
     untrained: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a reported number comes from what the model gave; as it stands, the right way.
+class MetricFormula:
+    """How a reported number is computed from the model's outputs. The defaults are correct.
 
     Attributes:
-        per: a loss is the mean over "examples", or over "batches", each of which is the mean over
-            its replicas, or over "batches-of-examples", each of which is the mean over its examples; or
-            over "parts", what a replica has of a batch, be they large or small.
-        carry: what is still in the metric when an epoch begins: "nothing", its "own" past, its own
-            "sum" (but not its count); or, in a metric that serves both, training "shared" with
-            validation, and "everything" since the start.
-        scale: a factor in front.
+        per: what a loss is the mean over: "examples"; "batches", each the mean over its replicas;
+            "batches-of-examples", each the mean over its examples; or "parts", one replica's examples of one
+            batch, each counting the same whatever its size.
+        carry: what the metric still holds when an epoch begins: "nothing"; its "own" earlier epochs; their
+            "sum", but not their count; training's examples if it is "shared" with validation; or
+            "everything" since the start.
+        scale: a constant factor.
         replica: the only replica that counts; None for all.
-        batches: only so many of the batches count; None for all.
-        regularization: whether the layers' losses are in the loss.
+        batches: the number of batches that count, from the first; None for all.
+        regularization: whether the layers' losses are part of the loss.
         training: whether validation calls the model with ``training=True``.
-        sample_weights: whether validation uses them.
-        own_loss: whether the loss is the one the trainer differentiates, right or wrong; and what a
-            metric counts examples by are the weights of that.
+        sample_weights: whether validation uses sample weights.
+        trained_loss: whether the loss is the one that the trainer differentiates, correct or not, and metrics
+            weight examples as that loss does.
     """
 
     per: str = "examples"
@@ -155,4 +180,4 @@ class Reading:
     regularization: bool = True
     training: bool = False
     sample_weights: bool = True
-    own_loss: bool = False
+    trained_loss: bool = False

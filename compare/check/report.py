@@ -1,4 +1,4 @@
-"""What the short check found: plain data, no TensorFlow."""
+"""The report of the short check as plain data; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ REPORTING = "reporting"
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause that was recognised, and no other explains what was seen.
+    """A cause that was named: it explains the observation, and no other cause does.
 
     Attributes:
         id: the cause's id, as in the catalogue.
         kind: ``TRAINING`` or ``REPORTING``.
-        side: the name of the trainer that has it: the candidate's or the reference's.
+        side: the name of the trainer that is affected, candidate or reference.
         evidence: what was measured, with numbers.
         remedy: what to write instead.
     """
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """A probe that could not be made, and why; no judgement on the trainer."""
+    """A probe that could not be made, with the reason. It does not count against the trainer."""
 
     probe: str
     reason: str
@@ -45,12 +45,12 @@ class NotApplicable:
 
 @dataclass(frozen=True)
 class Fit:
-    """How well something was explained, in units of the noise floor that was measured for it.
+    """How well something was explained, in units of its measured noise floor.
 
     Attributes:
-        what: what was to be explained: gradients, updates, whole steps, or the key of a reported number.
-        right: the residual of the explanation that was taken, be it that all is right; None without one.
-        next_best: the smallest residual of any other that was tried; infinite if none was.
+        what: what was explained: gradients, updates, whole steps, or the key of a reported number.
+        right: the residual of the accepted explanation, which may be that nothing is wrong; None if there is none.
+        next_best: the smallest residual of any other explanation that was tried; infinite if none was.
     """
 
     what: str
@@ -60,19 +60,19 @@ class Fit:
 
 @dataclass(frozen=True)
 class Report:
-    """What the short check says about one candidate.
+    """The result of the short check of one candidate.
 
     Attributes:
         reference: the reference's name.
-        replicas: with how many replicas the check was made.
+        replicas: the numbers of replicas that were checked.
         comparison: the verdict on training and on reporting.
-        findings: the causes, those of training first.
-        evidence: what was measured where no cause explains it; never a guess.
+        findings: the named causes, those of training first.
+        evidence: measurements that no cause explains.
         not_applicable: the probes that could not be made.
-        certain: whether a difference stands whatever noise twins say, since gradients or updates were off.
-        distributed: whether the candidate uses its strategy.
-        fits: how well what was seen is explained, for those who measure the check itself.
-        seconds: wall time of the check.
+        certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
+        distributed: whether the candidate uses the strategy it is given.
+        fits: how well the observations are explained; ``scripts/detector.py`` reads them.
+        seconds: the wall time of the check, in seconds.
     """
 
     reference: str
@@ -102,7 +102,7 @@ class Report:
         return tuple(finding for finding in self.findings if finding.kind == REPORTING)
 
     def without(self, probe: str, reason: str) -> Report:
-        """The same, with a probe that could not be made."""
+        """Returns this report with one more probe that could not be made."""
         return replace(self, not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
 
     def as_json(self) -> dict[str, Any]:
@@ -112,16 +112,16 @@ class Report:
         return content
 
     def causes_json(self) -> dict[str, Any]:
-        """What the check adds to an entry of ``comparisons``."""
+        """The keys that the check adds to an entry of ``comparisons``."""
         return {
             "causes": [finding.as_json() for finding in self.findings],
             "evidence": list(self.evidence),
-            "not_applicable": [{"probe": each.probe, "reason": each.reason} for each in self.not_applicable],
+            "not_applicable": [{"probe": entry.probe, "reason": entry.reason} for entry in self.not_applicable],
             "certain": self.certain,
         }
 
     def __str__(self) -> str:
-        """Some lines for a terminal, or for the message of a failed assertion."""
+        """Formats the report for a terminal, or for the message of a failed assertion."""
         candidate = self.comparison.candidate
         replicas = " and ".join(map(str, self.replicas))
         training, reporting = self.comparison.training.verdict, self.comparison.reporting.verdict
@@ -131,19 +131,19 @@ class Report:
         ]
         for finding in self.findings:
             lines += [f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}", f"  {finding.remedy}"]
-        lines += [f"evidence: {each}" for each in self.evidence]
-        lines += [f"not applicable: {each.probe}: {each.reason}" for each in self.not_applicable]
+        lines += [f"evidence: {text}" for text in self.evidence]
+        lines += [f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable]
         return "\n".join(lines)
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """Several checks of one candidate (with 1 and with 2 replicas, say) as one; the worst verdict counts.
+    """Merges several checks of one candidate, such as those with 1 and 2 replicas; the worst verdict counts.
 
-    A cause that several checks found is reported once, with the evidence of the first.
+    A cause that several checks name is reported once, with the evidence of the first.
     """
-    verdicts = [report.comparison for report in reports]
-    training = max((each.training for each in verdicts), key=lambda each: _badness(each.verdict))
-    reporting = max((each.reporting for each in verdicts), key=lambda each: _badness(each.verdict))
+    comparisons = [report.comparison for report in reports]
+    training = max((each.training for each in comparisons), key=lambda training: _severity(training.verdict))
+    reporting = max((each.reporting for each in comparisons), key=lambda reporting: _severity(reporting.verdict))
     first = reports[0]
     findings: dict[tuple[str, str], Finding] = {}
     for report in reports:
@@ -164,5 +164,5 @@ def merged(reports: Sequence[Report]) -> Report:
     )
 
 
-def _badness(verdict: str | None) -> int:
+def _severity(verdict: str | None) -> int:
     return -1 if verdict is None else FROM_BEST.index(verdict)

@@ -1,17 +1,25 @@
-"""Finds what explains an observation: simple explanations first, and a name only if there is one alone."""
+"""Searches for the simplest explanations of an observation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
-from compare.check.causes.base import Cause, Variant
+from compare.check.causes import CATALOGUE, Cause
+from compare.check.causes.base import Variant
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A recipe that explains an observation, and the causes that make it differ from the right one."""
+    """A recipe that explains an observation.
+
+    Attributes:
+        recipe: the ``Recipe``, ``Update`` or ``MetricFormula``.
+        causes: the causes that make it differ from the correct one, each with its variant.
+        residual: the relative distance that it leaves.
+    """
 
     recipe: Any
     causes: tuple[tuple[Cause, Variant], ...]
@@ -24,71 +32,97 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
-        found: all simplest explanations: none, one, or several that cannot be told apart.
-        next_best: the smallest residual that any other cause left, of those tried; infinite if none was.
+        explanations: all simplest explanations: none, one, or several that cannot be distinguished.
+        next_best: the smallest residual of any other cause that was tried; infinite if none was.
     """
 
-    found: list[Explanation]
+    explanations: list[Explanation]
     next_best: float
 
 
 Recogniser = Callable[[Any], Iterable[Variant]]
+Candidate = tuple[Any, tuple[tuple[Cause, Variant], ...]]
 
 
-def explain(
+def recognisers(field: Literal["gradient", "update", "formula"], case: Any) -> list[tuple[Cause, Recogniser]]:
+    """All causes of the catalogue that can be recognised in one field of ``Cause``, bound to a case.
+
+    Args:
+        field: which of a cause's recognisers is meant.
+        case: the first argument of the recogniser: a ``Case``, or a ``ReportedMetric`` for "formula".
+    """
+    functions = ((cause, getattr(cause, field)) for cause in CATALOGUE.values())
+    return [(cause, partial(function, case)) for cause, function in functions if function is not None]
+
+
+def find_explanations(
     right: Any,
     recognisers: Sequence[tuple[Cause, Recogniser]],
     residual: Callable[[Any], float],
     threshold: float,
 ) -> Search:
-    """Look for the simplest explanations.
+    """Finds the simplest explanations.
 
-    Tried in turn, until something fits: one cause without a free number; one with a number read from
-    the observation; two without; two of which one has.
+    Candidates are tried in this order until one fits: one cause without a measured number; one cause with a
+    number read from the observation; two causes without; two causes, one of which has such a number.
+
+    Args:
+        right: the correct recipe, or the one to start from.
+        recognisers: the causes to try.
+        residual: returns the relative distance that a recipe leaves.
+        threshold: the largest residual of an explanation.
     """
-
     rejected: list[Explanation] = []
 
-    def fitting(candidates: Iterable[tuple[Any, tuple[tuple[Cause, Variant], ...]]]) -> list[Explanation]:
-        found: dict[frozenset[str], Explanation] = {}
+    def fitting(candidates: Iterable[Candidate]) -> list[Explanation]:
+        explanations: dict[frozenset[str], Explanation] = {}
         for recipe, causes in candidates:
             explanation = Explanation(recipe, causes, residual(recipe))
             if explanation.residual <= threshold:
-                found.setdefault(explanation.ids, explanation)
+                explanations.setdefault(explanation.ids, explanation)
             else:
                 rejected.append(explanation)
-        return list(found.values())
+        return list(explanations.values())
 
     singles = [(cause, variant) for cause, recognise in recognisers for variant in recognise(right)]
     fixed = [(cause, variant) for cause, variant in singles if not variant.measured]
     measured = [(cause, variant) for cause, variant in singles if variant.measured]
-
-    def pairs() -> Iterable[tuple[Any, tuple[tuple[Cause, Variant], ...]]]:
-        for i, (one, a) in enumerate(fixed):
-            for other, b in fixed[i + 1 :]:
-                if one.id != other.id and not a.changes.keys() & b.changes.keys():
-                    yield replace(right, **a.changes, **b.changes), ((one, a), (other, b))
-
-    def measured_pairs() -> Iterable[tuple[Any, tuple[tuple[Cause, Variant], ...]]]:
-        for one, a in fixed:
-            base = replace(right, **a.changes)
-            for other, recognise in recognisers:
-                if other.id == one.id:
-                    continue
-                for b in recognise(base):
-                    if b.measured and not a.changes.keys() & b.changes.keys():
-                        yield replace(base, **b.changes), ((one, a), (other, b))
-
-    for level in (
-        lambda: ((replace(right, **v.changes), ((c, v),)) for c, v in fixed),
-        lambda: ((replace(right, **v.changes), ((c, v),)) for c, v in measured),
-        pairs,
-        measured_pairs,
+    for candidates in (
+        _one_cause(right, fixed),
+        _one_cause(right, measured),
+        _two_causes(right, fixed),
+        _two_causes_one_measured(right, fixed, recognisers),
     ):
-        if found := fitting(level()):
+        if explanations := fitting(candidates):
             break
-    named = frozenset[str]().union(*(each.ids for each in found))
-    return Search(found, min((each.residual for each in rejected if not each.ids & named), default=float("inf")))
+    named = frozenset[str]().union(*(explanation.ids for explanation in explanations))
+    others = (explanation.residual for explanation in rejected if not explanation.ids & named)
+    return Search(explanations, min(others, default=float("inf")))
+
+
+def _one_cause(right: Any, variants: Iterable[tuple[Cause, Variant]]) -> Iterator[Candidate]:
+    for cause, variant in variants:
+        yield replace(right, **variant.changes), ((cause, variant),)
+
+
+def _two_causes(right: Any, variants: Sequence[tuple[Cause, Variant]]) -> Iterator[Candidate]:
+    for i, (one, a) in enumerate(variants):
+        for other, b in variants[i + 1 :]:
+            if one.id != other.id and not a.changes.keys() & b.changes.keys():
+                yield replace(right, **a.changes, **b.changes), ((one, a), (other, b))
+
+
+def _two_causes_one_measured(
+    right: Any, variants: Iterable[tuple[Cause, Variant]], recognisers: Sequence[tuple[Cause, Recogniser]]
+) -> Iterator[Candidate]:
+    for one, a in variants:
+        changed = replace(right, **a.changes)
+        for other, recognise in recognisers:
+            if other.id == one.id:
+                continue
+            for b in recognise(changed):
+                if b.measured and not a.changes.keys() & b.changes.keys():
+                    yield replace(changed, **b.changes), ((one, a), (other, b))

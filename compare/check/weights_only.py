@@ -1,54 +1,53 @@
-"""A trainer whose gradients cannot be paired with batches, judged by its weights: after each step, or each epoch."""
+"""Judges a trainer by its weights alone, where its gradients were not seen or cannot be paired with batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.case import KINK, Case
-from compare.check.causes import CATALOGUE
+from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update
 from compare.check.report import NotApplicable
-from compare.check.search import explain
-from compare.check.whole import ROUNDING, stretches, walk
+from compare.check.search import find_explanations, recognisers
+from compare.check.weight_gaps import ROUNDING, Weights, replay_segments, segments
 
 if TYPE_CHECKING:
     from compare.check.judgement import Judgement
 
 
-def why(seen: Observation) -> NotApplicable:
-    """Why nothing is known of the gradients of a trainer whose optimizer was never seen."""
-    reason = "calls no Keras optimizer's apply"
-    if seen.compiled:
+def why_no_gradients(observation: Observation) -> NotApplicable:
+    """Explains why the gradients of a trainer were not seen."""
+    reason = "never calls apply of a Keras optimizer"
+    if observation.compiled:
         reason = "applies its optimizer in a function compiled by XLA (jit_compile=True), where nothing can be recorded"
-    return NotApplicable("gradient probe", f"{seen.name} {reason}: it is judged by its weights alone")
+    return NotApplicable("gradient probe", f"{observation.name} {reason}, so it is judged by its weights alone")
 
 
 def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
-    """Look for the mistake with which the steps, made again, lead to the weights that were seen."""
-    known, whole = stretches(case), case.whole(judgement.recipe, right)
-    if known is None or whole is None:
-        steps, batches = len(case.seen.steps), len(case.expected)
-        text = f"end_step was called {steps} times, where the data set has {batches} batches"
-        judgement.off("" if judgement.causes else text)
+    """Searches for the cause with which the recomputed steps lead to the observed weights.
+
+    Args:
+        case: the trainer's observation and replay.
+        judgement: what is known so far; extended.
+        right: the expected update.
+    """
+    known, weight_gaps = segments(case), case.weight_gaps(judgement.recipe, right)
+    if known is None or weight_gaps is None:
+        steps, batches = len(case.observation.step_states), len(case.expected)
+        text = f"end_step was called {steps} times; the data set has {batches} batches"
+        judgement.mark_wrong("" if judgement.causes else text)
         return
-    base = judgement.recipe
-    noise = whole.rounding[:, : whole.trainable]
-    seen = [[np.asarray(v, np.float64) for v in each.after[0][: whole.trainable]] for each in known]
+    recipe = judgement.recipe
+    trainable = weight_gaps.trainable
+    noise = weight_gaps.noise_floor[:, :trainable]
+    observed = [[np.asarray(v, np.float64) for v in segment.after[0][:trainable]] for segment in known]
 
     def gaps(recipe: Recipe, update: Update) -> np.ndarray:
-        """float64 ``[stretches, trainable variables]``."""
-        walked = walk(case, known, recipe, update)
-        return np.array(
-            [
-                [float(np.linalg.norm(a - copies[0])) for a, copies in zip(mine, weights, strict=False)]
-                for mine, weights in zip(seen, walked, strict=True)
-            ]
-        )
+        return _norms(observed, replay_segments(case, known, recipe, update))
 
     def off(recipe: Recipe, update: Update) -> float:
         """The largest gap in units of what counts as rounding."""
@@ -59,28 +58,37 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
         return float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
 
     def relative(recipe: Recipe, update: Update) -> float:
-        return float(
-            (gaps(recipe, update) / np.maximum(whole.moved, whole.noise)[:, : whole.trainable]).max(initial=0.0)
-        )
+        """The largest gap relative to the change of the variable."""
+        change = np.maximum(weight_gaps.moved, weight_gaps.noise)[:, :trainable]
+        return float((gaps(recipe, update) / change).max(initial=0.0))
 
-    first, what = off(base, right), f"the weights after {len(known)} stretches of steps"
+    first = off(recipe, right)
     if first <= 1:
-        return  # only what is not trained is off
-    # A factor in a gradient may look like one in the learning rate: neither is named if both explain it.
-    gradients = [(cause, partial(cause.gradient, case)) for cause in CATALOGUE.values() if cause.gradient]
-    updates = [(cause, partial(cause.update, case)) for cause in CATALOGUE.values() if cause.update]
-    by_gradient = explain(base, gradients, lambda recipe: off(recipe, right), 1.0)
-    by_update = explain(right, updates, lambda update: off(base, update), 1.0)
-    found = [replace(each, residual=relative(each.recipe, right)) for each in by_gradient.found]
-    found += [replace(each, residual=relative(base, each.recipe)) for each in by_update.found]
-    judgement.fit("weights", first * ROUNDING, ROUNDING, by_gradient if by_gradient.found else by_update)
-    if judgement.name(found, relative(base, right), what) and by_gradient.found:
-        judgement.recipe = found[0].recipe
-        judgement.of_gradients = set(found[0].ids)
-    if not found:
-        beyond = not whole.few(KINK)
-        judgement.off(
-            f"{what} are not what right gradients and the experiment's optimizer make: {relative(base, right):.2g} of "
-            "the change, relative, is unexplained",
+        return  # only variables that are not trained are off
+    # A factor in the gradient may look like one in the learning rate: if both explain it, neither is named.
+    by_gradient = find_explanations(recipe, recognisers("gradient", case), lambda r: off(r, right), 1.0)
+    by_update = find_explanations(right, recognisers("update", case), lambda update: off(recipe, update), 1.0)
+    explanations = [replace(e, residual=relative(e.recipe, right)) for e in by_gradient.explanations]
+    explanations += [replace(e, residual=relative(recipe, e.recipe)) for e in by_update.explanations]
+    judgement.add_fit("weights", first * ROUNDING, ROUNDING, by_gradient if by_gradient.explanations else by_update)
+    unit = "steps" if len(known) == len(case.expected) else "epochs"
+    what = f"the weights after all {len(known)} {unit}"
+    if judgement.add_explanation(explanations, relative(recipe, right), what) and by_gradient.explanations:
+        judgement.adopt_gradients(explanations[0])
+    if not explanations:
+        beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
+        judgement.mark_wrong(
+            "the observed weights are not those that right gradients and the experiment's optimizer give: "
+            f"{relative(recipe, right):.2g} of the change, relative, is unexplained",
             certain=beyond and len(known) == len(case.expected),
         )
+
+
+def _norms(observed: Sequence[Sequence[np.ndarray]], replayed: Iterable[Weights]) -> np.ndarray:
+    """float64 ``[segments, trainable variables]``: the norms of the differences on the first replica."""
+    return np.array(
+        [
+            [float(np.linalg.norm(a - copies[0])) for a, copies in zip(variables, weights, strict=False)]
+            for variables, weights in zip(observed, replayed, strict=True)
+        ]
+    )

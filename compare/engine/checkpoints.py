@@ -1,10 +1,10 @@
-"""Checkpoints of a run: ``tf.train.Checkpoint``, as the tutorials save it, and what that leaves out.
+"""Checkpoints of a run: a ``tf.train.Checkpoint`` as in the tutorials, with the state that it omits.
 
-``checkpoints/TRAINER/ckpt-EPOCH`` holds model and optimizer in TensorFlow's own format, so that
-``tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)`` reads it anywhere, with a strategy
-or without. TensorFlow saves the first replica's copy of a variable, and Keras 3's seed generators not at
-all; so that a run that is resumed goes on exactly, ``copies`` holds every replica's copy of what differs
-between replicas (batch normalization's statistics in Keras 3), of seed generators and of metrics.
+``checkpoints/TRAINER/ckpt-EPOCH`` contains model and optimizer in TensorFlow's format, so that
+``tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)`` can read it anywhere, with or without a
+strategy. TensorFlow saves only the first replica's copy of a variable, and omits Keras 3's seed generators. To resume
+a run exactly, ``copies`` contains the copies of all replicas where they differ (the statistics of batch normalization
+in Keras 3), and those of seed generators and metrics.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0) -> Path:
-    """Where a trainer's checkpoints are in a run's folder.
+    """Returns the folder of a trainer's checkpoints.
 
     Args:
-        run: the run's folder.
-        trainer: the trainer's name.
-        seed: which seed, where there are several.
-        worker: which worker of a cluster: every one saves its own.
+        run: folder of the run.
+        trainer: name of the trainer.
+        seed: the seed, if the run has several seeds.
+        worker: number of the worker in a cluster; every worker saves its own checkpoints.
     """
     name = quote(trainer, safe="")
     folder = run / "checkpoints" / ("%2E" * len(name) if set(name) == {"."} else name)
@@ -41,24 +41,24 @@ def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0)
 
 
 def saved(folder: Path) -> list[int]:
-    """The epochs that a folder has checkpoints of, the latest first."""
-    # TensorFlow writes the index last, by renaming it.
-    found = [path.stem.rpartition("-")[2] for path in folder.glob(f"{PREFIX}-*.index")]
-    return sorted((int(epoch) for epoch in found if epoch.isdecimal()), reverse=True)
+    """Returns the epochs for which a folder has checkpoints, the latest first."""
+    # A checkpoint with an index is complete: TensorFlow creates the index last, by renaming.
+    epochs = [path.stem.rpartition("-")[2] for path in folder.glob(f"{PREFIX}-*.index")]
+    return sorted((int(epoch) for epoch in epochs if epoch.isdecimal()), reverse=True)
 
 
 def path_of(folder: Path, epoch: int) -> Path:
-    """The checkpoint's path, as TensorFlow wants it: without the suffixes of its files."""
+    """Returns the path of a checkpoint as TensorFlow expects it, without the suffixes of its files."""
     return folder / f"{PREFIX}-{epoch}"
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a checkpoint; empty when all of it can be read."""
+    """Returns a description of what is wrong with a checkpoint; empty if all of it can be read."""
     try:
         reader = tf.train.load_checkpoint(str(path))
         for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)  # its checksum is looked at
-    except Exception as error:  # TensorFlow raises half a dozen kinds, IndexError among them
+            reader.get_tensor(name)  # verifies the checksum
+    except Exception as error:  # TensorFlow raises many kinds of exceptions, even IndexError
         return " ".join(str(error).split())[:200]
     return ""
 
@@ -67,9 +67,9 @@ class Checkpoints:
     """Saves and restores one trainer's model, optimizer, epoch and metrics.
 
     Args:
-        folder: where the checkpoints are: see ``folder_of``.
-        every: save when so many epochs have ended, and at the last one.
-        keep: how many of them to keep.
+        folder: folder of the checkpoints; see ``folder_of``.
+        every: save a checkpoint every this many epochs, and after the last epoch.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, *, every: int = 1, keep: int = 1) -> None:
@@ -82,22 +82,22 @@ class Checkpoints:
         optimizer: tf.keras.optimizers.Optimizer,
         metrics: Any,
     ) -> None:
-        """Say what is to be saved; the optimizer has its slots already."""
+        """Sets the objects to save; the optimizer must be built, with its slots."""
         self._strategy, self._model, self._optimizer, self._metrics = strategy, model, optimizer, metrics
 
     def due(self, epoch: int, last: int) -> bool:
-        """Whether an epoch is one to save."""
+        """Returns whether to save a checkpoint after an epoch."""
         return epoch % self._every == 0 or epoch == last
 
     def save(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Save everything as it is at an epoch's end.
+        """Saves the state at the end of an epoch.
 
         Args:
-            epoch: that epoch.
-            logs: the numbers that were reported for it, metric name to value.
+            epoch: number of the epoch, from 1.
+            logs: the metrics reported for that epoch, by name.
 
         Raises:
-            StorageError: when it cannot be written.
+            StorageError: if the checkpoint cannot be written.
         """
         copies = {str(i): tf.Variable(np.stack(values)) for i, values in self._copies()}
         numbers = {quote(name, safe=""): tf.Variable(value, dtype=tf.float64) for name, value in logs.items()}
@@ -116,47 +116,53 @@ class Checkpoints:
         except (OSError, tf.errors.OpError) as error:
             text = " ".join(str(error).split())[:200]
             raise StorageError(
-                f"{path_of(self._folder, epoch)}: the checkpoint cannot be written ({text}); what was written before "
-                "is kept: make room, or the folder writable, and go on with --resume"
+                f"{path_of(self._folder, epoch)}: the checkpoint cannot be written ({text}); earlier files are kept: "
+                "free disk space or make the folder writable, then continue with --resume"
             ) from error
 
     def restore(self, epoch: int) -> None:
-        """Put everything back as it was at an epoch's end, on every replica.
+        """Restores the state at the end of an epoch on every replica.
 
         Raises:
-            RequestError: when the checkpoint is of another model or optimizer.
+            RequestError: if the checkpoint belongs to another model or optimizer.
         """
         path = path_of(self._folder, epoch)
         restore(path, self._model, self._optimizer)
         stacked = copies_in(path)
         for i, copies in self._local():
             values = stacked.get(i, ())
-            # Under another number of replicas each has what TensorFlow restored: the first one's.
+            # With another number of replicas, all of them keep what TensorFlow restored: the first replica's copy.
             if len(values) == len(copies):
                 for copy, value in zip(copies, values, strict=True):
                     copy.assign(value)
 
     def _local(self) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Every variable's copies on this process's replicas, by a number that is the same in every run."""
+        """Yields the copies of each variable on this process's replicas, with an index that is equal in every run."""
         metrics = [v for metric in tf.nest.flatten(self._metrics) for v in getattr(metric, "variables", [])]
         for i, variable in enumerate([*self._model.variables, *metrics]):
             yield i, self._strategy.experimental_local_results(distributed(variable))
 
     def _copies(self) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """Yields the index and the copies of each variable that TensorFlow's checkpoint does not fully contain."""
         saved_by_tensorflow = {id(distributed(variable)) for variable in self._model.weights}
         model = [id(distributed(variable)) for variable in self._model.variables]
         for i, copies in self._local():
             values = [np.array(copy.read_value()) for copy in copies]
-            known = i < len(model) and model[i] in saved_by_tensorflow
-            if not known or any(value.tobytes() != values[0].tobytes() for value in values):
+            is_saved = i < len(model) and model[i] in saved_by_tensorflow
+            if not is_saved or any(value.tobytes() != values[0].tobytes() for value in values):
                 yield i, values
 
 
 def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer | None = None) -> None:
-    """Restore a model, and its optimizer if one is given, under any strategy.
+    """Restores a model, and its optimizer if given, under any strategy.
+
+    Args:
+        path: the checkpoint, as returned by ``path_of``.
+        model: the model.
+        optimizer: the optimizer, built with its slots; None to restore the model only.
 
     Raises:
-        RequestError: when the checkpoint is of another model or optimizer.
+        RequestError: if the checkpoint belongs to another model or optimizer.
     """
     objects = {"model": model} | ({} if optimizer is None else {"optimizer": optimizer})
     try:
@@ -164,11 +170,11 @@ def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Op
         status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError) as error:
         text = " ".join(str(error).split())[:200]
-        raise RequestError(f"{path}: the checkpoint is of another model or optimizer than this one ({text})") from error
+        raise RequestError(f"{path}: the checkpoint belongs to another model or optimizer ({text})") from error
 
 
 def copies_in(path: Path) -> dict[int, np.ndarray]:
-    """Every replica's copies in a checkpoint: by the variable's number, arrays ``[replicas, ...]``."""
+    """Returns the replicas' copies in a checkpoint: arrays ``[replicas, ...]`` by the index of the variable."""
     reader = tf.train.load_checkpoint(str(path))
     names = [name for name in reader.get_variable_to_shape_map() if name.startswith(COPIES)]
     return {int(name.removeprefix(COPIES).removesuffix(VALUE)): reader.get_tensor(name) for name in names}

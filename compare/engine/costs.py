@@ -1,4 +1,7 @@
-"""What a trainer costs beside seconds per epoch: the first step, which compiles, a later one, memory; no TensorFlow."""
+"""Measures a trainer's costs beside the seconds per epoch: first step (with tracing), later steps and peak memory.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,18 @@ import numpy as np
 from compare.records import AnyRecord, EpochRecord, StepRecord
 
 STEPS = 200
-"""Later steps that are timed, at most."""
+"""Maximum number of later steps that are timed."""
 RESET = Path("/proc/self/clear_refs")
-"""Linux: writing 5 makes the process's peak memory begin anew."""
+"""On Linux, writing 5 to this file resets the peak memory of the process."""
 
 
 class CostMeter:
-    """The sink that takes the time of steps and the peak of memory of one trainer, trained in this process.
+    """A sink that measures the step times and the peak memory of one trainer in this process.
 
     Args:
-        keep: is given both as soon as an epoch ends, to be put in the run's folder (``Recorder.keep_costs``).
+        keep: receives the costs so far at the end of every epoch, to save them in the run's folder
+            (``Recorder.keep_costs``): "first_step_seconds", "step_seconds" (median), "peak_memory_bytes", and
+            "own_peak", which says whether the peak memory was reset before this trainer.
     """
 
     def __init__(self, keep: Callable[[dict[str, Any]], None]) -> None:
@@ -30,22 +35,22 @@ class CostMeter:
         self._last = time.perf_counter()
         self._step = 0
         self._first_step: float | None = None
-        self._steps: list[float] = []
-        self._own_peak = _begin_anew()
+        self._step_seconds: list[float] = []
+        self._own_peak = _reset_peak_memory()
 
     def __call__(self, record: AnyRecord) -> None:
         now = time.perf_counter()
         if isinstance(record, StepRecord):
-            made = record.step - self._step  # several in one call, it may be
+            steps = record.step - self._step  # more than one if a call executes several steps
             if record.step > 0 and self._first_step is None:
                 self._first_step = now - self._last
-            elif record.step > 0 and self._step > 0 and len(self._steps) < STEPS:
-                self._steps.append((now - self._last) / made)
+            elif record.step > 0 and self._step > 0 and len(self._step_seconds) < STEPS:
+                self._step_seconds.append((now - self._last) / steps)
             self._last, self._step = now, record.step
         elif isinstance(record, EpochRecord):
             costs = {
                 "first_step_seconds": self._first_step,
-                "step_seconds": float(np.median(self._steps)) if self._steps else None,
+                "step_seconds": float(np.median(self._step_seconds)) if self._step_seconds else None,
                 "peak_memory_bytes": peak_memory(),
                 "own_peak": self._own_peak,
             }
@@ -53,7 +58,7 @@ class CostMeter:
 
 
 def peak_memory() -> int | None:
-    """The largest resident memory of this process, in bytes; None where nobody counts it."""
+    """Returns the peak resident memory of this process in bytes; None if the system does not provide it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -62,7 +67,8 @@ def peak_memory() -> int | None:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _begin_anew() -> bool:
+def _reset_peak_memory() -> bool:
+    """Resets the peak memory of this process; returns whether that was possible."""
     try:
         RESET.write_text("5")
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds, verifies and reads Fashion-MNIST, or a small sample of it that comes with the package."""
+"""Finds, verifies and reads Fashion-MNIST, or the small sample of it that is part of the package."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FULL_SHA256 = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-"""The four files of Fashion-MNIST and the SHA-256 of each, decoded (gzip's own bytes may differ)."""
+"""The four files of Fashion-MNIST and the SHA-256 of their uncompressed content (gzip files may differ)."""
 
 SAMPLE_SHA256 = {
     "train-images-idx3-ubyte": "cf313073c7eb485392848071d5c433571d7166043e971e3345b095cc30518084",
@@ -35,11 +35,11 @@ SAMPLE_SHA256 = {
     "t10k-images-idx3-ubyte": "7cee33c3c6414b1b86c25e665a6c4f41584269de3b7cc9768b1d351922845eef",
     "t10k-labels-idx1-ubyte": "3128d790775889812b73c4f13923559c8b9e281d112c6ea7862acf60a206a909",
 }
-"""The same for the embedded sample, as ``scripts/make_sample.py`` prints it."""
+"""The same for the embedded sample, as printed by ``scripts/make_sample.py``."""
 
 FILES = tuple(FULL_SHA256)
 LARGEST = 60_000 * 28 * 28
-"""Bytes of data in the largest file: a damaged header is not to ask for more memory."""
+"""Size of the largest file in bytes; limits the memory allocated because of a damaged header."""
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 DEBIAN_PACKAGE = "dataset-fashion-mnist"
 SAMPLE_FOLDER = Path(__file__).parents[1] / "datasets" / "fashion-mnist-sample"
@@ -47,30 +47,30 @@ ORIGIN = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 Array = NDArray[np.uint8]
 Split = tuple[Array, Array]
-"""Images (N, 28, 28) of grey values 0..255 and their labels (N,) 0..9, both read-only uint8."""
+"""Images (N, 28, 28) with grey values 0..255 and labels (N,) 0..9, both read-only uint8."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the data is read from."""
+    """A folder with the files of Fashion-MNIST or of its sample."""
 
     folder: Path
-    """Holds the four files, each as ``NAME.gz`` or decoded as ``NAME``."""
+    """The folder; contains the four files, each as ``NAME.gz`` or uncompressed as ``NAME``."""
     description: str
-    """What it is, for people."""
+    """Description of the data, for messages and reports."""
     sample: bool
-    """Whether it is the embedded sample rather than all of Fashion-MNIST."""
+    """Whether the data is the embedded sample instead of all of Fashion-MNIST."""
     remedy: str = "replace it with an intact copy"
     """What to do about a damaged file."""
 
 
 def keras_cache() -> Path:
-    """Where ``tf.keras.datasets.fashion_mnist`` keeps its files."""
+    """Returns the folder in which ``tf.keras.datasets.fashion_mnist`` stores its files."""
     return Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras")) / "datasets" / "fashion-mnist"
 
 
 def sample_source() -> Source:
-    """The embedded sample: the first 600 training and 100 test images of each class."""
+    """Returns the embedded sample: the first 600 training and 100 test images of each class."""
     return Source(
         folder=SAMPLE_FOLDER,
         description="embedded sample of Fashion-MNIST (6,000 / 1,000 images)",
@@ -80,13 +80,16 @@ def sample_source() -> Source:
 
 
 def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
-    """Find Fashion-MNIST in ``data_dir`` and nowhere else, or if that is None, wherever it can be had.
+    """Finds Fashion-MNIST without reading it.
 
-    That is, in this order: Keras's cache, Debian's package, a download into Keras's cache, and failing
-    all of these the embedded sample, whose description then says why. Files found are not read yet.
+    Data is looked for in this order: Keras's cache, Debian's package, a download into Keras's cache, and finally the
+    embedded sample, whose description then gives the reason.
+
+    Args:
+        data_dir: if given, the only folder in which the data is looked for.
 
     Raises:
-        RequestError: ``data_dir`` is not a folder that has all four files.
+        RequestError: if ``data_dir`` is not a folder with all four files.
     """
     if data_dir is not None:
         return _given(data_dir)
@@ -95,7 +98,7 @@ def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
         folder=cache,
         description=f"Fashion-MNIST from {cache}",
         sample=False,
-        remedy="delete it, and the next run will find or download Fashion-MNIST anew",
+        remedy="delete it; the next run will find or download Fashion-MNIST again",
     )
     if not _missing(cache):
         return cached
@@ -109,26 +112,28 @@ def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
     try:
         _download(cache)
         return cached
-    except Exception as error:  # Keras raises no narrower one, and whatever the cause, the sample is left
+    except Exception as error:  # Keras raises plain Exception; the sample is the fallback in any case
         sample = sample_source()
         why = (
-            f"because the full data set was not found: not in {cache}, not in {DEBIAN_FOLDER}, and the "
-            f"download from {ORIGIN} failed ({' '.join(str(error).split())}); to get it, go online, install "
-            f"Debian's {DEBIAN_PACKAGE}, or name a folder that has it (--data-dir)"
+            f"because the full dataset was not found in {cache} or {DEBIAN_FOLDER}, and the download from {ORIGIN} "
+            f"failed ({' '.join(str(error).split())}); to use it, connect to the internet, install Debian's package "
+            f"{DEBIAN_PACKAGE}, or specify its folder with --data-dir"
         )
         return Source(sample.folder, f"{sample.description}, {why}", sample.sample, sample.remedy)
 
 
 def read_fashion_mnist(source: Source) -> tuple[Split, Split]:
-    """Read and verify ``((x_train, y_train), (x_val, y_val))``.
-
-    All arrays are read-only uint8: images (N, 28, 28), labels (N,). N is 60,000 and 10,000 (Fashion-MNIST's
-    test set serves for validation), of the sample 6,000 and 1,000.
+    """Reads and verifies Fashion-MNIST or its sample.
 
     Source: Xiao, Rasul, Vollgraf (2017), https://github.com/zalandoresearch/fashion-mnist.
 
+    Returns:
+        ``((x_train, y_train), (x_val, y_val))``. All arrays are read-only uint8: images (N, 28, 28) and labels (N,).
+        N is 60,000 for training and 10,000 for validation (the test set of Fashion-MNIST), or 6,000 and 1,000 for the
+        sample.
+
     Raises:
-        RequestError: a file is unreadable, damaged, or not the one expected; the message names it.
+        RequestError: if a file is unreadable, damaged or not the expected one; the message names the file.
     """
     digests = SAMPLE_SHA256 if source.sample else FULL_SHA256
     x_train, y_train, x_val, y_val = (_read(source, name, digest) for name, digest in digests.items())
@@ -146,9 +151,9 @@ def _given(folder: Path) -> Source:
 
 
 def _path(folder: Path, name: str) -> Path:
-    """``NAME.gz`` unless there is only a decoded ``NAME``."""
+    """Returns the path of ``NAME.gz``, or of ``NAME`` if only the uncompressed file exists."""
     packed, plain = folder / f"{name}.gz", folder / name
-    # os.path's tests, unlike Path's, answer False for a folder that may not be entered.
+    # Unlike Path.is_file, os.path.isfile returns False for a folder without access permission.
     return plain if os.path.isfile(plain) and not os.path.isfile(packed) else packed
 
 
@@ -166,36 +171,36 @@ def _read(source: Source, name: str, digest: str) -> Array:
 
 
 def _read_idx(file: BufferedIOBase, dimensions: int, digest: str) -> Array:
-    """Read the format of http://yann.lecun.com/exdb/mnist/: magic number, sizes, then the bytes.
+    """Reads a file in the idx format of http://yann.lecun.com/exdb/mnist/: magic number, shape, then the data.
 
-    They are read straight to where they stay, in memory that TensorFlow can use as it is.
+    The data is read directly into memory that TensorFlow can use without copying.
     """
     start, unsigned_bytes = 4 + 4 * dimensions, 8
     header = file.read(start)
     if len(header) < start or header[:4] != bytes((0, 0, unsigned_bytes, dimensions)):
-        raise ValueError(f"it is not an idx file of bytes in {dimensions} dimension(s)")
+        raise ValueError(f"it is not an idx file of bytes with {dimensions} dimension(s)")
     shape = struct.unpack(f">{dimensions}I", header[4:])
     size = math.prod(shape)
     if size > LARGEST:
         raise ValueError(f"it has at most {LARGEST} bytes of data where its header says {size}")
     array = memory.empty(size)
-    done = 0
-    while got := file.readinto(array[done:].data):
-        done += got
-    done += len(file.read(1))
-    if done != size:
-        found = done if done < size else f"more than {size}"
-        raise ValueError(f"it has {found} bytes of data where its header says {size}")
+    total = 0
+    while count := file.readinto(array[total:].data):
+        total += count
+    total += len(file.read(1))
+    if total != size:
+        actual = total if total < size else f"more than {size}"
+        raise ValueError(f"it has {actual} bytes of data where its header says {size}")
     content = hashlib.sha256(header)
     content.update(array.data)
     if content.hexdigest() != digest:
-        raise ValueError("its content is not that of the original, by SHA-256")
+        raise ValueError("its content differs from the original, by SHA-256")
     array.flags.writeable = False
     return array.reshape(shape)
 
 
 def _download(folder: Path) -> None:
-    """Put all four files, verified, into ``folder``; on any failure, none."""
+    """Downloads all four files into ``folder`` and verifies them; on failure, no file is left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as name:
         staging = Source(Path(name), "the download", sample=False, remedy="try again")
@@ -207,8 +212,8 @@ def _download(folder: Path) -> None:
 
 
 def _fetch(file: str, folder: Path) -> None:
-    """Download one file as ``tf.keras.datasets.fashion_mnist`` does it."""
+    """Downloads one file as ``tf.keras.datasets.fashion_mnist`` does."""
     import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-    with contextlib.redirect_stdout(sys.stderr):  # for the progress bar; stdout is for results
+    with contextlib.redirect_stdout(sys.stderr):  # the progress bar must not mix with results on stdout
         tf.keras.utils.get_file(file, origin=ORIGIN + file, cache_subdir=str(folder.absolute()))

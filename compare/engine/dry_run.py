@@ -1,4 +1,4 @@
-"""What can be known of model, loss, metrics and data before any training: traced once, and not run."""
+"""Checks before training that model, loss, metrics and data fit together, by tracing one step without running it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.building import built, refuse_used, restore_policy
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.run import Task, built, refuse_used, restore_policy
+from compare.engine.run import Task
 from compare.errors import RequestError
 from compare.experiment import nothing
 from compare.user_errors import describe, place_of
 
 
 def try_out(task: Task, *, fit: bool = True) -> None:
-    """Build what the experiment gives, and trace what ``fit`` does with a batch, on symbols.
+    """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
 
     Args:
-        task: what is to be trained.
-        fit: whether ``fit`` is among the trainers; what others can train is not known.
+        task: experiment, data and strategy.
+        fit: whether ``fit`` is one of the trainers; no step is traced otherwise, since other trainers may support
+            more than ``fit``.
 
     Raises:
-        RequestError: when ``fit`` could not train this; it names the functions that do not fit.
+        RequestError: if ``fit`` could not train this experiment; the message names the functions involved.
     """
     experiment = task.experiment
     policy = tf.keras.mixed_precision.global_policy()
@@ -32,8 +34,8 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
         loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
         weighted = built(experiment, "build_weighted_metrics")
-        own_step = type(model).train_step is not tf.keras.Model.train_step  # which may do without the loss
-        if own_step or not fit:
+        custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
+        if custom_step or not fit:
             return
         model.compile(
             loss=loss,
@@ -46,14 +48,15 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         if not model.weights:
             place = place_of(experiment.build_model)
             raise RequestError(
-                f"build_model ({place}) gave a model that has no weights to train: give it a layer with some"
+                f"build_model ({place}) returned a model that has no weights to train: add a layer with weights"
             )
     finally:
         restore_policy(policy)
 
 
 def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
-    # The shapes of a replica's first batch: with an open batch size, labels [batch] and predictions [batch, 3] fit.
+    # Use the static shapes of a replica's first batch: with an unknown batch size, labels [batch] would wrongly seem to
+    # match predictions [batch, 3].
     size = max(1, task.global_batch_size // task.strategy.num_replicas_in_sync)
     spec = tf.nest.map_structure(tf.type_spec_from_value, next(iter(examples.in_order(size))))
 
@@ -66,24 +69,26 @@ def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | St
     try:
         tf.function(step).get_concrete_function(spec)
     except Exception as error:
-        shapes = [tf.nest.map_structure(lambda part: f"{part.dtype.name} {part.shape}", each) for each in examples.spec]
-        named = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
-        given = ", ".join(f"{name} {shape}" for name, shape in named.items())
+        shapes = [tf.nest.map_structure(lambda spec: f"{spec.dtype.name} {spec.shape}", part) for part in examples.spec]
+        by_name = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
+        data = ", ".join(f"{name} {shape}" for name, shape in by_name.items())
         experiment = task.experiment
         raise RequestError(
-            f"the model does not fit the {what} data or its loss, so that fit cannot train it: {describe(error)}; the "
-            f"data are {given} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
+            f"fit cannot train this model, which does not match the {what} data or the loss: {describe(error)}; the "
+            f"data is {data} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
             f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
         ) from error
 
 
 def why_not_resumable(task: Task) -> str:
-    """Why a run would not go on from a checkpoint as if it had never stopped; empty where it would."""
+    """Returns the reason why a run cannot be resumed exactly from a checkpoint; empty if it can."""
     experiment = task.experiment
     if experiment.build_callbacks is not nothing:
-        return "callbacks keep a state of their own, which is in no checkpoint"
+        return "callbacks have their own state, which checkpoints do not contain"
     policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.utils.set_random_seed(0)  # without one Keras 2's dropout cannot be traced; a run sets its own
+    tf.keras.utils.set_random_seed(
+        0
+    )  # Keras 2's dropout cannot be traced without a seed; the run sets its own seed later
     try:
         model = built(experiment, "build_model")
         forward = tf.function(lambda x: model(x, training=True)).get_concrete_function(task.train.spec[0])
@@ -91,8 +96,9 @@ def why_not_resumable(task: Task) -> str:
         restore_policy(policy)
     graph = forward.graph.as_graph_def()
     operations = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
-    if drawn := sorted(operations & RANDOM):
-        return f"the model draws random numbers whose generator is in no checkpoint ({', '.join(drawn)})"
+    if random_operations := sorted(operations & RANDOM):
+        names = ", ".join(random_operations)
+        return f"the model uses random operations whose state checkpoints do not contain ({names})"
     return ""
 
 
@@ -100,4 +106,4 @@ RANDOM = {
     "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle",
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal",
 }  # fmt: skip
-"""Operations that count in their kernel what they have drawn: ``tf.random``'s, and Keras 2's layers'."""
+"""Stateful random operations, whose kernels keep the state: those of ``tf.random`` and of Keras 2's layers."""

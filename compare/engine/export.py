@@ -1,4 +1,4 @@
-"""A trained model in formats that load without this package."""
+"""Exports a trained model to formats that can be loaded without this package."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from compare.engine.run import Run, built, restore_policy
+from compare.engine.building import built, restore_policy
+from compare.engine.run import Run
 
 
 def export_model(run: Run, folder: Path) -> None:
-    """Save a run's model as it is now: ``folder/saved_model`` and ``folder/model.keras``.
+    """Saves the current model of a run as ``folder/saved_model`` and ``folder/model.keras``.
 
-    Both are of a model built anew without a strategy, with the first replica's weights.
+    A new model is built without a strategy, and receives the weights of the first replica.
 
     Args:
         run: a run that has been trained.
-        folder: made where it is not there; what it holds is replaced.
+        folder: created if it does not exist; existing exports are replaced.
     """
     policy = tf.keras.mixed_precision.global_policy()
     try:
@@ -30,5 +31,5 @@ def export_model(run: Run, folder: Path) -> None:
         variable.assign(tf.cast(value, variable.dtype))
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model.keras")
-    with contextlib.redirect_stdout(io.StringIO()):  # Keras prints the signature
+    with contextlib.redirect_stdout(io.StringIO()):  # Keras prints the signature to stdout
         model.export(str(folder / "saved_model"))

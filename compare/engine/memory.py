@@ -1,4 +1,7 @@
-"""Memory that NumPy and TensorFlow share, so that data are there once; TensorFlow comes with the first tensor."""
+"""Memory shared by NumPy and TensorFlow, so that data is not duplicated.
+
+TensorFlow is imported only when the first tensor is created.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,42 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 ALIGNMENT = 64
-"""Bytes: TensorFlow ends the process over tensors that begin elsewhere."""
+"""Alignment of tensors in bytes. TensorFlow aborts the process if a tensor is not aligned."""
 
 
 def empty(size: int) -> np.ndarray:
-    """uint8 ``[size]``, not filled, where a tensor may begin."""
+    """Returns an uninitialized, aligned array, uint8 ``[size]``."""
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin : begin + size]
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
 
 
 def tensor(array: np.ndarray) -> tf.Tensor:
-    """The same values as a tensor: in the array's own memory if nobody can write there, else in a copy.
+    """Converts an array to a tensor, without copying if possible.
 
     Args:
-        array: any, of numbers or text. Shared is what ``empty`` gave and was made read-only since.
+        array: numbers or text. The memory is shared (zero-copy) only for read-only arrays from ``empty``; other
+            arrays are copied.
     """
     import tensorflow as tf
 
     if array.dtype.kind not in "uif" or array.size == 0:
-        return tf.constant(array)  # DLPack knows no text
+        return tf.constant(array)  # DLPack does not support text
     if not _is_shareable(array):
         copy = empty(array.nbytes).view(array.dtype).reshape(array.shape)
-        copy[...] = array  # by way of tf.constant it would be there three times for a moment
+        copy[...] = array  # tf.constant would temporarily hold three copies
         copy.flags.writeable = False
         array = copy
     owner: Any = array.base
-    begin = array.ctypes.data - owner.ctypes.data
-    # DLPack does not take read-only arrays: this one is the same memory.
-    same = owner[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    return tf.experimental.dlpack.from_dlpack(same.__dlpack__())
+    start = array.ctypes.data - owner.ctypes.data
+    # DLPack rejects read-only arrays, so use a writeable view of the same memory.
+    writeable = owner[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    return tf.experimental.dlpack.from_dlpack(writeable.__dlpack__())
 
 
 def _is_shareable(array: np.ndarray) -> bool:
-    """Whether it is a part of what ``empty`` gave, begins where a tensor may, and can be read only."""
+    """Returns whether an array is an aligned, read-only part of an array from ``empty``."""
     owner: Any = array.base
-    ours = isinstance(owner, np.ndarray) and owner.ndim == 1 and owner.dtype == np.uint8 and owner.flags.writeable
+    is_buffer = isinstance(owner, np.ndarray) and owner.ndim == 1 and owner.dtype == np.uint8 and owner.flags.writeable
     aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
-    return ours and aligned and not array.flags.writeable
+    return is_buffer and aligned and not array.flags.writeable

@@ -1,4 +1,4 @@
-"""Noise twins: the reference trained again, its weights moved by units in the last place after every step."""
+"""Noise twins: repeat the reference with noise in the weights after every step, to measure the effect of rounding."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from compare.verdict.rounding import LOUD
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 HALVES = {"bfloat16": 1 << 16, "float16": 1 << 13}
-"""One unit in the last place of a half-precision type, in those of float32."""
+"""One unit in the last place of a half-precision dtype, in units in the last place of float32."""
 
 
 class TwinRun(Run):
-    """A run that adds noise of one unit in the last place, or of several, from some step on.
+    """A run that adds noise to the weights, of one or more units in the last place, from a given step on.
 
-    Moving the initial weights alone is not enough: a contracting problem forgets them.
+    Noise in the initial weights alone is not sufficient, because a contracting problem forgets it.
 
-    Where layers compute in half precision, weights that are moved by a unit of float32 are the same to them. What
-    is trained is moved by a unit of their type as well, for the time of the step: what is left is what the step
-    made of it. (To stay, it would be much more than rounding does, since the weights themselves are float32.)
+    Layers that compute in half precision do not notice a change by one float32 unit. So the trainable weights are
+    also changed by one unit of the half-precision dtype, but only during each step, so that only its effect on the
+    update remains. (A permanent change would be far larger than rounding, since the weights themselves are float32.)
 
     Args:
-        task: what is trained.
-        seed: of the run.
+        task: experiment, data and strategy.
+        seed: seed of the run.
         epochs: the epochs to train.
-        start: (epoch, step) of the first step whose weights are moved, before it is made.
-        twin: the twin's number: each has other noise.
-        loud: whether weights are moved by ``noise.LOUD`` units.
-        sinks: where the records go, without weights.
+        start: (epoch, step) of the first step that starts from changed weights.
+        twin: number of the twin; determines the noise.
+        loud: whether the noise is ``LOUD`` units (``compare.verdict.rounding``) instead of one.
+        sinks: functions that receive the records, without weights.
     """
 
     stops_at_nan = False
@@ -53,8 +53,8 @@ class TwinRun(Run):
         self._moves = 0
         self._move: Any = None
         self._move_half: Any = None
-        self._half: Sequence[Sequence[tf.Variable]] = []
-        self._lent: list[tf.Tensor] = []
+        self._half_variables: Sequence[Sequence[tf.Variable]] = []
+        self._temporary_changes: list[tf.Tensor] = []
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         built = super().build()
@@ -63,51 +63,58 @@ class TwinRun(Run):
         self._move = _mover(copies, self._twin, self._units)
         half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
         trained = copies[: len(built[0].trainable_variables)] if half else []
-        self._half = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
+        self._half_variables = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
         unit = max((HALVES[kind] for kind in half), default=0)
-        self._move_half = _mover(self._half, -self._twin, self._units * unit)
+        self._move_half = _mover(self._half_variables, -self._twin, self._units * unit)
         self._noise_before(self.epochs[0], 1)
         return built
 
     def end_step(self, steps: int = 1) -> None:
-        self._take_back()
-        # After the step too: a bias that was 0 before could not be moved, and Adam's first step makes no difference.
+        self._undo_temporary_changes()
+        # Add noise after the step too: a bias that was 0 could not be changed before it, and noise in the gradient has
+        # no effect on Adam's first step.
         self._noise_before(self._epoch, self._step + 1)
-        self._take_back()
+        self._undo_temporary_changes()
         super().end_step(steps)
         self._noise_before(self._epoch, self._step + 1)
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
-        self._take_back()
+        self._undo_temporary_changes()
         super().end_epoch(epoch, logs)
         self._noise_before(epoch + 1, 1)
 
     def close(self) -> None:
-        self._take_back()
+        self._undo_temporary_changes()
         super().close()
 
     def _noise_before(self, epoch: int, step: int) -> None:
+        """Adds noise before a step."""
         if not tf.executing_eagerly() or in_time((epoch, step)) < in_time(self._start):
             return
-        self._take_back()
+        self._undo_temporary_changes()
         self._moves += 1
         self._move(tf.constant(self._moves))
-        self._lent = self._move_half(tf.constant(self._moves))
+        self._temporary_changes = self._move_half(tf.constant(self._moves))
 
-    def _take_back(self) -> None:
-        """Undo what was lent for the time of a step."""
-        if not (self._lent and tf.executing_eagerly()):
+    def _undo_temporary_changes(self) -> None:
+        """Undoes the half-precision noise, which lasts for a single step only."""
+        if not (self._temporary_changes and tf.executing_eagerly()):
             return
-        for change, replicas in zip(self._lent, self._half, strict=True):
+        for change, replicas in zip(self._temporary_changes, self._half_variables, strict=True):
             for copy in replicas:
                 copy.assign_sub(change)
-        self._lent = []
+        self._temporary_changes = []
 
 
 def _mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:
-    """A function that moves every copy of every variable by units in the last place, up or down at random.
+    """Returns a function that moves all copies of all variables by units in the last place, up or down at random.
 
-    It returns the changes, one for each variable, of the first copies.
+    That function returns the change of each variable, measured at its first copy.
+
+    Args:
+        copies: the copies of each variable, ``[variable][replica]``.
+        twin: number of the twin; determines the noise.
+        units: size of the change, in units in the last place.
     """
 
     @tf.function
@@ -119,10 +126,10 @@ def _mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -
                 kind = BITS[replicas[0].dtype.size]
                 seed = tf.stack([tf.constant(twin * len(copies) + i), moves])
                 up = tf.random.stateless_uniform(replicas[0].shape, seed, 0, 2, tf.int32)
-                for copy in replicas:  # the same way everywhere: replicas stay in step
+                for copy in replicas:  # the same change on each replica, so that replicas stay in sync
                     value = copy.read_value()
                     moved = tf.bitcast(tf.bitcast(value, kind) + tf.cast(units * (2 * up - 1), kind), value.dtype)
-                    # Next to zero there is only what processors take for zero.
+                    # Zero stays: its neighbors are denormal numbers, which CPUs may flush to zero.
                     movable = tf.logical_and(tf.math.is_finite(value), tf.not_equal(value, 0))
                     copy.assign(tf.where(movable, moved, value))
             changes.append(replicas[0].read_value() - before)

@@ -1,17 +1,19 @@
-"""What is known before any training: what cannot run at all, and what will not mean what it seems to.
+"""Preflight checks: reports, before any training, runs that cannot work and results that are easily misread.
 
-Plain facts in, findings out; no TensorFlow. The facts were measured with TensorFlow 2.21, Keras 3.15
-and tf-keras 2.21; the matrix (``scripts/matrix.py``) measures them again.
+The module maps plain facts to findings and does not import TensorFlow. The facts were measured with
+TensorFlow 2.21, Keras 3.15 and tf-keras 2.21; ``scripts/matrix.py`` measures them again.
 
-Two traps of the same kind need no finding: ``Run.build`` builds the optimizer with its slots in scope
-(made lazily inside a replica it crashes, or leaves replicas out of step), and ``strategies.make``
-refuses more replicas than there are devices, since no strategy could be made to draw facts from.
+Two similar traps need no finding. ``Run.build`` builds the optimizer and its slots under the strategy's scope
+(created lazily inside a replica, they crash or leave the replicas out of sync). ``strategies.make`` refuses more
+replicas than there are devices, because without a strategy there are no facts to check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from compare.strategy_specs import SPECS
 
 WARNING = "warning"
 CANNOT_RUN = "cannot-run"
@@ -20,21 +22,21 @@ REFUSED = "refused"
 
 @dataclass(frozen=True)
 class Facts:
-    """What the findings are drawn from.
+    """The facts about a run that the preflight checks use.
 
     Attributes:
-        strategy: the strategy's name, as in ``--strategy``.
-        keras: the Keras generation.
-        trainers: the built-in trainers' names, and those of the user's own.
-        replicas: how many replicas train in sync, over all processes.
-        workers: how many processes train (1 outside a cluster).
-        examples: training and validation examples.
+        strategy: name of the strategy, as in ``--strategy``.
+        keras: the Keras generation, 2 or 3.
+        trainers: names of the trainers, both built-in and user-defined.
+        replicas: number of replicas that train in sync, over all processes.
+        workers: number of processes that train (1 outside a cluster).
+        examples: numbers of training and validation examples.
         global_batch_size: examples per step over all replicas.
-        batch_norm: whether a layer normalizes by the batch's statistics.
-        convolution: whether a layer convolves: such kernels fail on an empty batch.
-        dropout: whether a layer draws random masks.
+        batch_norm: whether a layer normalizes with batch statistics.
+        convolution: whether a layer is a convolution; convolution kernels fail on an empty batch.
+        dropout: whether a layer applies random dropout masks.
         steps_per_execution: optimizer steps per call of a ``tf.function``.
-        jit_compile: whether XLA compiles them.
+        jit_compile: whether the steps are compiled with XLA.
     """
 
     strategy: str
@@ -53,14 +55,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know before training.
+    """A problem or warning found before training.
 
     Attributes:
-        id: its name, for ``run.json``.
-        severity: ``WARNING``; ``CANNOT_RUN`` (a side fails: not comparable); ``REFUSED`` (a wrong request).
-        side: the trainer that cannot run; empty where it is all of them.
-        message: what is the matter.
-        remedy: what to do.
+        id: identifier, used in ``run.json``.
+        severity: ``WARNING``, ``CANNOT_RUN`` (a trainer would fail: not comparable) or ``REFUSED`` (an invalid
+            request).
+        side: name of the trainer that cannot run; empty if the finding concerns all trainers.
+        message: description of the problem.
+        remedy: what to do about it.
     """
 
     id: str
@@ -74,7 +77,9 @@ class Finding:
 
 
 def parts(examples: int, replicas: int) -> list[int]:
-    """How ``tf.distribute`` splits a batch: equal parts rounded up, the last ones get what is left.
+    """Returns the per-replica sizes into which ``tf.distribute`` splits a batch.
+
+    All parts have the same size, rounded up; the last ones take what remains.
 
     >>> parts(17, 4), parts(5, 4)
     ([5, 5, 5, 2], [2, 2, 1, 0])
@@ -84,14 +89,26 @@ def parts(examples: int, replicas: int) -> list[int]:
 
 
 def batch_sizes(examples: int, batch: int) -> list[int]:
-    """The distinct sizes of the batches of an epoch, the first one first."""
+    """Returns the distinct batch sizes of an epoch, in order of appearance."""
     first, last = min(examples, batch), examples % batch or batch
     return list(dict.fromkeys([first, last]))
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All that is known of a run before it begins, the gravest first."""
-    return [*_refused(facts), *_cannot_run(facts), *_empty_replicas(facts), *_warnings(facts)]
+    """Returns all findings for a run, the most severe first."""
+    limits = [
+        Finding(
+            limit.id,
+            WARNING if limit.only_warns else CANNOT_RUN,
+            limit.side,
+            limit.message.format(workers=facts.workers),
+            limit.remedy,
+        )
+        for limit in SPECS[facts.strategy].limits
+        if limit.applies(facts)
+    ]
+    every = [*_refused(facts), *_cannot_run(facts), *_empty_replicas(facts), *limits, *_warnings(facts)]
+    return sorted(every, key=lambda finding: (REFUSED, CANNOT_RUN, WARNING).index(finding.severity))
 
 
 def _refused(facts: Facts) -> Iterator[Finding]:
@@ -101,33 +118,15 @@ def _refused(facts: Facts) -> Iterator[Finding]:
             "batch-exceeds-examples",
             REFUSED,
             "",
-            f"a global batch of {batch} ({batch // replicas} on each of {replicas} replica(s)) is more than the "
-            f"{examples} training examples",
+            f"the global batch of {batch} examples ({batch // replicas} on each of {replicas} replica(s)) is "
+            f"more than the {examples} training examples",
             f"use a --batch-size of at most {examples // replicas}",
         )
 
 
 def _cannot_run(facts: Facts) -> Iterator[Finding]:
     fit = "fit" in facts.trainers
-    if fit and facts.keras == 3 and facts.strategy == "multi-worker" and facts.workers > 1:
-        yield Finding(
-            "fit-multi-worker-keras-3",
-            CANNOT_RUN,
-            "fit",
-            "Keras 3's fit does not run under MultiWorkerMirroredStrategy with several workers "
-            "(ValueError: Attempt to convert a value (PerReplica…) with an unsupported type)",
-            "use --keras 2, or train with the custom loop, which runs",
-        )
-    if fit and facts.keras == 3 and facts.strategy == "parameter-server":
-        yield Finding(
-            "fit-parameter-server-keras-3",
-            CANNOT_RUN,
-            "fit",
-            "Keras 3's fit does not run under ParameterServerStrategy "
-            "(ValueError: … pass this dataset to ClusterCoordinator.create_per_worker_dataset)",
-            "use --keras 2, or train with the custom loop, which runs",
-        )
-    if fit and facts.keras == 3 and facts.replicas > 1 and facts.strategy in ("mirrored", "central-storage"):
+    if fit and facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch:
         for what, examples in zip(("training", "validation"), facts.examples, strict=True):
             first = batch_sizes(examples, facts.global_batch_size)[0]
             if len(set(parts(first, facts.replicas))) > 1:
@@ -135,8 +134,8 @@ def _cannot_run(facts: Facts) -> Iterator[Finding]:
                     "fit-first-batch-uneven",
                     CANNOT_RUN,
                     "fit",
-                    f"Keras 3's fit cannot begin with a {what} batch that splits unevenly, "
-                    f"{first} examples into {parts(first, facts.replicas)} (InvalidArgumentError: AddN)",
+                    f"Keras 3's fit fails if the first {what} batch splits unevenly over the replicas, here {first} "
+                    f"examples into {parts(first, facts.replicas)} (InvalidArgumentError: AddN)",
                     f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
                 )
     if fit and facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
@@ -144,28 +143,18 @@ def _cannot_run(facts: Facts) -> Iterator[Finding]:
             "fit-steps-per-execution-keras-3",
             CANNOT_RUN,
             "fit",
-            "Keras 3's fit does not make several steps per execution on several replicas "
+            "Keras 3's fit does not support steps_per_execution > 1 on several replicas "
             "(InvalidArgumentError: You must feed a value for placeholder tensor 'while/cond/Placeholder')",
-            "use --keras 2, or one replica; loop --iteration function makes them",
+            "use --keras 2 or one replica; the custom loop runs a whole epoch per call with --iteration function",
         )
     if facts.jit_compile and facts.replicas > 1:
         yield Finding(
             "jit-several-replicas",
             CANNOT_RUN,
             "",
-            "what XLA compiles cannot use the variables of several replicas on the processor (InvalidArgumentError: "
+            "XLA-compiled code cannot use the variables of several replicas on one CPU (InvalidArgumentError: "
             "Trying to access resource … located in device CPU:1 from device CPU:0)",
-            "use one replica, or leave out --jit",
-        )
-    state = facts.batch_norm or (facts.dropout and facts.keras == 3)
-    if facts.keras == 3 and facts.strategy == "central-storage" and facts.replicas > 1 and state:
-        yield Finding(
-            "central-storage-state-keras-3",
-            CANNOT_RUN,
-            "",
-            "under Keras 3 a model with batch normalization or dropout does not run under CentralStorageStrategy on "
-            "several replicas (You must specify an aggregation method to update a AggregatingVariable)",
-            "use --strategy mirrored, or --keras 2",
+            "use one replica, or omit --jit",
         )
 
 
@@ -179,11 +168,15 @@ def _empty_replicas(facts: Facts) -> Iterator[Finding]:
                     "empty-replica-batch",
                     CANNOT_RUN if fatal else WARNING,
                     "",
-                    f"the {what} batch of {size} examples splits into {split}: a replica that gets none "
-                    + ("crashes TensorFlow in a convolution" if fatal else "reports a loss of NaN or 0, by the loss"),
+                    f"the {what} batch of {size} examples splits into {split}: a replica without examples "
+                    + (
+                        "crashes TensorFlow in a convolution"
+                        if fatal
+                        else "reports a loss of NaN or 0, depending on the loss function"
+                    ),
                     f"change --batch-size or the number of {what} examples"
                     + (" (--train-examples)" if what == "training" else "")
-                    + (", or set TF_ENABLE_ONEDNN_OPTS=0, which doubles the time" if fatal else ""),
+                    + (", or set TF_ENABLE_ONEDNN_OPTS=0, which doubles the training time" if fatal else ""),
                 )
 
 
@@ -196,34 +189,17 @@ def _warnings(facts: Facts) -> Iterator[Finding]:
                 "uneven-replica-batches",
                 WARNING,
                 "",
-                f"the last training batch, {size} examples, splits into {split}, and fit and loop average the "
-                "replicas' means: examples in small parts count more than on one replica",
-                "choose sizes that split evenly, or see --truth for how much it is",
+                f"the last training batch of {size} examples splits into {split}; fit and loop both average the "
+                "replicas' means, so examples in the smaller parts count more than on one replica",
+                "choose sizes that split evenly, or measure the effect with --truth",
             )
     if facts.batch_norm and facts.replicas > 1:
         yield Finding(
             "batch-norm-per-replica",
             WARNING,
             "",
-            "batch normalization takes its statistics on each replica by itself, which is not what one replica with "
-            "the same global batch computes" + ("; each keeps its own moving averages" if facts.keras == 3 else ""),
-            "use BatchNormalization(synchronized=True) if one replica's result is wanted",
-        )
-    if facts.keras == 3 and facts.strategy == "central-storage" and facts.replicas > 1:
-        yield Finding(
-            "central-storage-metrics-keras-3",
-            WARNING,
-            "",
-            "under Keras 3 and CentralStorageStrategy on several replicas metrics are wrong, whoever trains: their "
-            "accumulators are doubled at every update",
-            "use --strategy mirrored or --keras 2; the weights are right",
-        )
-    if facts.strategy == "parameter-server" and facts.workers > 1:
-        yield Finding(
-            "parameter-server-asynchronous",
-            WARNING,
-            "",
-            f"{facts.workers} workers update the parameters without waiting for each other: no two runs are equal, so "
-            "that weights cannot be compared one to one",
-            "use --workers 1 for an exact comparison, or --strategy multi-worker, which is synchronous",
+            "batch normalization computes its statistics on each replica separately, so the result differs from one "
+            "replica with the same global batch"
+            + ("; each replica keeps its own moving averages" if facts.keras == 3 else ""),
+            "use BatchNormalization(synchronized=True) to get the same result as on one replica",
         )

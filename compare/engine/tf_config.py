@@ -1,4 +1,4 @@
-"""Several processes as one run: which task of a cluster this process is, as ``TF_CONFIG`` gives it."""
+"""Reads ``TF_CONFIG``, which assigns this process its task in a cluster, and waits for the other tasks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from compare.errors import NoVerdictError, RequestError
 
 JOIN_SECONDS = 50.0
-"""How long the tasks of a cluster wait for each other to begin."""
+"""How long the tasks of a cluster wait for each other at the start, in seconds."""
 
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """This process's place in a cluster, as ``TF_CONFIG`` gives it.
+    """The task of this process in a cluster, from ``TF_CONFIG``.
 
     Attributes:
         kind: "chief", "worker" or "ps".
-        index: the number of the task among those of its kind, from 0.
-        has_chief: whether the cluster has a task of kind "chief"; else worker 0 is the chief.
-        workers: how many workers train.
+        index: number of the task among the tasks of its kind, from 0.
+        has_chief: whether the cluster has a task of kind "chief"; otherwise worker 0 is the chief.
+        workers: number of workers that train.
     """
 
     kind: str
@@ -39,20 +39,20 @@ class ClusterTask:
 
     @property
     def worker(self) -> int:
-        """The number among those who train, from 0; 0 is the chief."""
+        """Number of this task among the tasks that train, from 0; the chief has number 0."""
         return self.index + (self.has_chief and self.kind == "worker")
 
     @property
     def name(self) -> str:
-        """For file names and messages: ``worker-1``."""
+        """Name for files and messages, such as ``worker-1``."""
         return f"{self.kind}-{self.index}"
 
 
 def this_task() -> ClusterTask | None:
-    """What ``TF_CONFIG`` says this process is; None where it is not set.
+    """Returns the task of this process, from ``TF_CONFIG``; None if ``TF_CONFIG`` is not set.
 
     Raises:
-        RequestError: when ``TF_CONFIG`` is not what TensorFlow's documentation asks for.
+        RequestError: if ``TF_CONFIG`` does not have the form that TensorFlow requires.
     """
     text = os.environ.get("TF_CONFIG")
     if not text:
@@ -64,22 +64,26 @@ def this_task() -> ClusterTask | None:
         addresses = {str(name): [str(address) for address in listed] for name, listed in cluster.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(
-            f"TF_CONFIG is not a cluster with a task ({type(error).__name__}: {error}): unset it, or give "
+            f"TF_CONFIG does not describe a cluster and a task ({type(error).__name__}: {error}): unset it, or use "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
         ) from None
     if kind not in addresses or not 0 <= index < len(addresses[kind]):
-        raise RequestError(f"TF_CONFIG says this is task {kind} {index}, and its cluster has no such task")
+        raise RequestError(
+            f"TF_CONFIG says that this process is task {kind} {index}, but its cluster has no such task: "
+            "correct its type or index"
+        )
     workers = len(addresses.get("worker", [])) + (kind != "ps" and "ps" not in addresses and "chief" in addresses)
     return ClusterTask(kind, index, "chief" in addresses, workers)
 
 
 def meet() -> None:
-    """Wait until every task of the cluster in ``TF_CONFIG`` is there, before TensorFlow does.
+    """Waits until every task of the cluster in ``TF_CONFIG`` has started. Call it before TensorFlow waits for them.
 
-    TensorFlow would wait for as long as it takes, with Python's lock held: no signal, not even Ctrl-C, ends it then.
+    TensorFlow would wait indefinitely while holding Python's global interpreter lock, so that no signal, not even
+    Ctrl-C, could end the process.
 
     Raises:
-        NoVerdictError: when some task is not there in time.
+        NoVerdictError: if a task has not started within ``JOIN_SECONDS``.
     """
     config = json.loads(os.environ["TF_CONFIG"])
     kind, index = config["task"]["type"], int(config["task"]["index"])
@@ -92,19 +96,21 @@ def meet() -> None:
                 missing = ", ".join(f"{name} {i} ({address})" for (name, i), address in addresses.items())
                 raise NoVerdictError(
                     f"{missing} did not join within {JOIN_SECONDS:.0f} s: start the same command there, with its own "
-                    "TF_CONFIG, and see that the address can be reached"
+                    "TF_CONFIG, and make sure that the address can be reached"
                 )
             time.sleep(0.2 if addresses else 0)
 
 
 @contextmanager
 def _answering(address: str) -> Iterator[None]:
-    """Accept connections at this task's own address, as TensorFlow's server does later."""
+    """Accepts connections at this task's address, as TensorFlow's server does later."""
     port = int(address.rpartition(":")[2])
     try:
         listener = socket.create_server(("", port), backlog=128)
     except OSError as error:
-        raise NoVerdictError(f"{address} of TF_CONFIG cannot be listened on ({error.strerror}): is it taken?") from None
+        raise NoVerdictError(
+            f"this process cannot listen on {address} from TF_CONFIG ({error.strerror}): choose a free port"
+        ) from None
     with listener:
         yield
 

@@ -38,12 +38,14 @@ WITHOUT_FILES = (
     mixed_precision.bfloat16,
     mixed_precision.float16,
 )
-"""Those whose data come with the package, or are generated."""
+"""Experiments whose data is part of the package or generated."""
 
 
 def _without_files(experiment: Experiment, data_dir: Path | None) -> Experiment:
     if data_dir is not None:
-        raise RequestError(f"--data-dir has no use with {experiment.name}, which reads no files of yours: leave it out")
+        raise RequestError(
+            f"--data-dir has no effect with {experiment.name}, which reads no external files: leave it out"
+        )
     return experiment
 
 
@@ -55,4 +57,4 @@ BUILT_IN: dict[str, Callable[[Path | None], Experiment]] = {
     "fashion-mnist-subclassed": fashion_mnist_models.subclassed,
     **{experiment.name: partial(_without_files, experiment) for experiment in WITHOUT_FILES},
 }
-"""Name to maker; a maker takes the folder to read from (None: wherever the data set is found)."""
+"""Maps names to functions that create the experiment from the value of --data-dir, a folder or None."""

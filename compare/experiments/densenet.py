@@ -1,11 +1,11 @@
-"""A small DenseNet: batch normalization throughout, and every layer's output joined to its input.
+"""A small DenseNet: batch normalization throughout, and every layer's output concatenated with its input.
 
 Two dense blocks of three layers (Huang et al. 2017, https://arxiv.org/abs/1608.06993) on the embedded sample of
 Fashion-MNIST.
 
-What breaks a naive loop: without ``training=True`` all eight batch normalizations use moving averages that never
-move (``training-flag-missing``); and a step that is traced for a fixed batch size, not for any, rounds them otherwise
-than ``fit``.
+What breaks a naive loop: without ``training=True``, all eight batch normalizations use moving averages that are never
+updated (``training-flag-missing``). A step that is traced for a fixed batch size rounds batch normalization
+differently from ``fit``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 GROWTH = 8
-"""How many channels each layer of a dense block adds."""
+"""Number of channels that each layer of a dense block adds."""
 
 
 def build_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -42,7 +42,9 @@ def build_model() -> tf.keras.Model:
     images = tf.keras.Input((28, 28, 1))
     x = layers.Conv2D(2 * GROWTH, 3, strides=2, padding="same", use_bias=False)(images)
     x = dense_block(x)
-    x = layers.Conv2D(2 * GROWTH, 1, use_bias=False)(activated(x))  # the transition halves channels and size
+    x = layers.Conv2D(2 * GROWTH, 1, use_bias=False)(
+        activated(x)
+    )  # transition: halves the number of channels; pooling halves the size
     x = layers.AveragePooling2D(2)(x)
     x = dense_block(x)
     x = layers.GlobalAveragePooling2D()(activated(x))

@@ -1,4 +1,4 @@
-"""The task of TensorFlow's tutorial "Custom training with tf.distribute.Strategy"."""
+"""The experiment of TensorFlow's tutorial "Custom training with tf.distribute.Strategy"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_model() -> tf.keras.Model:
-    """The tutorial's CNN: images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds the tutorial's CNN, from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     return tf.keras.Sequential(
@@ -49,23 +49,23 @@ def build_metrics() -> list[tf.keras.metrics.Metric]:
 
 
 def prepare(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """uint8 ``[batch, 28, 28]`` to float32 ``[batch, 28, 28, 1]`` in [0, 1]."""
+    """Converts images from uint8 ``[batch, 28, 28]`` to float32 ``[batch, 28, 28, 1]`` in [0, 1]."""
     import tensorflow as tf
 
     return tf.cast(images[..., tf.newaxis], tf.float32) / 255.0, labels
 
 
 def fashion_mnist(data_dir: Path | None) -> Experiment:
-    """Fashion-MNIST, 60,000 training and 10,000 validation images; see ``compare.engine.data``."""
+    """Returns the experiment with 60,000 training and 10,000 validation images; see ``compare.engine.data``."""
     return _experiment("fashion-mnist", locate_fashion_mnist(data_dir))
 
 
 def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
-    """The embedded sample of 6,000 and 1,000 images, which needs no file from anywhere."""
+    """Returns the experiment with the embedded sample of 6,000 and 1,000 images, which needs no external files."""
     if data_dir is not None:
         raise RequestError(
-            "--data-dir has no use with fashion-mnist-sample, which is part of the package: "
-            "leave it out, or ask for --experiment fashion-mnist"
+            "--data-dir has no effect with fashion-mnist-sample, which is part of the package: "
+            "leave it out, or use --experiment fashion-mnist"
         )
     return _experiment("fashion-mnist-sample", sample_source())
 

@@ -1,11 +1,11 @@
-"""The CNN of ``fashion_mnist`` in other styles: with probabilities, as functional and as subclassed model.
+"""The CNN of ``fashion_mnist`` in other styles: with probabilities, as a functional model and as a subclassed model.
 
-The data are those of ``fashion-mnist``: the full set, or where it cannot be had the embedded sample.
+The data is that of ``fashion-mnist``: the full dataset, or the embedded sample if it is not available.
 
-What breaks a naive loop: ``fashion-mnist-softmax``, of TensorFlow's older tutorials, ends in a softmax, and
-``tf.nn.sparse_softmax_cross_entropy_with_logits`` takes it again (``logits-mismatch``); Keras's own losses look where
-probabilities come from, and compute from the logits. ``fashion-mnist-functional`` can be cloned, and the clone begins
-with other weights (``weights-not-shared``). ``fashion-mnist-subclassed`` has a weight that belongs to the model and
+What breaks a naive loop: ``fashion-mnist-softmax``, from TensorFlow's older tutorials, ends with a softmax, and
+``tf.nn.sparse_softmax_cross_entropy_with_logits`` applies softmax again (``logits-mismatch``). Keras's own losses find
+the logits behind the probabilities and use those. ``fashion-mnist-functional`` can be cloned, but the clone starts
+from other weights (``weights-not-shared``). ``fashion-mnist-subclassed`` has a weight that belongs to the model and
 to none of its layers: a loop that collects variables layer by layer does not train it (``variables-not-trained``).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def softmax(data_dir: Path | None) -> Experiment:
-    """``fashion-mnist-softmax``: the model gives probabilities, and the loss takes them."""
+    """Returns ``fashion-mnist-softmax``: the model outputs probabilities, which the loss expects."""
     return replace(
         fashion_mnist(data_dir),
         name="fashion-mnist-softmax",
@@ -33,17 +33,17 @@ def softmax(data_dir: Path | None) -> Experiment:
 
 
 def functional(data_dir: Path | None) -> Experiment:
-    """``fashion-mnist-functional``: the same layers, as a graph of calls."""
+    """Returns ``fashion-mnist-functional``: the same layers as a functional model."""
     return replace(fashion_mnist(data_dir), name="fashion-mnist-functional", build_model=build_functional_model)
 
 
 def subclassed(data_dir: Path | None) -> Experiment:
-    """``fashion-mnist-subclassed``: the same layers in a class, and a factor that the logits are scaled by."""
+    """Returns ``fashion-mnist-subclassed``: the same layers in a class, with a trainable scale of the logits."""
     return replace(fashion_mnist(data_dir), name="fashion-mnist-subclassed", build_model=build_subclassed_model)
 
 
 def build_softmax_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to probabilities ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to probabilities ``[batch, 10]``."""
     import tensorflow as tf
 
     return tf.keras.Sequential([*build_model().layers, tf.keras.layers.Softmax()])
@@ -56,7 +56,7 @@ def build_loss_of_probabilities() -> tf.keras.losses.Loss:
 
 
 def build_functional_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     images = tf.keras.Input((28, 28, 1))
@@ -70,7 +70,7 @@ def build_functional_model() -> tf.keras.Model:
 
 
 def build_subclassed_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     class ScaledCNN(tf.keras.Model):  # type: ignore[misc]

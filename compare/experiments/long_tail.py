@@ -1,12 +1,12 @@
-"""Classes of unequal size, made up for by weights: of the examples (``weighted``) or the classes (``class-weighted``).
+"""Classes of unequal size, balanced by sample weights (``weighted``) or class weights (``class-weighted``).
 
-Of class c of the embedded sample of Fashion-MNIST, 0.75 to the power of c of the images are kept: 600 T-shirts, and
-45 ankle boots. ``weighted`` has sample weights in training and in validation; ``class-weighted`` has
-``class_weight``, which is for training only, and is validated on equally many images of each class.
+For each class c of the embedded sample of Fashion-MNIST, a fraction 0.75**c of the images is kept, from 600 T-shirts
+to 45 ankle boots. ``weighted`` has sample weights in training and validation. ``class-weighted`` has
+``class_weight``, which applies to training only, and validates with the same number of images of each class.
 
-What breaks a naive loop: it unpacks ``(x, y)`` and drops the third, or knows nothing of ``class_weight``
-(``sample-weights-dropped``, and ``validation-sample-weights-dropped``). ``fit`` divides by the number of examples,
-not by the sum of their weights.
+What breaks a naive loop: it unpacks ``(x, y)`` and drops the sample weights, or ignores ``class_weight``
+(``sample-weights-dropped`` and ``validation-sample-weights-dropped``). ``fit`` divides by the number of examples, not
+by the sum of their weights.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 KEPT = 0.75 ** np.arange(10)
-"""The share of each class's images that is kept."""
+"""Fraction of the images of each class that is kept."""
 WEIGHTS = (KEPT.mean() / KEPT).astype(np.float32)
-"""Each class's weight: the rarer the heavier, and 1 on average over the examples."""
+"""Weight of each class: larger for rarer classes, and 1 on average over the examples."""
 
 
 def long_tail(images: Array, labels: Array) -> tuple[Array, Array]:
-    """The first ``KEPT[c]`` of the images of every class c, in their order."""
+    """Keeps the first images of each class, a fraction of ``KEPT[c]`` of class c, in their original order."""
     keep = np.zeros(len(labels), bool)
     for c, share in enumerate(KEPT):
-        of_class = np.flatnonzero(labels == c)
-        keep[of_class[: int(share * len(of_class))]] = True
+        indices = np.flatnonzero(labels == c)
+        keep[indices[: int(share * len(indices))]] = True
     return images[keep], labels[keep]
 
 
 def load_weighted_data() -> tuple[Any, Any]:
-    """Images, labels and sample weights float32 ``[N]``, of 2,262 and 374 images."""
+    """Returns images, labels and sample weights, float32 ``[N]``, of 2,262 and 374 images."""
 
     def part(images: Array, labels: Array) -> tuple[Any, Any, Any]:
         images, labels = long_tail(images, labels)
@@ -49,13 +49,13 @@ def load_weighted_data() -> tuple[Any, Any]:
 
 
 def load_data() -> tuple[Any, Any]:
-    """Images and labels: 2,262 of classes of unequal size, and 100 of each class to validate on."""
+    """Returns images and labels: 2,262 from classes of unequal size, and 100 of each class for validation."""
     train, validation = read_fashion_mnist(sample_source())
     return long_tail(*train), validation
 
 
 def build_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28]`` of grey values to logits ``[batch, 10]``."""
+    """Builds a model from images of grey values ``[batch, 28, 28]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     return tf.keras.Sequential(
@@ -69,7 +69,7 @@ def build_model() -> tf.keras.Model:
 
 
 def build_weighted_metrics() -> list[tf.keras.metrics.Metric]:
-    """Accuracy in which every class counts the same, since weights make up for their sizes."""
+    """Returns an accuracy in which every class has the same weight, because sample weights balance the classes."""
     import tensorflow as tf
 
     return [tf.keras.metrics.SparseCategoricalAccuracy(name="balanced_accuracy")]

@@ -2,11 +2,11 @@
 
 A small CNN on the embedded sample of Fashion-MNIST; the weights stay float32.
 
-What breaks a naive loop: logits come in half precision, and ``fit`` takes them to float32 before the loss; a loss
-that is computed in bfloat16 has three digits. (No cause id is for that.) In float16, gradients would become too
-small to be told from zero: the optimizer, a ``LossScaleOptimizer``, expects those of a loss multiplied by 32,768,
-which is ``optimizer.scale_loss(loss)``, and divides them by it; without, training is as good as still
-(``loss-scaled``).
+What breaks a naive loop: the logits have half precision, and ``fit`` casts them to float32 before it computes the
+loss; a loss computed in bfloat16 has only three significant digits. (There is no cause id for that.) In float16, small
+gradients would underflow to zero. Therefore the optimizer, a ``LossScaleOptimizer``, expects the gradients of
+``optimizer.scale_loss(loss)``, the loss multiplied by 32,768, and divides them by that factor. Without the scaled loss,
+training makes almost no progress (``loss-scaled``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def build_model(policy: str) -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]`` in half precision."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]`` in half precision."""
     import tensorflow as tf
 
-    # For the layers made from here on. Who builds the model sets it back for those made later.
+    # The policy applies to all layers created from now on; the caller restores it afterwards.
     tf.keras.mixed_precision.set_global_policy(policy)
     return tf.keras.Sequential(
         [

@@ -1,12 +1,13 @@
-"""Neural collaborative filtering: would this user choose this item? (He et al. 2017, https://arxiv.org/abs/1708.05031)
+"""Neural collaborative filtering: predicts whether a user chooses an item.
 
-Users and items are two inputs, in a dict, each with embeddings: their product, and a network on both. The choices are
-generated: each user's best 10 of 200 items, by a model of low rank with noise. Training sees with each choice four
-items that were not chosen, drawn anew for every epoch: ``load_data`` gives a function from epoch to data set.
+See He et al. 2017, https://arxiv.org/abs/1708.05031. The model has two inputs in a dict, user and item. It combines the
+product of their embeddings with a dense network on other embeddings. The choices are generated: a low-rank model with
+noise ranks 200 items, of which each user chooses the best 10. For each choice, training sees four items that were not
+chosen, drawn again in every epoch: ``load_data`` returns a function from epoch to dataset.
 
-What breaks a naive loop: one that takes the data set of the first epoch for all of them sees the same negatives again
-and again (``not-reshuffled``). Gradients of embeddings are ``tf.IndexedSlices``, in which a user who is there twice
-has two rows: scaled or clipped row by row, they are not what a dense gradient would be (``clipping-differs``).
+What breaks a naive loop: if it uses the dataset of the first epoch in every epoch, it sees the same negatives again and
+again (``not-reshuffled``). Gradients of embeddings are ``tf.IndexedSlices``, with one row for each occurrence of a
+user: clipping them row by row differs from clipping the dense gradient (``clipping-differs``).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 USERS, ITEMS, RANK = 400, 200, 4
 CHOICES = 10
-"""Of each user; one of them is held out for validation."""
+"""Number of items that each user chooses; one of them is held out for validation."""
 NEGATIVES = 4
-"""Items not chosen, for each choice."""
+"""Number of items not chosen, for each choice."""
 WIDTH = 8
 SEED = 1
 
 
 def choices() -> tuple[np.ndarray, np.ndarray]:
-    """Each user's chosen items ``[400, 10]`` in random order, and the others ``[400, 190]``."""
+    """Returns the chosen items of each user, ``[400, 10]`` in random order, and the other items, ``[400, 190]``."""
     generator = np.random.default_rng(SEED)
     scores = generator.normal(size=(USERS, RANK)) @ generator.normal(size=(RANK, ITEMS))
     ranking = np.argsort(-scores - generator.normal(size=scores.shape) / 2, axis=1)
@@ -38,7 +39,11 @@ def choices() -> tuple[np.ndarray, np.ndarray]:
 
 
 def examples(chosen: np.ndarray, others: np.ndarray, generator: np.random.Generator) -> tuple[dict[str, Any], Any]:
-    """x: user and item, int32 ``[N]`` each; y: whether it was chosen, float32 ``[N]``. Negatives are drawn."""
+    """Returns the choices with randomly drawn negatives, in random order.
+
+    Returns:
+        (x, y): user and item, int32 ``[N]`` each, in a dict; whether the user chose the item, float32 ``[N]``.
+    """
     drawn = generator.integers(others.shape[1], size=(USERS, chosen.shape[1] * NEGATIVES))
     items = np.concatenate([chosen, np.take_along_axis(others, drawn, axis=1)], axis=1)
     users = np.repeat(np.arange(USERS), items.shape[1])
@@ -49,7 +54,7 @@ def examples(chosen: np.ndarray, others: np.ndarray, generator: np.random.Genera
 
 
 def load_data() -> tuple[Any, Any]:
-    """Training: a function from epoch to 18,000 examples. Validation: 2,000, always the same."""
+    """Returns a function from epoch to 18,000 training examples, and 2,000 fixed validation examples."""
     import tensorflow as tf
 
     chosen, others = choices()
@@ -62,7 +67,7 @@ def load_data() -> tuple[Any, Any]:
 
 
 def build_model() -> tf.keras.Model:
-    """{"user": ``[batch]``, "item": ``[batch]``} to logits ``[batch, 1]``."""
+    """Builds a model from {"user": ``[batch]``, "item": ``[batch]``} to logits ``[batch, 1]``."""
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -88,7 +93,7 @@ def build_optimizer() -> tf.keras.optimizers.Optimizer:
 
 
 def build_metrics() -> list[tf.keras.metrics.Metric]:
-    """Accuracy, and the chance that a choice is ranked above another item: the area under the ROC curve."""
+    """Returns accuracy and AUC, the probability that a chosen item is ranked above another item."""
     import tensorflow as tf
 
     return [

@@ -1,13 +1,13 @@
-"""Translation with attention: dates as people write them ("3 Sep 1987") to ISO 8601 ("1987-09-03"), by character.
+"""Translation with attention: converts written dates ("3 Sep 1987") to ISO 8601 ("1987-09-03"), by character.
 
 An encoder and a decoder with GRUs and attention (Bahdanau et al. 2014, https://arxiv.org/abs/1409.0473), trained with
-teacher forcing: the decoder is shown the right characters before the one that it is to give. The dates are generated;
-some lack the day, or the month too, so that source and target have many lengths and are padded with zeros.
+teacher forcing: the decoder sees the correct characters before the one that it has to predict. The dates are generated.
+Some of them lack the day, or day and month, so sources and targets differ in length and are padded with zeros.
 
-What breaks a naive loop: the padding. The embeddings make a mask (``mask_zero``) that travels with the tensors to the
-logits, and ``fit`` leaves masked positions out of the loss, which it divides by the number of the others, and out of
-all metrics. A loop that calls ``loss.call``, or a function of ``tf.nn``, never sees the mask: it trains to predict
-padding, and its accuracy counts it.
+What breaks a naive loop: the padding. The embeddings create a mask (``mask_zero``) that is propagated to the logits.
+``fit`` excludes masked positions from the loss, which it divides by the number of the other positions, and from all
+metrics. A loop that calls ``loss.call`` or a function of ``tf.nn`` ignores the mask: it trains to predict the padding,
+and its accuracy includes the padding.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 TRAINING, VALIDATION = 4000, 500
 SOURCE, TARGET = 18, 11
-"""The greatest lengths in characters; a target ends with a sign of its own."""
+"""Maximum lengths in characters; a target ends with an end character."""
 PADDING, BEGINNING, END = "\0", ">", "."
 CHARACTERS = 128
-"""ASCII, with the three signs above."""
+"""Size of the vocabulary: ASCII, which contains the three special characters above."""
 WIDTH = 32
 
 
 def written(date: datetime.date, style: int) -> tuple[str, str]:
-    """A date in one of seven styles, and in ISO 8601, which has reduced forms too."""
+    """Returns a date in one of seven styles, and in ISO 8601, which may be of reduced precision (year, month)."""
     day, month, year, iso = date.day, calendar.month_name[date.month], date.year, date.isoformat()
     return [
         (f"{day} {month} {year}", iso),
@@ -48,12 +48,16 @@ def written(date: datetime.date, style: int) -> tuple[str, str]:
 
 
 def encoded(texts: list[str], length: int) -> np.ndarray:
-    """Characters, uint8 ``[texts, length]``."""
+    """Encodes texts as padded characters, uint8 ``[texts, length]``."""
     return np.array([list(text.ljust(length, PADDING).encode()) for text in texts], np.uint8)
 
 
 def load_data() -> tuple[Any, Any]:
-    """x: source, uint8 ``[N, 18]``, and what comes before each target character; that and y: uint8 ``[N, 11]``."""
+    """Returns 4,000 training and 500 validation examples.
+
+    x is a dict of the source, uint8 ``[N, 18]``, and the preceding character for each target character, uint8
+    ``[N, 11]``; y is the target, uint8 ``[N, 11]``.
+    """
     generator = np.random.default_rng(1)
 
     def part(count: int) -> tuple[Any, Any]:
@@ -68,7 +72,10 @@ def load_data() -> tuple[Any, Any]:
 
 
 def build_model() -> tf.keras.Model:
-    """{"source": ``[batch, 18]``, "before": ``[batch, 11]``} to logits ``[batch, 11, 128]``, masked like "before"."""
+    """Builds a model from {"source": ``[batch, 18]``, "before": ``[batch, 11]``} to logits ``[batch, 11, 128]``.
+
+    The logits have the same mask as "before".
+    """
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -79,10 +86,10 @@ def build_model() -> tf.keras.Model:
         embedded = layers.Embedding(CHARACTERS, WIDTH, mask_zero=True)(characters)
         return layers.GRU(WIDTH, return_sequences=True, return_state=True)(embedded, initial_state=state)
 
-    read, state = recurrent(source)
-    wrote, _ = recurrent(before, state)
-    found = layers.AdditiveAttention()([wrote, read])
-    hidden = layers.Dense(2 * WIDTH, activation="relu")(layers.Concatenate()([wrote, found]))
+    encoded_source, state = recurrent(source)
+    decoded, _ = recurrent(before, state)
+    context = layers.AdditiveAttention()([decoded, encoded_source])
+    hidden = layers.Dense(2 * WIDTH, activation="relu")(layers.Concatenate()([decoded, context]))
     return tf.keras.Model({"source": source, "before": before}, layers.Dense(CHARACTERS)(hidden))
 
 

@@ -1,11 +1,12 @@
-"""Linear regression: how much of a picture is garment, from the mean brightness of its 28 rows.
+"""Linear regression: predicts how much of an image is covered by the garment, from the mean brightness of its 28 rows.
 
 One Dense unit, mean squared error, and SGD with a learning rate looked up by the global batch size, as in
-TensorFlow's guide to distributed training. The data are made from the embedded sample of Fashion-MNIST.
+TensorFlow's guide to distributed training. The data is derived from the embedded sample of Fashion-MNIST.
 
-What breaks a naive loop: labels are ``[batch]`` and predictions ``[batch, 1]``, so that
-``tf.square(labels - predictions)`` is ``[batch, batch]`` and trains towards the mean of the labels without an
-error (``label-shape-broadcast``); and a learning rate for another batch size (``optimizer-differs``).
+What breaks a naive loop: labels have shape ``[batch]`` and predictions ``[batch, 1]``, so
+``tf.square(labels - predictions)`` has shape ``[batch, batch]`` and trains towards the mean of the labels, without any
+error message (``label-shape-broadcast``). Another trap is a learning rate for a different batch size
+(``optimizer-differs``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ LEARNING_RATES_BY_BATCH_SIZE = {64: 0.1, 128: 0.15, 256: 0.2}
 
 
 def load_data() -> tuple[Any, Any]:
-    """x: mean brightness per row, float32 ``[N, 28]`` in [0, 1]; y: share of pixels above half, ``[N]``."""
+    """Returns x, the mean brightness of each row, float32 ``[N, 28]`` in [0, 1], and y, the fraction of bright pixels.
+
+    y is float32 ``[N]``; bright pixels have a value above 127.
+    """
 
     def part(images: Array, labels: Array) -> tuple[Any, Any]:
         rows = images.mean(axis=2) / 255
@@ -47,7 +51,10 @@ def build_loss() -> tf.keras.losses.Loss:
 
 
 def build_optimizer(global_batch_size: int) -> tf.keras.optimizers.Optimizer:
-    """SGD with the learning rate of the largest batch size in the table that is not above this run's, or the first."""
+    """Returns SGD with the learning rate for the largest listed batch size that does not exceed this one.
+
+    For a batch size below all listed ones, it uses the learning rate of the first.
+    """
     import tensorflow as tf
 
     listed = max((size for size in LEARNING_RATES_BY_BATCH_SIZE if size <= global_batch_size), default=64)

@@ -1,11 +1,11 @@
-"""Regularization of every kind: L2 and L1 of weights, of a layer's activity, and a layer's own ``add_loss``.
+"""All kinds of regularization: L2 and L1 of weights, activity regularization, and ``add_loss`` in a custom layer.
 
 A classifier with one hidden layer on the embedded sample of Fashion-MNIST.
 
-What breaks a naive loop: these losses are in ``model.losses``, and only who adds them trains them
-(``regularization-missing``). They do not depend on how many examples a replica has: each replica has them whole,
-and they must be divided by the number of replicas (``regularization-not-divided-by-replicas``). ``fit`` reports them
-in the validation loss too (``validation-loss-without-regularization``).
+What breaks a naive loop: these losses are in ``model.losses`` and have no effect unless the loop adds them to its loss
+(``regularization-missing``). They do not depend on the number of examples: every replica computes all of them, so they
+must be divided by the number of replicas (``regularization-not-divided-by-replicas``). ``fit`` also includes them in
+the validation loss (``validation-loss-without-regularization``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def build_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     regularizers = tf.keras.regularizers
 
     class SmallLogits(tf.keras.layers.Layer):  # type: ignore[misc]
-        """Passes logits through, and has a loss that keeps them small."""
+        """Returns its inputs unchanged, and adds a loss that keeps the logits small."""
 
         def call(self, logits: tf.Tensor) -> tf.Tensor:
             self.add_loss(1e-3 * tf.reduce_mean(tf.square(logits)))

@@ -1,11 +1,11 @@
-"""Segmentation: for every pixel whether it is background or part of a top, trousers, a dress, a shoe or a bag.
+"""Segmentation: classifies every pixel as background or as part of a top, trousers, a dress, a shoe or a bag.
 
-A small U-Net. The labels are made from the embedded sample of Fashion-MNIST: a pixel that is not black belongs to
-the garment.
+A small U-Net. The labels are derived from the embedded sample of Fashion-MNIST: every pixel that is not black belongs
+to the garment.
 
-What breaks a naive loop: labels are ``[batch, 28, 28]``, and the loss is the mean over the pixels too. The
-tutorials' ``compute_average_loss(per_example, global_batch_size=…)`` divides the sum by the number of images alone,
-which makes the loss 784 times larger (``loss-scaled``); Adam hides it.
+What breaks a naive loop: labels have shape ``[batch, 28, 28]``, and ``fit`` averages the loss over the pixels too. The
+tutorial's ``compute_average_loss(per_example_loss, global_batch_size=…)`` divides the sum by the number of images only,
+which makes the loss 784 times larger (``loss-scaled``); Adam hides the difference.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 BACKGROUND, TOP, TROUSERS, DRESS, SHOE, BAG = range(6)
 KIND_OF_CLASS = np.array([TOP, TROUSERS, TOP, DRESS, TOP, SHOE, TOP, SHOE, BAG, SHOE], np.uint8)
-"""The kind of garment of each of Fashion-MNIST's ten classes."""
+"""The kind of garment for each of the ten classes of Fashion-MNIST."""
 
 
 def load_data() -> tuple[Any, Any]:
-    """Images uint8 ``[N, 28, 28]`` and the kind of each pixel, uint8 ``[N, 28, 28]``."""
+    """Returns images, uint8 ``[N, 28, 28]``, and the kind of each pixel, uint8 ``[N, 28, 28]``."""
 
     def part(images: Array, labels: Array) -> tuple[Any, Any]:
         return images, np.where(images > 0, KIND_OF_CLASS[labels][:, None, None], np.uint8(BACKGROUND))
@@ -37,7 +37,7 @@ def load_data() -> tuple[Any, Any]:
 
 
 def build_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 28, 28, 6]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 28, 28, 6]``."""
     import tensorflow as tf
 
     layers = tf.keras.layers

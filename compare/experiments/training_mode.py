@@ -1,11 +1,11 @@
-"""Layers that do something else in training: batch normalization (``batchnorm``) and dropout (``dropout``).
+"""Layers that behave differently in training: batch normalization (``batchnorm``) and dropout (``dropout``).
 
-Small classifiers on the embedded sample of Fashion-MNIST. The dropout layer has a seed, so that every trainer draws
-the same masks.
+Small classifiers on the embedded sample of Fashion-MNIST. The dropout layer has a seed, so that every trainer uses the
+same masks.
 
-What breaks a naive loop: the model called without ``training=True`` drops nothing, and normalizes by moving averages
-that never move (``training-flag-missing``); validation with ``training=True`` changes those averages
-(``validation-changes-state``). Under several replicas every replica normalizes by its own part of the batch.
+What breaks a naive loop: without ``training=True``, dropout does nothing, and batch normalization uses moving averages
+that are never updated (``training-flag-missing``). Validation with ``training=True`` changes those averages
+(``validation-changes-state``). With several replicas, each replica normalizes by its own part of the batch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 MOMENTUM = 0.9
-"""Of the moving averages; Keras's 0.99 is for more steps than the 47 or 94 that an epoch has here."""
+"""Momentum of the moving averages. Keras's default 0.99 needs more than the 47 or 94 steps of an epoch here."""
 
 
 def build_batchnorm_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     return tf.keras.Sequential(
@@ -43,7 +43,7 @@ def build_batchnorm_model() -> tf.keras.Model:
 
 
 def build_dropout_model() -> tf.keras.Model:
-    """Images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
     return tf.keras.Sequential(

@@ -1,13 +1,13 @@
-"""A small BERT: characters that were masked in English text are predicted from those around them.
+"""A small BERT: predicts masked characters of English text from the characters around them.
 
 Token and position embeddings and two blocks of self-attention (Devlin et al. 2018, https://arxiv.org/abs/1810.04805),
-trained by AdamW with warm-up and clipping. The text is the beginning of Python's own language reference, which comes
-with the package under Python's licence. Of every 32 characters 5 are to be predicted, and sample weights of shape
-``[batch, 32]`` say which.
+trained by AdamW with warm-up and clipping. The text is the beginning of Python's language reference, which is included
+in the package under Python's licence. In each example of 32 characters, 5 have to be predicted; sample weights of shape
+``[batch, 32]`` select them.
 
-What breaks a naive loop: without the sample weights it trains on all positions, most of which it need only copy
-(``sample-weights-dropped``). ``fit`` divides by all positions, not by the weights' sum: each of the 5 weighs 6.4, so
-that the loss is the mean over them. And a loop with an optimizer of its own forgets the warm-up
+What breaks a naive loop: without the sample weights it trains on all positions, most of which it only has to copy
+(``sample-weights-dropped``). ``fit`` divides by the number of all positions, not by the sum of the weights: each of the
+5 positions has the weight 6.4, so that the loss is their mean. A loop with its own optimizer may lack the warm-up
 (``learning-rate-schedule-missing``) or the clipping (``clipping-differs``).
 """
 
@@ -26,20 +26,24 @@ if TYPE_CHECKING:
 
 TEXT = Path(__file__).parents[1] / "datasets" / "python-topics" / "topics.txt.gz"
 LENGTH, TO_PREDICT = 32, 5
-"""Characters in an example, and how many of them are to be predicted."""
+"""Number of characters in an example, and number of characters to predict."""
 TRAINING = 8000
-"""Of the 9,000 examples; the last 1,000 are for validation."""
+"""Number of training examples; the other 1,000 of the 9,000 examples are for validation."""
 MASK, CHARACTERS = 0, 128
-"""The sign that stands for a masked character, and how many signs there are: that one and ASCII."""
+"""The token of a masked character, and the size of the vocabulary: ASCII, which contains that token."""
 WIDTH, HEADS = 64, 4
 
 
 def load_data() -> tuple[Any, Any]:
-    """x: characters, some of them masked, uint8 ``[N, 32]``; y: all of them; sample weights float32 ``[N, 32]``."""
+    """Returns (x, y, sample_weight) for training and validation.
+
+    x has characters, some of them masked, uint8 ``[N, 32]``; y has the original characters, uint8 ``[N, 32]``; the
+    sample weights are float32 ``[N, 32]``.
+    """
     y = np.frombuffer(gzip.decompress(TEXT.read_bytes()), np.uint8).reshape(-1, LENGTH)
     generator = np.random.default_rng(1)
     chosen = generator.permuted(np.tile(np.arange(LENGTH), (len(y), 1)), axis=1)[:, :TO_PREDICT]
-    # As in BERT, most of the chosen are masked; here one is replaced by any character, and one stays as it is.
+    # As in BERT, most of the chosen characters are masked; here, one is replaced at random and one is unchanged.
     shown = np.take_along_axis(y, chosen, axis=1)
     shown[:, :-2] = MASK
     shown[:, -2] = generator.integers(ord(" "), ord("~") + 1, len(y))
@@ -50,32 +54,32 @@ def load_data() -> tuple[Any, Any]:
 
 
 def build_model() -> tf.keras.Model:
-    """Characters ``[batch, 32]`` to logits ``[batch, 32, 128]``."""
+    """Builds a model from characters ``[batch, 32]`` to logits ``[batch, 32, 128]``."""
     import tensorflow as tf
 
     layers = tf.keras.layers
 
     class TokenAndPosition(tf.keras.layers.Layer):  # type: ignore[misc]
-        """The sum of two embeddings: of the character, and of its place."""
+        """The sum of the embeddings of the character and of its position."""
 
         def __init__(self) -> None:
             super().__init__()
-            # Keras's default is small: from there, attention to places takes many more epochs to learn.
+            # With Keras's small default standard deviation, learning to attend to positions takes many more epochs.
             self.tokens = layers.Embedding(CHARACTERS, WIDTH, tf.keras.initializers.RandomNormal(stddev=0.3))
             self.positions = layers.Embedding(LENGTH, WIDTH, tf.keras.initializers.RandomNormal(stddev=0.3))
 
         def call(self, characters: tf.Tensor) -> tf.Tensor:
             return self.tokens(characters) + self.positions(tf.range(LENGTH))
 
-    def added(x: Any, change: Any, seed: int) -> Any:
-        return layers.LayerNormalization()(x + layers.Dropout(0.1, seed=seed)(change))
+    def add_and_normalize(x: Any, residual: Any, seed: int) -> Any:
+        return layers.LayerNormalization()(x + layers.Dropout(0.1, seed=seed)(residual))
 
     characters = tf.keras.Input((LENGTH,), dtype="int32")
     x = TokenAndPosition()(characters)
     for block in range(2):
-        x = added(x, layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(x, x), seed=2 * block)
+        x = add_and_normalize(x, layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(x, x), seed=2 * block)
         hidden = layers.Dense(2 * WIDTH, activation="gelu")(x)
-        x = added(x, layers.Dense(WIDTH)(hidden), seed=2 * block + 1)
+        x = add_and_normalize(x, layers.Dense(WIDTH)(hidden), seed=2 * block + 1)
     return tf.keras.Model(characters, layers.Dense(CHARACTERS)(x))
 
 
@@ -86,7 +90,7 @@ def build_loss() -> tf.keras.losses.Loss:
 
 
 def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    """AdamW: 60 steps of warm-up, then a decay by half a cosine, for 10 epochs on one replica, to a tenth."""
+    """Returns AdamW with 60 steps of warm-up and cosine decay to a tenth, over 10 epochs on one replica."""
     import tensorflow as tf
 
     schedule = tf.keras.optimizers.schedules.CosineDecay(
@@ -98,7 +102,7 @@ def build_optimizer() -> tf.keras.optimizers.Optimizer:
 
 
 def build_weighted_metrics() -> list[tf.keras.metrics.Metric]:
-    """The share of the masked characters that are predicted right."""
+    """Returns the accuracy on the characters to predict."""
     import tensorflow as tf
 
     return [tf.keras.metrics.SparseCategoricalAccuracy(name="masked_accuracy")]

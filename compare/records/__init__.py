@@ -1,14 +1,14 @@
-"""Records: what a run leaves on disk, written while it trains and read back for the verdict; no TensorFlow here.
+"""Records: the files that a run writes while it trains, and the code that reads them back; imports no TensorFlow.
 
-Of each trainer and seed a run keeps
+For each trainer and seed, a run keeps:
 
-- its rows of ``metrics.csv``, one per epoch;
-- ``records/TRAINER-seedN.steps``, a fingerprint of all weights after every optimizer step;
-- ``records/TRAINER-seedN.json``, the names of those weights and the float type of each reported number;
-- ``records/TRAINER-seedN-epochM.npz``, the weights themselves at the end of every epoch.
+- the rows of ``metrics.csv``, one per epoch;
+- ``records/TRAINER-seedN.steps``: a fingerprint of all weights after every optimizer step;
+- ``records/TRAINER-seedN.json``: the names of those weights and the float type of each reported number;
+- ``records/TRAINER-seedN-epochM.npz``: the weights themselves at the end of every epoch.
 
-All of it is appended and flushed as each epoch ends, since the next one may fail. Whatever moment a process
-dies at, ``recover`` leaves files that can be read, and ``Recorder.rewind`` goes back to an epoch's end.
+All files are appended to and flushed as each epoch ends, because the next epoch may fail. If a process dies at any
+point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
 """
 
 from compare.records.files import read_json, read_verdict, replace_file, write_json, write_verdict

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written at once, appended and flushed, checked by their sums."""
+"""Atomic file writes, flushed appends, and JSON files with a checksum."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from compare.records.model import RecordError
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Say which file could not be written, and what to do."""
+    """Turns an ``OSError`` into a ``StorageError`` that names the file and the remedy."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be written ({error.strerror or error}); what was written before is kept: make room, or the "
-            "folder writable, and go on with --resume"
+            f"{path} cannot be written ({error.strerror or error}); everything written before is kept: free some disk "
+            "space or make the folder writable, then continue with --resume"
         ) from error
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a whole file so that a reader sees the old one or the new one, never half of it.
+    """Replaces a file atomically: a reader sees the old content or the new content, never a part of it.
 
     Raises:
-        StorageError: when the disk is full, say.
+        StorageError: if the file cannot be written, for example because the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storing(path):
@@ -46,10 +46,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def append_to_file(path: Path, content: bytes) -> None:
-    """Append to a file, and see it on the disk.
+    """Appends to a file and flushes it to disk.
 
     Raises:
-        StorageError: when the disk is full, say.
+        StorageError: if the file cannot be written, for example because the disk is full.
     """
     with storing(path), open(path, "ab") as file:
         file.write(content)
@@ -58,15 +58,20 @@ def append_to_file(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as indented JSON; NaN and infinity, which JSON has not, are an error."""
+    """Writes ``content`` as indented JSON.
+
+    Raises:
+        ValueError: if ``content`` holds NaN or infinity, which JSON cannot represent.
+        StorageError: if the file cannot be written.
+    """
     replace_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
+    """Reads a JSON file.
 
     Raises:
-        RecordError: when it is missing, unreadable or not JSON.
+        RecordError: if the file is missing, unreadable or not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -75,23 +80,24 @@ def read_json(path: Path) -> Any:
 
 
 def write_verdict(path: Path, verdict: Mapping[str, Any]) -> None:
-    """Write ``verdict.json``, with a checksum of its content as the last entry."""
+    """Writes ``verdict.json``, with a checksum of its content as the last entry."""
     write_json(path, {**verdict, "sha256": checksum(verdict)})
 
 
 def read_verdict(path: Path) -> dict[str, Any]:
-    """The content of a ``verdict.json``.
+    """Reads ``verdict.json`` and verifies its checksum.
 
     Raises:
-        RecordError: when it cannot be read, or is not as it was written.
+        RecordError: if the file cannot be read or was changed after it was written.
     """
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:
         raise RecordError(f"{path}: damaged, it has no verdict")
     if content.pop("sha256", None) != checksum(content):
-        raise RecordError(f"{path}: damaged, its content is not what was written")
+        raise RecordError(f"{path}: damaged, its content does not match its checksum")
     return content
 
 
 def checksum(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of a JSON object, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""``metrics.csv``: one row per trainer, seed and epoch, each number as the shortest text that reads back to it."""
+"""Reading and writing ``metrics.csv``: one row per trainer, seed and epoch, numbers as shortest exact decimals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME_COLUMNS = ("seconds", "examples_per_second")
 
 
 def is_float32(value: float) -> bool:
-    """Whether the value is one that float32 can hold, as everything that TensorFlow reports is."""
+    """Whether float32 represents the value exactly, as it does for all numbers that TensorFlow reports."""
     with np.errstate(over="ignore"):
         return not math.isfinite(value) or float(np.float32(value)) == value
 
@@ -37,15 +37,15 @@ def shortest(value: float) -> str:
 
 
 class MetricsFile:
-    """``metrics.csv``: one row per trainer, seed and epoch; rows that are there already are kept.
+    """A ``metrics.csv`` open for appending: one row per trainer, seed and epoch. Existing rows are kept.
 
-    Recorders that share it take its ``lock`` while they write: they may be used by several threads.
+    Recorders that share the file hold its ``lock`` while they write, so they may run in several threads.
 
-    The columns are known once the first epoch has been reported. A trainer that later reports a
-    metric of another name widens the table: the file is written anew with the column added.
+    The first reported epoch determines the columns. When a trainer later reports a metric with a new name,
+    the file is rewritten with that column added.
 
     Raises:
-        RecordError: when there is a file, and it is damaged (see ``recover``).
+        RecordError: if the file exists and is damaged (see ``recover``).
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,11 +55,11 @@ class MetricsFile:
         self._columns: list[str] = _columns(self._rows)
 
     def epochs(self, trainer: str, seed: int) -> list[int]:
-        """The epochs that have a row, in the order of the rows."""
+        """The epochs with a row for this trainer and seed, in file order."""
         return [int(row["epoch"]) for row in self._rows if (row["trainer"], row["seed"]) == (trainer, str(seed))]
 
     def rewind(self, trainer: str, seed: int, epoch: int) -> None:
-        """Remove a trainer's rows of later epochs."""
+        """Removes the rows of this trainer and seed after ``epoch``."""
         kept = [
             row
             for row in self._rows
@@ -70,7 +70,7 @@ class MetricsFile:
             self._rewrite()
 
     def sort(self, trainers: Sequence[str]) -> None:
-        """Put the rows in the order of trainers and seeds, for runs that ended in any order."""
+        """Sorts the rows by seed, then by trainer in the given order; parallel runs finish in any order."""
         self._rows.sort(key=lambda row: (int(row["seed"]), trainers.index(row["trainer"])))
         self._rewrite()
 
@@ -81,15 +81,15 @@ class MetricsFile:
             self.path.unlink(missing_ok=True)
 
     def row(self, trainer: str, seed: int, record: EpochRecord) -> dict[str, str]:
-        """One epoch's row, as it is to be written.
+        """Formats one epoch's row.
 
         Raises:
-            RequestError: for a metric that cannot have a column of its name.
+            RequestError: if a metric's name cannot be used as a column name.
         """
         for name in record.logs:
             if not (name and name.isprintable()) or name in KEY_COLUMNS + TIME_COLUMNS:
                 raise RequestError(
-                    f"trainer {trainer} reports a metric called {name!r}, which cannot be a metric's column in "
+                    f"trainer {trainer} reports a metric called {name!r}, which cannot be used as a column name in "
                     f"{self.path.name}: give it another name"
                 )
         row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
@@ -101,7 +101,7 @@ class MetricsFile:
         return row
 
     def append(self, row: dict[str, str]) -> None:
-        """Write one epoch's row."""
+        """Writes one epoch's row."""
         self._rows.append(row)
         columns = _columns(self._rows)
         if columns == self._columns:
@@ -112,11 +112,12 @@ class MetricsFile:
 
 
 def filled(row: Mapping[str, str]) -> dict[str, str]:
+    """The row without its blank values."""
     return {name: text for name, text in row.items() if text}
 
 
 def _columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """The columns that these rows need: metrics in the order in which they were first reported."""
+    """The columns for these rows, with metrics in the order in which they were first reported."""
     names = dict.fromkeys(name for row in rows for name in row)
     metrics = [name for name in names if name not in KEY_COLUMNS + TIME_COLUMNS]
     return [*KEY_COLUMNS, *metrics, *TIME_COLUMNS] if rows else []
@@ -132,10 +133,10 @@ def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: b
 
 
 def read_metrics(path: Path) -> list[dict[str, str]]:
-    """The rows of a ``metrics.csv``, every value as it stands in the file; blank means missing.
+    """Reads the rows of a ``metrics.csv`` as text; a blank value means missing.
 
     Raises:
-        RecordError: when the file is missing or damaged; the message names the line.
+        RecordError: if the file is missing or damaged; the message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain values: fingerprints of all weights, and the numbers of each epoch."""
+"""The data classes of a run's records: fingerprints of all weights, and the metrics of each epoch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
 
 EPOCH_END = -1
-"""The ``step`` of the fingerprint taken when an epoch is over, validation included."""
+"""The ``step`` of the fingerprint taken at the end of an epoch, after validation."""
 
 PROJECTIONS = 2
-"""Random projections kept per variable (see ``compare.fingerprints``)."""
+"""The number of random projections kept per variable (see ``compare.engine.fingerprints``)."""
 
 
 class RecordError(ValueError):
@@ -27,7 +27,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Variable:
-    """One weight of the model: its path, shape and dtype name, in the model's own order."""
+    """One variable of the model: its path, shape and dtype name."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What the fingerprints to come are of: the model's variables, and how many replicas hold a copy."""
+    """Describes the fingerprints that follow: the model's variables, in order, and the number of replicas."""
 
     variables: tuple[Variable, ...]
     replicas: int
@@ -44,14 +44,14 @@ class BuildRecord:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """All weights after one optimizer step, condensed.
+    """A fingerprint of all weights after one optimizer step.
 
     Attributes:
         epoch: the epoch, from 1.
-        step: the optimizer step within the epoch, from 1; or ``INITIAL`` (the last one counts, where
-            there are several) or ``EPOCH_END``.
+        step: the optimizer step within the epoch, from 1; or ``INITIAL`` (if there are several, the last
+            one is used) or ``EPOCH_END``.
         hashes: uint64 ``[variables, replicas]``, a hash of the bytes of each replica's copy.
-        projections: float64 ``[variables, PROJECTIONS]``, of the mean over replicas.
+        projections: float64 ``[variables, PROJECTIONS]``, projections of the mean over replicas.
     """
 
     epoch: int
@@ -62,14 +62,14 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What a trainer reported for one epoch, and the weights it ended with.
+    """The metrics that a trainer reported for one epoch, and the weights at its end.
 
     Attributes:
         epoch: the epoch, from 1.
         logs: metric name to value; a metric that was not reported is absent.
         seconds: wall time of the epoch's training and validation, in seconds.
         examples_per_second: training examples seen divided by ``seconds``.
-        weights: one array per variable (the first replica's), or None when they are not kept.
+        weights: one array per variable (the first replica's), or None if weights are not kept.
     """
 
     epoch: int
@@ -82,14 +82,14 @@ class EpochRecord:
 AnyRecord = BuildRecord | StepRecord | EpochRecord
 
 Sink = Callable[[AnyRecord], None]
-"""Whatever listens to a run: a writer, a progress bar, a probe."""
+"""A listener of a run, called with every record: a writer, a progress bar or a probe."""
 
 Place = tuple[int, int]
 """(epoch, step) of a fingerprint."""
 
 
 def in_time(place: Place) -> tuple[int, float]:
-    """A key that sorts places as they come: an epoch's end after its steps."""
+    """A chronological sort key: the end of an epoch comes after its steps."""
     epoch, step = place
     return epoch, math.inf if step == EPOCH_END else step
 
@@ -107,11 +107,12 @@ def step_dtype(variables: int, replicas: int) -> np.dtype[Any]:
 
 
 def stem_of(folder: Path, trainer: str, seed: int) -> Path:
-    """What the paths of a trainer's records in a run's folder begin with."""
+    """The common prefix of the paths of a trainer's records in a run's folder."""
     return folder / "records" / f"{quote(trainer, safe='')}-seed{seed}"
 
 
 def weights_path(stem: Path, epoch: int) -> Path:
+    """The file with the weights at the end of an epoch."""
     return stem.with_name(f"{stem.name}-epoch{epoch:03d}.npz")
 
 
@@ -120,9 +121,9 @@ class End:
     """How a trainer's run ended.
 
     Attributes:
-        epoch: where the weights or the loss were no longer finite; None where all went well.
-        step: after which step of that epoch; None where it was seen at the epoch's end only.
-        what: what was not finite.
+        epoch: the epoch in which the weights or the loss became non-finite; None if training finished normally.
+        step: the step of that epoch after which this was seen; None if it was seen only at the end of the epoch.
+        what: the value that was not finite, for messages.
     """
 
     epoch: int | None = None
@@ -132,16 +133,17 @@ class End:
 
 @dataclass(frozen=True)
 class Record:
-    """One trainer's run with one seed, read back from its files.
+    """The records of one trainer and one seed, read back from their files.
 
     Attributes:
         trainer: the trainer's name.
         seed: the seed.
-        variables: the weights that were fingerprinted.
-        steps: the fingerprints, structured as ``step_dtype`` says, in the order they were taken.
-        logs: for each epoch that ended, the reported metrics as they were reported, bit for bit.
-        end: how it ended; None while it has not.
-        rows: for each epoch that ended, a checksum of its row of ``metrics.csv``.
+        variables: the variables that were fingerprinted.
+        steps: the fingerprints, a structured array of ``step_dtype``, in the order they were taken.
+        logs: for each finished epoch, the reported metrics with their exact values.
+        stem: the common prefix of the paths of the files.
+        end: how training ended; None if it has not ended.
+        rows: for each finished epoch, a checksum of its row of ``metrics.csv``.
     """
 
     trainer: str
@@ -155,24 +157,24 @@ class Record:
 
     @property
     def last(self) -> Place:
-        """The last place with a fingerprint; before the first step where there is none."""
+        """The place of the last fingerprint; ``(1, INITIAL)`` if there is none."""
         return max(self.by_place(), key=in_time, default=(1, INITIAL))
 
     def up_to(self, place: Place) -> Record:
-        """The same, as if nothing had come after a place."""
+        """A copy of the record that ends at a place."""
         kept = [in_time((int(row["epoch"]), int(row["step"]))) <= in_time(place) for row in self.steps]
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
         return replace(self, steps=self.steps[kept], logs=logs)
 
     def by_place(self) -> dict[Place, np.void]:
-        """The fingerprints by place; the last one counts where there are several."""
+        """The fingerprints by place; if a place has several, the last one is used."""
         return {(int(row["epoch"]), int(row["step"])): row for row in self.steps}
 
     def weights(self, epoch: int) -> list[np.ndarray] | None:
-        """The weights at the end of an epoch, or None when they were not kept.
+        """The weights at the end of an epoch, or None if they were not kept.
 
         Raises:
-            RecordError: when the file is damaged.
+            RecordError: if the file is damaged.
         """
         path = weights_path(self.stem, epoch)
         if not path.exists():
@@ -180,5 +182,5 @@ class Record:
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return [arrays[f"{i}"] for i in range(len(self.variables))]
-        except Exception as error:  # zipfile, zlib and NumPy raise half a dozen kinds for a damaged file
+        except Exception as error:  # zipfile, zlib and NumPy raise many exception types for a damaged file
             raise RecordError(f"{path}: damaged ({error})") from None

@@ -1,4 +1,4 @@
-"""The records of a run, read back from its files, and made whole again after an interruption."""
+"""Reading a run's records, and repairing its files after an interruption."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from compare.records.model import EPOCH_END, End, Record, RecordError, Variable,
 
 
 def steps_path(stem: Path) -> Path:
+    """The file with the fingerprints."""
     return stem.with_name(f"{stem.name}.steps")
 
 
 def sidecar_path(stem: Path) -> Path:
+    """The JSON file that describes the fingerprints and the reported metrics."""
     return stem.with_name(f"{stem.name}.json")
 
 
 def replicas(record: Record) -> int:
+    """The number of replicas that were fingerprinted."""
     return int(record.steps.dtype["hashes"].shape[1])
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of a run, in the order in which its trainers first reported.
+    """Reads all records of a run, in the order in which the trainers first reported.
 
     Raises:
-        RecordError: when a file is missing or damaged.
+        RecordError: if a file is missing or damaged.
     """
     metrics = folder / "metrics.csv"
     rows: dict[tuple[str, int], list[dict[str, str]]] = {}
@@ -41,17 +44,19 @@ def read_records(folder: Path) -> list[Record]:
         record, types, _ = read_sidecar(path)
         sidecars[record.trainer, record.seed] = record, types
     records = []
-    for trainer, seed in [*rows, *(key for key in sidecars if key not in rows)]:  # no row: interrupted in epoch 1
+    for trainer, seed in [*rows, *(key for key in sidecars if key not in rows)]:  # no row if interrupted in epoch 1
         if (trainer, seed) not in sidecars:
             raise RecordError(f"{metrics}: there are no fingerprints of {trainer!r}, seed {seed}")
         record, types = sidecars[trainer, seed]
         logs = {int(row["epoch"]): _logs(row, types, metrics) for row in rows.get((trainer, seed), [])}
         for row in rows.get((trainer, seed), []):
             if record.rows.get(int(row["epoch"])) != checksum(filled(row)):
-                raise RecordError(f"{metrics}: damaged, epoch {row['epoch']} of {trainer!r} is not what was written")
+                raise RecordError(
+                    f"{metrics}: damaged, epoch {row['epoch']} of {trainer!r} does not match its checksum"
+                )
         ended = record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist()
         for epoch in sorted(logs.keys() - ended):
-            raise RecordError(f"{steps_path(record.stem)}: damaged, it lacks the end of epoch {epoch}")
+            raise RecordError(f"{steps_path(record.stem)}: damaged, the end of epoch {epoch} is missing")
         records.append(replace(record, logs=logs))
     return records
 
@@ -61,15 +66,15 @@ _Types = dict[int, dict[str, str]]
 
 
 def recover(folder: Path) -> list[str]:
-    """Make a run's files whole again that a process left in the middle of a write.
+    """Repairs files that a process left in the middle of a write.
 
     Returns:
-        What was mended, in words.
+        One message per repair.
 
     Raises:
-        RecordError: for damage that no interruption leaves behind.
+        RecordError: if a file is damaged in a way that an interrupted write cannot explain.
     """
-    told = []
+    repairs = []
     metrics = folder / "metrics.csv"
     for attempt in range(2):
         try:
@@ -77,26 +82,26 @@ def recover(folder: Path) -> list[str]:
                 read_metrics(metrics)
             break
         except RecordError:
-            whole = metrics.read_bytes().rstrip(b"\n")
-            whole = whole[: whole.rfind(b"\n") + 1]
-            if attempt or b"\n" not in whole:
+            content = metrics.read_bytes().rstrip(b"\n")
+            complete = content[: content.rfind(b"\n") + 1]
+            if attempt or b"\n" not in complete:
                 raise
-            replace_file(metrics, whole)
-            told.append(f"{metrics}: the last line was damaged, and is written again")
+            replace_file(metrics, complete)
+            repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
     for sidecar in (folder / "records").glob("*.json"):
         *_, cut = read_sidecar(sidecar, damaged_tail=True)
         if cut:
             path = steps_path(sidecar.with_suffix(""))
             with storing(path):
                 os.truncate(path, path.stat().st_size - cut)
-    return told
+    return repairs
 
 
 def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
-    """How far a trainer's records go without a gap: the last such epoch, and how it ended, if it has.
+    """The last epoch up to which a trainer's records are complete, and how training ended, if it has.
 
     Raises:
-        RecordError: when they are damaged (see ``recover``).
+        RecordError: if the records are damaged (see ``recover``).
     """
     sidecar = sidecar_path(stem_of(folder, trainer, seed))
     if not sidecar.exists():
@@ -111,17 +116,25 @@ def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
 
 
 def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
-    """The hashes of all weights at an epoch's end, uint64 ``[variables, replicas]``; None where there are none."""
+    """The hashes of all weights at the end of an epoch, uint64 ``[variables, replicas]``; None if not recorded."""
     record, _, _ = read_sidecar(sidecar_path(stem_of(folder, trainer, seed)))
     row = record.by_place().get((epoch, EPOCH_END))
     return None if row is None else np.asarray(row["hashes"])
 
 
 def read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Types, int]:
-    """A trainer's record, still without its logs, the float types to read those with, and bytes of half a fingerprint.
+    """Reads a sidecar and its fingerprints.
+
+    Args:
+        path: the sidecar.
+        damaged_tail: whether to accept an incomplete fingerprint at the end of the file.
+
+    Returns:
+        The record without its logs, the float type of each reported metric, and the size of an incomplete
+        fingerprint at the end of the file, in bytes.
 
     Raises:
-        RecordError: when it is damaged; half a fingerprint at the end is let pass with ``damaged_tail``.
+        RecordError: if the files are damaged.
     """
     content = read_json(path)
     try:
@@ -140,19 +153,19 @@ def read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Ty
         fingerprints = steps_path(stem).read_bytes() if steps_path(stem).exists() else b""
     except OSError as error:
         raise RecordError(f"{steps_path(stem)}: cannot be read ({error})") from None
-    half = len(fingerprints) % dtype.itemsize
-    if half and not damaged_tail:
+    tail = len(fingerprints) % dtype.itemsize
+    if tail and not damaged_tail:
         raise RecordError(f"{steps_path(stem)}: damaged, its size is not a whole number of fingerprints")
     steps = np.frombuffer(fingerprints, dtype, count=len(fingerprints) // dtype.itemsize)
-    return Record(trainer, seed, variables, steps, {}, stem, end, rows), types, half
+    return Record(trainer, seed, variables, steps, {}, stem, end, rows), types, tail
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:
-    """The metrics of one row, each read as its own type: the values reported, not the nearest float64s."""
+    """The metrics of one row, each parsed as its reported float type, so that the values are exact."""
     kinds = types.get(int(row["epoch"]), {})
     if {name for name, text in row.items() if text} - {*KEY_COLUMNS, *TIME_COLUMNS} != kinds.keys():
         raise RecordError(
-            f"{path}: damaged, epoch {row['epoch']} of {row['trainer']!r} has other metrics than were reported"
+            f"{path}: damaged, epoch {row['epoch']} of {row['trainer']!r} does not have the metrics that were reported"
         )
     with np.errstate(over="ignore"):
         return {name: float(np.dtype(kind).type(row[name])) for name, kind in kinds.items()}

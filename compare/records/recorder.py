@@ -1,4 +1,4 @@
-"""The sink that puts a trainer's records on disk as each epoch ends."""
+"""The sink that writes a trainer's records to disk as each epoch ends."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from compare.records.model import (
 from compare.records.reader import read_sidecar, replicas, sidecar_path, steps_path
 
 COSTS = "costs.json"
-"""By trainer and seed: seconds of the first step and of a later one, peak memory in bytes (None: not known), and
-``own_peak``, whether that peak is of the time when this trainer trained, or since the process began."""
+"""The file with the costs of each trainer and seed: the duration of the first step and of a later step in seconds, the
+peak memory in bytes (None if unknown), and ``own_peak``: whether that peak covers only this trainer's training
+(otherwise the time since the process started)."""
 
 
 class Recorder:
-    """The sink that puts one trainer's records on disk.
+    """The sink that writes one trainer's records to disk.
 
     Args:
         folder: the run's folder.
@@ -56,7 +57,7 @@ class Recorder:
         self._rows: dict[int, str] = {}
 
     def rewind(self, epoch: int) -> None:
-        """Forget whatever came after an epoch's end; 0 forgets all."""
+        """Deletes all records after the end of ``epoch``; 0 deletes all records."""
         self._pending.clear()
         with self._metrics.lock:
             self._metrics.rewind(self._trainer, self._seed, epoch)
@@ -76,7 +77,7 @@ class Recorder:
         self._write_sidecar()
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
-        """Put down what the trainer costs so far (see ``compare.costs``)."""
+        """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
         path = self._folder / COSTS
         with self._metrics.lock:
             content = read_json(path) if path.exists() else {}
@@ -84,7 +85,7 @@ class Recorder:
             write_json(path, content)
 
     def end(self, end: End) -> None:
-        """Say that the trainer is through."""
+        """Records that the trainer finished, and how."""
         self.flush()
         self._write_sidecar(end)
 
@@ -110,7 +111,7 @@ class Recorder:
             self._metrics.append(row)
 
     def flush(self) -> None:
-        """Append the fingerprints that are still in memory (an interrupted epoch's, say)."""
+        """Appends the fingerprints that are still in memory, for example those of an interrupted epoch."""
         if not self._pending:
             return
         block = np.zeros(len(self._pending), step_dtype(len(self._variables), self._replicas))
@@ -135,7 +136,7 @@ class Recorder:
 
 
 class InitialWeights(UserDict[int, list[np.ndarray]]):
-    """By seed, the weights that the first model began with, kept in a run's folder for one that is resumed."""
+    """The initial weights by seed, stored in the run's folder so that a resumed run starts from the same ones."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "records"
@@ -153,10 +154,10 @@ class InitialWeights(UserDict[int, list[np.ndarray]]):
 
 def _npz(arrays: Sequence[Any]) -> bytes:
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **{f"{i}": _storable(np.asarray(each)) for i, each in enumerate(arrays)})
+    np.savez(content, allow_pickle=False, **{f"{i}": _storable(np.asarray(array)) for i, array in enumerate(arrays)})
     return content.getvalue()
 
 
 def _storable(weight: np.ndarray) -> np.ndarray:
-    """The array in a type that NumPy's files know; bfloat16 is none, float32 holds all its values."""
+    """The array in a dtype that ``.npz`` files support; bfloat16 is converted to float32, which is exact."""
     return weight.astype(np.float32) if weight.dtype.kind == "V" else weight

@@ -1,76 +1,61 @@
-"""A run's folder: made or found again, and held by one process at a time; no TensorFlow here."""
+"""A run's folder: created or reopened, and locked by one process at a time; imports no TensorFlow."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from compare.errors import RequestError, StorageError
 from compare.options import Options, is_file, source_and_attribute
-from compare.records.files import read_json, write_json
 from compare.records.model import RecordError
-
-HARMLESS = {"resume", "quiet", "verbose", "tensorboard", "reports", "name"}
-"""Options that may be others when a run is resumed."""
-FACTS = ("code", "versions", "data", "threads", "strategy")
-"""What else of ``run.json`` must be the same."""
+from compare.records.run_json import FINISHED, RunJson
 
 
 @contextmanager
 def claimed(options: Options) -> Iterator[Path]:
-    """The run's folder, new or, to be resumed, old; no other process can write to it meanwhile.
+    """Creates the run's folder, or opens it to resume the run, and locks it against other processes.
 
-    The request is on disk before this returns.
+    The options are on disk before the body of the ``with`` statement runs.
 
     Raises:
-        RequestError: when the name is taken, the folder cannot be made, another process has it, or the
-            run cannot be resumed.
+        RequestError: if the name is taken, the folder cannot be created, or another process holds it.
     """
     folder = _begun(options) if options.resume else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         with lock:
-            if options.resume:
-                refuse_changes(request_of(folder), begun(options))
             yield folder
     except Timeout:
         raise RequestError(
-            f"{folder} is being written by another process; wait for it, or choose another --name"
+            f"{folder} is in use by another process; wait until it ends, or choose another --name"
         ) from None
 
 
-def begun(options: Options) -> dict[str, Any]:
-    """``run.json`` before anything is known but the request."""
-    return {"schema": 1, "status": "begun", "options": options.as_json(), "code": code(options)}
-
-
 def code(options: Options) -> dict[str, str]:
-    """SHA-256 of what computes: this package, and the files that the options name, by name."""
+    """SHA-256 digests of the code that runs: this package and each file that the options name."""
     package = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         package.update(path.read_bytes())
-    found = {"compare": package.hexdigest()}
+    digests = {"compare": package.hexdigest()}
     for wanted in (options.experiment, *options.trainers):
         if isinstance(wanted, str) and (source := _source(wanted)) is not None:
             try:
-                found[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
+                digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
             except OSError:
-                continue  # it will be missed where it is loaded
-    return found
+                continue  # loading the file reports the error
+    return digests
 
 
 def _source(wanted: str) -> Path | None:
-    """The file behind ``FILE.py[:ATTR]``, or behind ``package.module:ATTR`` once that is imported."""
+    """The file of ``FILE.py[:ATTR]``, or of ``package.module:ATTR`` if that module is imported; else None."""
     source, attribute = source_and_attribute(wanted)
     if is_file(wanted):
         return Path(source)
@@ -78,56 +63,20 @@ def _source(wanted: str) -> Path | None:
     return Path(path) if path else None
 
 
-def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str = "--resume") -> None:
-    """Refuse to resume a run that began as another.
-
-    Args:
-        before: ``run.json`` as the run left it.
-        now: the same of this request; what either lacks is not known yet.
-        who: refuses, for the message.
-
-    Raises:
-        RequestError: naming what has changed.
-    """
-    ours, theirs = before["options"], now["options"]
-    names = [name for name in theirs if name not in HARMLESS and ours.get(name) != theirs[name]]
-    if names:
-        name = names[0]
-        was, asked = (json.dumps(each.get(name)) for each in (ours, theirs))
-        raise RequestError(
-            f"{who}: the run began with --{name.replace('_', '-')} {was}, this asks for {asked}: "
-            "give the options that it began with, or start another run"
-        )
-    for part in FACTS:
-        known, found = before.get(part) or {}, now.get(part) or {}
-        for name in sorted(known.keys() & found.keys()):
-            if known[name] != found[name]:
-                told = "" if "sha256" in name or part == "code" else f" (from {known[name]} to {found[name]})"
-                raise RequestError(
-                    f"{who}: {_named(part, name)} changed since the run began{told}: put it back, or start another run"
-                )
-
-
-def _named(part: str, name: str) -> str:
-    if part == "code":
-        return "the code of this package" if name == "compare" else name
-    return f"the {part} ({name})"
-
-
 def _new(options: Options) -> Path:
-    """Make the run's folder, with the request in it; nobody else can have it then, and nothing is touched."""
+    """Creates the folder of a new run, with its options in ``run.json``; never changes an existing folder."""
     wanted = options.reports / (options.name or options.default_name())
     temporary = None
     try:
         options.reports.mkdir(parents=True, exist_ok=True)
-        # Filled first and renamed then: whenever this ends, there is a whole folder or none.
+        # Filled first and then renamed, so that an interruption never leaves a half-filled folder.
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=options.reports))
         temporary.chmod(0o777 & ~_umask())
-        write_json(temporary / "run.json", begun(options))
+        RunJson(folder=temporary, options=options.as_json(), code=code(options)).save()
         for number in range(1, 10_000):
             folder = numbered(wanted, number)
             try:
-                if not folder.exists():  # an empty one would be replaced
+                if not folder.exists():  # rename would replace an empty folder
                     os.rename(temporary, folder)
                     return folder
             except OSError:
@@ -136,9 +85,11 @@ def _new(options: Options) -> Path:
             if options.name is not None:
                 raise RequestError(
                     f"--name {options.name}: {folder} exists and is not overwritten; choose another name"
-                    + (", or go on with it: --resume" if _unfinished(folder) else "")
+                    + (", or continue that run with --resume" if _unfinished(folder) else "")
                 )
-        raise RequestError(f"--reports {options.reports}: full of runs of this name; give a --name")
+        raise RequestError(
+            f"--reports {options.reports}: there are too many runs with this name; choose one with --name"
+        )
     except (OSError, StorageError) as error:
         reason = getattr(error.__cause__ or error, "strerror", None) or error
         raise RequestError(
@@ -151,42 +102,25 @@ def _new(options: Options) -> Path:
 
 
 def numbered(wanted: Path, number: int) -> Path:
-    """The folder's name when it is the ``number``th of its kind."""
+    """The folder of the ``number``-th run with this name: ``NAME``, ``NAME-2``, ``NAME-3`` and so on."""
     return wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
 
 
 def _begun(options: Options) -> Path:
-    """The folder of the run to resume: of the name, or the last one that was made from these options."""
+    """The folder of the run to resume: the one called ``--name``, or the latest one with these options."""
     wanted = options.reports / (options.name or options.default_name())
     last = 0
     while numbered(wanted, last + 1).is_dir() and (last == 0 or options.name is None):
         last += 1
     if last == 0:
-        raise RequestError(f"--resume: no run has begun in {wanted}; leave out --resume to begin one")
+        raise RequestError(f"--resume: no run has begun in {wanted}; omit --resume to start one")
     return numbered(wanted, last)
-
-
-def request_of(folder: Path) -> dict[str, Any]:
-    """What a run left in ``run.json``.
-
-    Raises:
-        RequestError: when it is not that of a run.
-    """
-    try:
-        content = read_json(folder / "run.json")
-        if not isinstance(content["options"], dict):
-            raise TypeError("options")
-    except RecordError as error:
-        raise RequestError(f"{error}; give the folder of a run") from None
-    except (KeyError, TypeError):
-        raise RequestError(f"{folder}/run.json is not that of a run; give the folder of a run") from None
-    return dict(content)
 
 
 def _unfinished(folder: Path) -> bool:
     try:
-        return bool(request_of(folder).get("status") != "finished")
-    except RequestError:
+        return RunJson.read(folder).status != FINISHED
+    except RecordError:
         return False
 
 

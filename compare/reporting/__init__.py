@@ -1,4 +1,4 @@
-"""Reporting: what people read: sentences, tables in the terminal, plots, pages, logs for TensorBoard; no TensorFlow.
+"""Reporting: sentences, terminal output, plots, HTML pages and TensorBoard logs of a run; imports no TensorFlow.
 
-Everything here is made from a run's files, and can be made again from them.
+All of it is generated from a run's files and can be regenerated from them at any time.
 """

@@ -1,4 +1,4 @@
-"""How far apart two runs' weights are after every step, and how far rounding alone drives them; no TensorFlow."""
+"""The weight gap of two runs after every step, and the gap that rounding alone causes; imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_t
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-"""By dtype, half the relative distance of neighbouring numbers, at its largest: the error of one rounding."""
+"""By dtype, the largest relative error of one rounding: half the distance between neighbouring numbers."""
 
 
 @dataclass(frozen=True)
-class WeightGaps:
-    """The gap between two runs, place by place.
+class GapSeries:
+    """The weight gap between two runs at every place that both recorded.
 
     Gaps are estimates, from the recorded projections, of the Euclidean norm of the difference of all weights.
 
     Attributes:
-        seed: of both runs.
-        places: (epoch, step) of each; ``EPOCH_END`` as step where one side does not tell its steps.
-        gaps: float64 ``[places]``; 0 where all weights are equal, bit for bit, and NaN where either has no numbers.
+        seed: the seed of both runs.
+        places: the (epoch, step) pairs; the step is ``EPOCH_END`` if one side does not report its steps.
+        gaps: float64 ``[places]``; 0 if all weights are equal, bit for bit, and NaN if a weight is not finite.
         equal: bool ``[places]``, whether all weights are equal, bit for bit, on every replica.
-        noise: float64 ``[places]``, the largest gap of any noise twin so far; NaN before the first and without any.
-        rounding: float64 ``[places]``, the gap that one rounding of every weight may make.
+        noise: float64 ``[places]``, the largest gap of any noise twin up to that place; NaN without a twin.
+        rounding: float64 ``[places]``, the largest gap that one rounding of every weight can cause.
     """
 
     seed: int
@@ -40,89 +40,105 @@ class WeightGaps:
     rounding: np.ndarray
 
 
-def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, WeightGaps]]:
-    """The gaps of every comparison of a run: its entry in ``verdict.json``, the reference, the gaps.
-
-    A comparison is left out where the records of one side are not there, or not any more.
+def reference_name(entry: Mapping[str, Any], reference: str) -> str:
+    """What a candidate is compared with: the reference, or the candidate itself in another recorded run.
 
     Args:
-        folder: the run's.
-        verdict: the content of its ``verdict.json``.
+        entry: one entry of ``comparisons`` in ``verdict.json``.
+        reference: the reference trainer's name.
     """
-    records = _recorded(folder)
+    against = entry.get("against")
+    return f"{entry['candidate']} of {against}" if against else reference
+
+
+def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, GapSeries]]:
+    """The weight gaps of every comparison of a run.
+
+    A comparison is skipped if the folder does not contain the records of both sides.
+
+    Args:
+        folder: the run's folder.
+        verdict: the content of its ``verdict.json``.
+
+    Returns:
+        For each comparison its entry in ``verdict.json``, the name of its reference, and the gaps.
+    """
+    records = _records(folder)
     first = min((seed for _, seed in records), default=0)
-    found = []
+    series = []
     for entry in verdict.get("comparisons", ()):
         seed, candidate, against = entry.get("seed", first), entry["candidate"], entry.get("against")
-        name = f"{candidate} of {against}" if against else verdict["reference"]
-        theirs = records.get((candidate, seed))
+        record = records.get((candidate, seed))
         if against:
-            reference, anchor = _recorded(Path(against)).get((candidate, seed)), theirs
+            reference, anchor = _records(Path(against)).get((candidate, seed)), record
         else:
             reference = anchor = records.get((verdict["reference"], seed))
-        if reference is None or theirs is None:
+        if reference is None or record is None:
             continue
         twins = folder / "twins" / (quote(candidate, safe="") + (" against" if against else ""))
-        gaps = weight_gaps(reference, theirs, read_records(twins) if twins.exists() else [], anchor)
+        gaps = gap_series(reference, record, read_records(twins) if twins.exists() else [], anchor)
         if gaps is not None:
-            found.append((entry, name, gaps))
-    return found
+            series.append((entry, reference_name(entry, verdict["reference"]), gaps))
+    return series
 
 
-def _recorded(folder: Path) -> dict[tuple[str, int], Record]:
-    """By trainer and seed; nothing for a run that was copied without its records."""
+def _records(folder: Path) -> dict[tuple[str, int], Record]:
+    """A run's records by trainer and seed; empty if the run was copied without them."""
     try:
         return {(record.trainer, record.seed): record for record in read_records(folder)}
     except RecordError:
         return {}
 
 
-def weight_gaps(
+def gap_series(
     reference: Record, candidate: Record, twins: Sequence[Record] = (), anchor: Record | None = None
-) -> WeightGaps | None:
-    """Hold two records against each other at every place that both have; None where there is none.
+) -> GapSeries | None:
+    """Computes the weight gap at every place that both records have.
 
     Args:
-        reference: one side.
-        candidate: the other.
+        reference: the record of the reference.
+        candidate: the record of the candidate.
         twins: noise twins of ``anchor``.
-        anchor: the run that the twins are twins of; the reference by default.
+        anchor: the run that the twins repeat; the reference by default.
+
+    Returns:
+        The gaps; None if the records have no place in common or the shapes of the weights differ.
     """
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return None
-    ours, theirs, base = (_rows(record) for record in (reference, candidate, anchor or reference))
-    both = sorted(ours.keys() & theirs.keys(), key=in_time)
+    reference_rows, candidate_rows, base = (_rows(record) for record in (reference, candidate, anchor or reference))
+    both = sorted(reference_rows.keys() & candidate_rows.keys(), key=in_time)
     places = [place for place in both if place[1] > INITIAL or place == (1, INITIAL)]
     if not any(step > INITIAL for _, step in places):
         places = [place for place in both if place[1] == EPOCH_END or place == (1, INITIAL)]
     if not places:
         return None
-    a, b = _at(reference, ours, places), _at(candidate, theirs, places)
-    hashes = a["hashes"][:, :, :, np.newaxis] == b["hashes"][:, :, np.newaxis, :]
+    a, b = _at(reference, reference_rows, places), _at(candidate, candidate_rows, places)
+    same = a["hashes"][:, :, :, np.newaxis] == b["hashes"][:, :, np.newaxis, :]
     if a["hashes"].shape == b["hashes"].shape:
-        hashes = a["hashes"] == b["hashes"]
-    equal = hashes.reshape(len(places), -1).all(axis=1)
+        same = a["hashes"] == b["hashes"]
+    equal = same.reshape(len(places), -1).all(axis=1)
     noise = np.full(len(places), np.nan)
     for twin in twins:
-        its = _rows(twin)
-        at = [i for i, place in enumerate(places) if place in its and place in base]
+        twin_rows = _rows(twin)
+        at = [i for i, place in enumerate(places) if place in twin_rows and place in base]
         common = [places[i] for i in at]
         if common:
-            seen = _distance(_at(anchor or reference, base, common), _at(twin, its, common))
-            noise[at] = np.fmax(noise[at], np.where(seen > 0, seen / units_of(twin.trainer), np.nan))
+            distance = _distance(_at(anchor or reference, base, common), _at(twin, twin_rows, common))
+            noise[at] = np.fmax(noise[at], np.where(distance > 0, distance / units_of(twin.trainer), np.nan))
     units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
     norms = np.sqrt(np.mean(np.square(a["projections"]), axis=2))
     with np.errstate(over="ignore", invalid="ignore"):
         rounding = np.sqrt(np.sum((norms * units) ** 2, axis=1))
-    return WeightGaps(
+    return GapSeries(
         candidate.seed, tuple(places), np.where(equal, 0.0, _distance(a, b)), equal, np.fmax.accumulate(noise), rounding
     )
 
 
 def _rows(record: Record) -> dict[Place, int]:
-    """Place to number of the row; the last one counts."""
-    both = zip(record.steps["epoch"].tolist(), record.steps["step"].tolist(), strict=True)
-    return {place: row for row, place in enumerate(both)}
+    """Maps each place to the index of its row; if a place has several rows, the last one is used."""
+    places = zip(record.steps["epoch"].tolist(), record.steps["step"].tolist(), strict=True)
+    return {place: row for row, place in enumerate(places)}
 
 
 def _at(record: Record, rows: dict[Place, int], places: Sequence[Place]) -> np.ndarray:
@@ -130,7 +146,7 @@ def _at(record: Record, rows: dict[Place, int], places: Sequence[Place]) -> np.n
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """float64 ``[places]``: the root of the sum over variables of the squared, estimated norms."""
+    """The estimated Euclidean norm of the difference of all weights, float64 ``[places]``; NaN if it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.mean(np.square(a["projections"] - b["projections"]), axis=2)
         distance = np.sqrt(np.sum(squares, axis=1))

@@ -1,8 +1,6 @@
-"""``report.html``, the page of a run: one file that needs no network, made from the run's files alone; no TensorFlow.
+"""HTML pages: a run's ``report.html``, the list of runs, several runs side by side, and the stories of all causes.
 
-write(folder)                the page of one run
-write_index(reports)         the list of all runs in a folder
-write_together(folders, to)  several runs side by side
+Every page of a run is a single file that needs no network, generated from the run's files alone; imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,26 +15,25 @@ from urllib.parse import quote
 
 import jinja2
 
-from compare.check.causes import CATALOGUE
 from compare.records import RecordError, read_verdict, replace_file
-from compare.reporting import traps
-from compare.reporting.page_model import ANSWERS, View, read_object, view_of
+from compare.reporting.page_model import ANSWERS, page_of
 from compare.reporting.pictures import metric_chart
+from compare.reporting.run_files import read_object
 
 
 def write(folder: Path) -> Path:
-    """Write ``report.html`` from the other files of a run's folder.
+    """Writes ``report.html`` from the other files of a run's folder.
 
     Raises:
-        RecordError: when the folder is not a run's, or one of its files is damaged.
+        RecordError: if the folder is not a run's, or one of its files is damaged.
     """
-    return _render("report.html", folder / "report.html", view_of(folder))
+    return _render("report.html", folder / "report.html", {"page": page_of(folder)})
 
 
 def write_index(reports: Path) -> Path:
-    """Write ``index.html`` in a folder of runs: all of them, the newest first.
+    """Writes ``index.html`` in a folder of runs, listing the newest run first.
 
-    A run whose files cannot be read is listed, as what it is.
+    A run whose files cannot be read is listed as unreadable, with the error.
     """
     runs = []
     for path in sorted(reports.glob("*/run.json")):
@@ -49,56 +46,31 @@ def write_index(reports: Path) -> Path:
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:
-    """Write several runs side by side into the file ``to``: figures in a table, curves on common scales.
+    """Writes a page with several runs side by side: their verdicts, curves on common scales, costs and options.
+
+    Args:
+        folders: the folders of the runs.
+        to: the file to write.
 
     Raises:
-        RecordError: as ``write`` does.
+        RecordError: if a folder is not a run's, or one of its files is damaged.
     """
-    views = [view_of(folder, to.parent) for folder in folders]
-    every = [values for view in views for values in view["curves"].values()]
-    names = list(dict.fromkeys(name for view in views for name in view["metrics"]))
-    last = max((view["epochs"] for view in views), default=1)
+    pages = [page_of(folder, to.parent) for folder in folders]
+    runs = [page.files for page in pages]
+    curves = [columns for run in runs for columns in run.curves.values()]
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    last = max((run.epochs for run in runs), default=1)
     rows = []
     for name in names:
-        found = [v for mine in every for key in (name, f"val_{name}") for v in mine.get(key, {}).values()]
-        scale = [v for v in found if math.isfinite(v)]
-        charts = [metric_chart(v, name, scale, last) if name in v["metrics"] else None for v in views]
+        values = [v for columns in curves for key in (name, f"val_{name}") for v in columns.get(key, {}).values()]
+        scale = [v for v in values if math.isfinite(v)]
+        charts = [metric_chart(run, name, scale, last) if name in run.metrics else None for run in runs]
         rows.append({"name": name, "charts": charts})
-    options = list(dict.fromkeys(key for view in views for key, _ in view["options"]))
-    told = [dict(view["options"]) for view in views]
-    unlike = [
-        (key, [mine.get(key, "") for mine in told]) for key in options if len({mine.get(key, "") for mine in told}) > 1
-    ]
-    return _render("together.html", to, {"runs": views, "rows": rows, "unlike": unlike})
-
-
-def write_traps(folder: Path) -> Path:
-    """Write ``index.html``, the story of every cause, beside the pictures and CSV files of ``reports/traps``."""
-    data = traps.read(folder)
-    families = []
-    for title, causes in traps.FAMILIES:
-        stories = []
-        for cause in causes:
-            shown = traps.Shown(data, cause.id)
-            stories.append(
-                {
-                    "cause": cause,
-                    "picture": f"{cause.id}.png",
-                    "caption": traps.caption(shown),
-                    "evidence": shown.result["evidence"],
-                    "met": [_met(line) for line in cause.met.splitlines()],
-                    "command": traps.command(shown),
-                }
-            )
-        families.append((title, stories))
-    content = {"families": families, "count": len(CATALOGUE)}
-    return _render("traps.html", folder / "index.html", content)
-
-
-def _met(line: str) -> tuple[str, str]:
-    """Title and address; the address is empty where there is none."""
-    title, _, address = line.rpartition(", ")
-    return (title, address) if address.startswith("https://") else (line, "")
+    options = [dict(page.options) for page in pages]
+    keys = dict.fromkeys(key for page in pages for key, _ in page.options)
+    by_key = {key: [values.get(key, "") for values in options] for key in keys}
+    differing = [(key, values) for key, values in by_key.items() if len(set(values)) > 1]
+    return _render("together.html", to, {"pages": pages, "rows": rows, "differing": differing})
 
 
 def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
@@ -108,26 +80,26 @@ def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Jinja2, escaping whatever is put into a page; an unknown name in a template is an error."""
-    made = jinja2.Environment(
+    """The Jinja2 environment: values are escaped, and an unknown name in a template is an error."""
+    created = jinja2.Environment(
         loader=jinja2.PackageLoader("compare.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["answers"] = ANSWERS
-    return made
+    created.globals["answers"] = ANSWERS
+    return created
 
 
 # The list of runs
 
 
-def summary_of(folder: Path) -> View:
-    """One line of the list of runs.
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The content of a run's row in the list of runs.
 
     Raises:
-        RecordError: when ``run.json`` or ``verdict.json`` is damaged.
+        RecordError: if ``run.json`` or ``verdict.json`` is damaged.
     """
     run = read_object(folder / "run.json")
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
@@ -151,7 +123,7 @@ def summary_of(folder: Path) -> View:
     }
 
 
-def _strategy(run: View) -> str:
+def _strategy(run: Mapping[str, Any]) -> str:
     strategy = run.get("strategy") or {"name": run["options"].get("strategy", "")}
     if strategy.get("workers", 1) > 1:
         return f"{strategy['name']}, {strategy['workers']} workers"
@@ -159,7 +131,7 @@ def _strategy(run: View) -> str:
     return f"{strategy['name']}" + (f", {replicas} replica{'s' * (replicas > 1)}" if replicas else "")
 
 
-def _unreadable(folder: Path, error: Exception) -> View:
+def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     return {
         "name": folder.name, "link": f"{quote(folder.name)}/", "word": "", "interrupted": False, "scope": "run",
         "experiment": str(error), "trainers": [], "strategy": "", "epochs": "", "causes": [], "started": "",
@@ -167,13 +139,13 @@ def _unreadable(folder: Path, error: Exception) -> View:
 
 
 def notebook(folder: Path) -> str:
-    """A run as a notebook shows it: verdict, causes and the picture."""
-    view = view_of(folder)
+    """A run as HTML for a notebook: the verdict, the causes and the plot."""
+    page = page_of(folder)
     picture = folder / "comparison.png"
     return (
         environment()
         .get_template("notebook.html")
-        .render(view, picture=_data_uri(picture) if picture.exists() else "", path=str(folder))
+        .render(page=page, picture=_data_uri(picture) if picture.exists() else "", path=str(folder))
     )
 
 

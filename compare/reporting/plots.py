@@ -1,4 +1,4 @@
-"""The picture of a run, ``comparison.png``: every trainer's curves, their distance, and the verdict."""
+"""The plot of a run, ``comparison.png``: every trainer's curves, their gaps, and the verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,17 +20,15 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.records import RecordError, read_json, read_metrics, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
 from compare.reporting.sentences import sentences
 from compare.verdict import absolute_gap
-from compare.verdict.rounding import units_of
 
 DPI = 150
 MAX_METRICS = 4
-ROUNDING = 2.0**-24, 2.0**-23
-"""The relative distance of neighbouring float32 numbers, at its smallest and at its largest."""
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart. The reference is a broad pale
-# band, the candidates are thin and dark and lie on top of it: coinciding curves all stay visible.
+# Okabe and Ito's palette, which colour-blind readers can distinguish. The reference is a wide pale line, the
+# candidates are thin dark lines on top of it, so coinciding curves stay distinguishable.
 PALE = "#56B4E9"
 DARK = ("#000000", "#D55E00", "#009E73", "#CC79A7", "#0072B2")
 DASHES = ("-", (0, (3, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (7, 2)))
@@ -39,36 +36,31 @@ MARKERS = ("o", "s", "^", "D", "v")
 GREY = "#666666"
 VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C24E00"}
 
-Values = dict[int, float]
-"""Epoch to value; a value that is missing is absent."""
-Run = tuple[str, int]
-"""A trainer and a seed."""
-Curves = dict[Run, dict[str, Values]]
 HeaderTexts = tuple[str, str, Sequence[str], Sequence[str]]
 """Title, verdict, sentences and notes."""
 
 
 def draw(folder: Path) -> Path:
-    """Write ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
+    """Writes ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
 
     Raises:
-        RecordError: when ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
+        RecordError: if ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
     """
-    read_metrics(folder / "metrics.csv")  # it says what is missing
-    drawn = figure_of(folder)
-    if drawn is None:
+    read_metrics(folder / "metrics.csv")  # raises an error that names the missing file
+    fig = figure_of(folder)
+    if fig is None:
         raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
     content = io.BytesIO()
-    drawn.savefig(content, format="png")
+    fig.savefig(content, format="png")
     replace_file(folder / "comparison.png", content.getvalue())
     return folder / "comparison.png"
 
 
 def figure_of(folder: Path) -> Figure | None:
-    """The picture of the run in a folder; None where no epoch was reported.
+    """The plot of the run in a folder; None if no epoch was reported.
 
     Raises:
-        RecordError: when one of the files is damaged.
+        RecordError: if one of the files is damaged.
     """
     rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
     if not rows:
@@ -85,18 +77,18 @@ def figure(
     verdict: Mapping[str, Any],
     twins: Sequence[Sequence[Mapping[str, str]]] = (),
 ) -> Figure:
-    """The picture of a run.
+    """The plot of a run.
 
     Args:
         rows: the rows of ``metrics.csv``, at least one.
         run: the content of ``run.json``; its "title" and "notes" are used.
-        verdict: the content of ``verdict.json``, or nothing.
-        twins: the rows of the noise twins' own ``metrics.csv``, of each candidate that has some.
+        verdict: the content of ``verdict.json``; empty if there is none.
+        twins: for each candidate with noise twins, the rows of the twins' ``metrics.csv``.
     """
-    noise = [read_curves(its) for its in twins if its]
+    noise = [read_curves(twin_rows) for twin_rows in twins if twin_rows]
     curves = read_curves(rows)
     trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
-    if verdict.get("reference") in trainers:  # first, whatever order they ran in
+    if verdict.get("reference") in trainers:  # the reference comes first, whatever order they ran in
         trainers.sort(key=lambda trainer: trainer != verdict["reference"])
     columns = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
     metrics = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
@@ -111,73 +103,72 @@ def figure(
     fig = Figure(dpi=DPI)
     FigureCanvasAgg(fig)
     body = 7 + max(len(trainers) - 6, 0)  # room for the legend
-    said = sentences(verdict)
-    if len(said) > 4:
-        said[3:] = [f"and {len(said) - 3} more, see verdict.json"]
-    causes = [
-        c["id"] + (f" (in {c['side']})" if c.get("side") else "")
-        for each in verdict.get("comparisons", ())
-        for c in each.get("causes", ())
-    ]
-    if causes:
-        said.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
-    texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), said, notes
-    left = _header(fig, width, body, texts)
-    fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, left - 0.005), w_pad=0.08, h_pad=0.08))
+    texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), _verdict_lines(verdict), notes
+    top = _header(fig, width, body, texts)
+    fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
     axes = fig.subplots(2, panels + 1, squeeze=False, width_ratios=widths, height_ratios=[3, 2.3])
     last = max(int(row["epoch"]) for row in rows)
     for ax in axes.flat:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(axis="y", color="#E4E4E4", linewidth=0.8)
-        ax.set_axisbelow(True)
-        ax.set_xlim(0.5, last + 0.5)
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
-        ax.set_xlabel("epoch")
-    studies = {each["candidate"]: each["study"] for each in verdict.get("comparisons", ()) if each.get("study")}
-    for top, bottom, name in zip(*axes[:, :-1], shown, strict=False):
-        _draw_curves(top, curves, trainers, name)
+        _style_panel(ax, last)
+    studies = {entry["candidate"]: entry["study"] for entry in verdict.get("comparisons", ()) if entry.get("study")}
+    for upper, lower, name in zip(*axes[:, :-1], shown, strict=False):
+        _draw_curves(upper, curves, trainers, name)
         if studies:
-            _draw_differences(bottom, curves, trainers, name, studies)
+            _draw_differences(lower, curves, trainers, name, studies)
         else:
-            _draw_gaps(bottom, curves, trainers, name, noise)
+            _draw_gaps(lower, curves, trainers, name, noise)
     if not shown:
         axes[0, 0].set_title("no metrics were reported", loc="left")
     _draw_seconds(axes[1, -1], curves, trainers)
     validation = any(name.startswith("val_") for name in columns)
     crosses = any(line.get_marker() == "x" for ax in axes.flat for line in ax.lines)
     _legend(
-        axes[0, -1], trainers, validation, crosses, "thin: each seed\npale: 95% interval of the mean" if studies else ""
+        axes[0, -1],
+        trainers,
+        validation,
+        crosses,
+        "thin: single seeds\npale: 95% interval of the mean" if studies else "",
     )
     return fig
 
 
-def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
-    curves: Curves = {}
-    for run in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
-        mine = [row for row in rows if (row["trainer"], int(row["seed"])) == run]
-        curves[run] = {}
-        for name in list(mine[0])[2:]:  # "epoch" among them: it says which epochs there are
-            texts = {int(row["epoch"]): row[name] for row in mine if row[name]}
-            # float32 is written with as few digits as tell it apart from its neighbours: a gap in the
-            # last place comes out right only when the text is read back as float32.
-            with np.errstate(over="ignore"):
-                single = all(str(np.float32(text)) == text for text in texts.values())
-            curves[run][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
-    return curves
+def _style_panel(ax: Axes, last: int) -> None:
+    """Sets the grid and the horizontal axis, whose last epoch is ``last``."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.set_xlim(0.5, last + 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
+    ax.set_xlabel("epoch")
+
+
+def _verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """The sentences of the header: at most four on the comparisons, and one on the causes."""
+    lines = sentences(verdict)
+    if len(lines) > 4:
+        lines[3:] = [f"and {len(lines) - 3} more, see verdict.json"]
+    causes = [
+        cause["id"] + (f" (in {cause['side']})" if cause.get("side") else "")
+        for entry in verdict.get("comparisons", ())
+        for cause in entry.get("causes", ())
+    ]
+    if causes:
+        lines.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
+    return lines
 
 
 def _layers(trainers: Sequence[str], trainer: str, hollow: bool, many: bool = False) -> list[dict[str, Any]]:
-    """How a trainer's line is drawn, layer by layer: filled for training, hollow for validation."""
+    """The line styles of a trainer, one per layer: filled for training, hollow for validation."""
     number = trainers.index(trainer)
     if number == 0:
-        # The dot makes a lone epoch visible, of which a line has no length.
+        # The dot makes a single epoch visible, where a line has no length.
         dot = {"marker": "o", "markeredgewidth": 0, "solid_capstyle": "round"}
         band = {"color": PALE, "linewidth": 9, "markersize": 9, "zorder": 2.1, **dot}
         core = {"color": "white", "linewidth": 6, "markersize": 6, "zorder": 2.2, **dot}
         return [band, core] if hollow else [band]
     k = (number - 1) % len(DARK)
-    line = {  # narrower the later, so that candidates that coincide nest
+    line = {  # later candidates are narrower, so that coinciding lines stay visible
         "color": DARK[k],
         "linestyle": DASHES[k],
         "linewidth": max(1.8 - 0.3 * k, 1.0),
@@ -190,7 +181,7 @@ def _layers(trainers: Sequence[str], trainer: str, hollow: bool, many: bool = Fa
 
 
 def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name: str, shift: float = 0) -> None:
-    """Draw one column of ``metrics.csv``, or its gap; an epoch without a number interrupts the line."""
+    """Draws one column of ``metrics.csv`` or its gap; an epoch without a number interrupts the line."""
     epochs = range(min(values), max(values) + 1)
     numbers = [values.get(epoch, math.nan) for epoch in epochs]
     y = [number if math.isfinite(number) else math.nan for number in numbers]
@@ -201,27 +192,27 @@ def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name:
 
 
 def _draw_curves(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str) -> None:
+    """Draws one metric of every trainer in training and validation."""
     unit = " (fraction of examples)" if metric == "accuracy" else ""
     ax.set_title(_plain(_wrap(metric, 40)), loc="left", fontweight="bold")
     ax.set_ylabel(_plain(_wrap(metric, 40) + unit))
     finite = []
     for trainer in trainers:
         for name in (f"val_{metric}", metric):
-            _draw_seeds(
-                ax, [mine.get(name, {}) for (who, _), mine in curves.items() if who == trainer], trainers, trainer, name
-            )
-    for (trainer, _), mine in curves.items():
+            seeds = [columns.get(name, {}) for (who, _), columns in curves.items() if who == trainer]
+            _draw_seeds(ax, seeds, trainers, trainer, name)
+    for (trainer, _), columns in curves.items():
         for name in (f"val_{metric}", metric):
-            values = mine.get(name, {})
+            values = columns.get(name, {})
             finite += [value for value in values.values() if math.isfinite(value)]
             crosses = [epoch for epoch, value in values.items() if not math.isfinite(value)]
             _draw_crosses(ax, crosses, 1 - 0.05 * trainers.index(trainer), trainers, trainer)
     if finite and min(finite) > 0 and max(finite) > 1000 * min(finite):
-        ax.set_yscale("log")  # or a run that blew up would press all others flat
+        ax.set_yscale("log")  # otherwise a diverging run would flatten all others
 
 
 def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trainer: str, name: str) -> None:
-    """One trainer's column: its line; of several seeds the mean, with its interval, and each seed thin."""
+    """Draws one column of a trainer; with several seeds the mean, its interval, and a thin line per seed."""
     seeds = [values for values in seeds if values]
     if not seeds:
         return
@@ -240,33 +231,18 @@ def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trai
     )
 
 
-def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
-    """The mean over seeds, epoch by epoch, and the ends of its confidence interval (Student's t)."""
-    from scipy import stats  # takes most of a second: for several seeds only
-
-    mean, low, high = {}, {}, {}
-    for epoch in sorted(set().union(*seeds)):
-        values = [each[epoch] for each in seeds if math.isfinite(each.get(epoch, math.nan))]
-        if values:
-            mean[epoch] = float(np.mean(values))
-            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            half = 0.0 if error == 0 else error * float(stats.t.ppf((1 + level) / 2, max(len(values) - 1, 1)))
-            low[epoch], high[epoch] = mean[epoch] - half, mean[epoch] + half
-    return mean, low, high
-
-
 def _draw_differences(
     ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, studies: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """A study's paired differences: each seed thin, their mean with its 90% interval, and the margin."""
-    names = [name for name in (f"val_{metric}", metric) if any(mine.get(name) for mine in curves.values())][:1]
+    """Draws a study's paired differences: a thin line per seed, their mean with its 90% interval, and the margin."""
+    names = [name for name in (f"val_{metric}", metric) if any(columns.get(name) for columns in curves.values())][:1]
     for trainer, name in ((trainer, name) for trainer in trainers[1:] for name in names):
         seeds = []
-        for (who, seed), mine in curves.items():
+        for (who, seed), columns in curves.items():
             reference = curves.get((trainers[0], seed), {}).get(name, {})
             if who == trainer:
-                both = mine.get(name, {}).keys() & reference.keys()
-                seeds.append({epoch: mine[name][epoch] - reference[epoch] for epoch in sorted(both)})
+                both = columns.get(name, {}).keys() & reference.keys()
+                seeds.append({epoch: columns[name][epoch] - reference[epoch] for epoch in sorted(both)})
         seeds = [values for values in seeds if values]
         if not seeds:
             continue
@@ -280,7 +256,7 @@ def _draw_differences(
         ax.vlines(list(mean), list(low.values()), list(high.values()), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
     tests = {t["epoch"]: t for study in studies.values() for t in study["tests"] if t["metric"] in names}
     sizes, _, _ = mean_and_interval(
-        [mine.get(n, {}) for (who, _), mine in curves.items() if who == trainers[0] for n in names], 0.9
+        [columns.get(n, {}) for (who, _), columns in curves.items() if who == trainers[0] for n in names], 0.9
     )
     if tests:
         epochs = sorted(tests)
@@ -297,7 +273,7 @@ def _draw_differences(
 
 
 def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Sequence[str], trainer: str) -> None:
-    """Mark epochs for which there is no number to draw, at the panel's upper edge."""
+    """Marks the epochs without a number at the upper edge of the panel."""
     if epochs:
         colour = _layers(trainers, trainer, hollow=False)[0]["color"]
         edge = ax.get_xaxis_transform()
@@ -306,18 +282,19 @@ def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Se
 
 
 def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, noise: Sequence[Curves]) -> None:
+    """Draws the gaps of one metric between each candidate and the reference, with the effect of rounding."""
     series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
     gaps, sizes = [], []
-    for (trainer, seed), mine in curves.items():
+    for (trainer, seed), candidate in curves.items():
         reference = curves.get((trainers[0], seed))
         if trainer == trainers[0] or reference is None:
             continue
         for name in (metric, f"val_{metric}"):
-            ours, theirs = reference.get(name, {}), mine.get(name, {})
-            sizes += [abs(v) for v in (*ours.values(), *theirs.values()) if math.isfinite(v) and v]
-            both = sorted(reference["epoch"].keys() & mine["epoch"].keys() & (ours.keys() | theirs.keys()))
-            values = {epoch: absolute_gap(ours.get(epoch), theirs.get(epoch)) for epoch in both}
-            # Side by side, since equal trainers' gaps would all lie on one spot.
+            expected, actual = reference.get(name, {}), candidate.get(name, {})
+            sizes += [abs(v) for v in (*expected.values(), *actual.values()) if math.isfinite(v) and v]
+            both = sorted(reference["epoch"].keys() & candidate["epoch"].keys() & (expected.keys() | actual.keys()))
+            values = {epoch: absolute_gap(expected.get(epoch), actual.get(epoch)) for epoch in both}
+            # Shifted sideways, since the gaps of equal trainers would cover each other.
             shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
             known = {epoch: value for epoch, value in values.items() if value is not None}
             if known:
@@ -331,7 +308,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
     low = max(low, high / 1000)
     floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
     top = 10.0 ** min(math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3), 308)
-    # A logarithmic axis that has a zero: linear below anything there is to see, logarithmic above.
+    # A logarithmic axis with a zero: linear below the smallest gap, logarithmic above.
     ax.set_yscale("symlog", linthresh=floor, linscale=1)
     ax.set_ylim(-floor / 3, top)
     decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
@@ -343,7 +320,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
     ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
     ax.spines["bottom"].set_visible(False)
     ax.set_ylabel("|candidate \N{MINUS SIGN} reference|")
-    ax.set_title("gap to the reference, epoch by epoch", loc="left", fontsize=10)
+    ax.set_title("gap to the reference per epoch", loc="left", fontsize=10)
     equal = bool(gaps) and all(value == 0 for value in gaps)
     labels = {
         math.sqrt(low * high): "float32\nrounding",
@@ -356,38 +333,22 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
         ax.fill_between(edges, heights, color=GREY, alpha=0.2, linewidth=0, zorder=0.9)
         if not low / 8 < heights[-1] < high * 8:
             labels[heights[-1]] = "noise\ntwins"
-    for y, text in labels.items():  # beside the panel, where no curve can run through them
+    for y, text in labels.items():  # next to the panel, where curves cannot cross them
         ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
 
 
-def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
-    """By epoch, how far noise twins' numbers are from the reference's at most, in training or validation."""
-    found: Values = {}
-    for (trainer, seed), mine in curves.items():
-        if trainer != reference:
-            continue
-        for name in (metric, f"val_{metric}"):
-            ours = mine.get(name, {})
-            for twins in noise:
-                for (twin, its_seed), theirs in twins.items():
-                    for epoch in ours.keys() & theirs.get(name, {}).keys() if its_seed == seed else ():
-                        gap = absolute_gap(ours[epoch], theirs[name][epoch])
-                        if gap is not None:
-                            found[epoch] = max(found.get(epoch, 0.0), gap / units_of(twin))
-    return {epoch: found[epoch] for epoch in sorted(found)}
-
-
 def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
+    """Draws the wall time of every epoch."""
     for trainer in trainers:
-        _draw_seeds(
-            ax, [mine["seconds"] for (who, _), mine in curves.items() if who == trainer], trainers, trainer, "seconds"
-        )
+        seeds = [columns["seconds"] for (who, _), columns in curves.items() if who == trainer]
+        _draw_seeds(ax, seeds, trainers, trainer, "seconds")
     ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
     ax.set_ylabel("seconds per epoch")
     ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)
 
 
 def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool, more: str) -> None:
+    """Draws the legend, with the text ``more`` below it."""
     rows: list[Artist] = []
     for trainer in trainers:
         role = "reference" if trainer == trainers[0] else "candidate"
@@ -404,7 +365,7 @@ def _legend(ax: Axes, trainers: Sequence[str], validation: bool, crosses: bool, 
     packed = VPacker(pad=0, sep=5, children=rows)
     place: dict[str, Any] = {"bbox_to_anchor": (-0.1, 1), "bbox_transform": ax.transAxes}
     box = AnchoredOffsetbox("upper left", child=packed, frameon=False, borderpad=0, **place)
-    box.set_in_layout(False)  # or a long one would squeeze the panels
+    box.set_in_layout(False)  # otherwise a long legend would squeeze the panels
     ax.add_artist(box)
 
 
@@ -416,14 +377,15 @@ def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
 
 
 def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float:
-    """Size the figure and write title, verdict and notes on it.
+    """Sets the size of the figure and writes the title, the verdict and the notes on it.
 
-    Returns the share of the figure's height, from below, that is left for the panels: ``body`` inches.
+    Returns:
+        The upper edge of the area for the panels, which is ``body`` inches high, as a fraction of the figure's height.
     """
-    title, word, said, notes = texts
+    title, word, lines, notes = texts
     blocks: list[tuple[str, float, dict[str, Any]]] = [
         (_wrap(title, int(width * 7)), 16, {"fontweight": "bold"}),
-        ("\n".join(_wrap(text, int(width * 9.5 - 22)) for text in said), 12.5, {}),
+        ("\n".join(_wrap(text, int(width * 9.5 - 22)) for text in lines), 12.5, {}),
     ]
     bold = {"color": "#8A3A00", "fontweight": "bold"}
     blocks += [(_wrap(f"Note: {note}", int(width * 9.5)), 11, bold) for note in notes]
@@ -434,7 +396,7 @@ def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float
     for number, ((text, size, style), tall) in enumerate(zip(blocks, heights, strict=True)):
         place: dict[str, Any] = {"y": 1 - down / height, "va": "top", "fontsize": size, "linespacing": 1.25}
         indent = left
-        if number == 1:  # the word itself on its colour, the sentences beside it
+        if number == 1:  # the verdict on its colour, the sentences next to it
             box = {"boxstyle": "round,pad=0.25", "facecolor": VERDICT_COLOURS.get(word, GREY), "linewidth": 0}
             pill = fig.text((left + 0.05) / width, s=_plain(word), color="white", fontweight="bold", bbox=box, **place)
             indent = pill.get_window_extent().x1 / fig.dpi + 0.2
@@ -448,5 +410,5 @@ def _wrap(text: str, width: int, lines: int = 3) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text as Matplotlib must be given it to draw it as it stands: dollars would begin a formula."""
+    """Escapes dollar signs, which Matplotlib would read as the start of a formula."""
     return text.replace("$", r"\$")

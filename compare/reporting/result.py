@@ -1,4 +1,4 @@
-"""What a run found, read from its folder; no TensorFlow here."""
+"""The result of a run, read from its folder; imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found, and where its files are.
+    """The result of a run, and the location of its files.
 
     Attributes:
         path: the run's folder.
@@ -35,7 +35,7 @@ class Result:
 
         frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
         whole = {"seed": int, "epoch": int}
-        # Not read_csv: depending on pandas's version its floats are off by one in the last place.
+        # Not read_csv: in some versions of pandas its floats are off by one unit in the last place.
         return frame.replace("", np.nan).astype(
             {name: whole.get(name, float) for name in frame.columns if name != "trainer"}
         )
@@ -48,15 +48,16 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        """The command's exit status for this verdict."""
+        """The exit status of the command for this verdict."""
         return EXIT_STATUS[self.verdict]
 
     @property
     def gaps(self) -> pd.DataFrame:
-        """How far apart the weights are after every step: candidate, seed, epoch, step, gap, equal, noise.
+        """The weight gap after every step, with the columns candidate, seed, epoch, step, gap, equal and noise.
 
-        ``gap`` and ``noise`` (of noise twins; NaN without any) are estimates of a Euclidean norm; ``step`` is -1 at
-        the end of an epoch of a trainer that does not tell its steps. Empty where no steps were recorded.
+        ``gap`` and ``noise`` (the gap of noise twins; NaN without twins) are estimates of a Euclidean norm. ``step``
+        is -1 at the end of an epoch if a trainer does not report its steps. The frame is empty if no steps were
+        recorded.
         """
         import pandas as pd
 
@@ -81,14 +82,14 @@ class Result:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """Matplotlib's figures of the run, by name: ``comparison``; none where no epoch was reported."""
+        """The Matplotlib figures of the run by name: ``comparison``, or none if no epoch was reported."""
         from compare.reporting import plots
 
-        drawn = plots.figure_of(self.path)
-        return {} if drawn is None else {"comparison": drawn}
+        figure = plots.figure_of(self.path)
+        return {} if figure is None else {"comparison": figure}
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that notebooks display."""
         from compare.reporting import html
 
         return html.notebook(self.path)

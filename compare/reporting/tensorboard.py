@@ -1,9 +1,10 @@
-"""A run as a TensorBoard log, written from its files with TensorBoard's own record format; no TensorFlow.
+"""A run as a TensorBoard log, written from the run's files with TensorBoard's record writer; imports no TensorFlow.
 
     tensorboard --logdir reports/NAME/tensorboard
 
-Every trainer is a run of the log: its numbers per epoch; and per optimizer step, counted over all epochs, estimates of
-its weights' Euclidean norm and of their distance from the reference's. The verdict is a text of the run "verdict".
+Every trainer is a run of the log, with its metrics per epoch. Per optimizer step, counted over all epochs, it has
+estimates of the Euclidean norm of its weights and of their distance from the reference's weights. The run "verdict"
+contains the verdict as text.
 """
 
 from __future__ import annotations
@@ -32,21 +33,24 @@ Scalar = tuple[int, float, str, float]
 
 
 def require() -> None:
-    """Say so where the package that writes the log is missing.
+    """Checks that the package that writes the log is installed.
 
     Raises:
-        RequestError: when tensorboard is not installed.
+        RequestError: if tensorboard is not installed.
     """
     if find_spec("tensorboard") is None:
         raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
 
 
 def write(folder: Path) -> Path:
-    """Write the log of a run's folder, from its other files; an old log goes.
+    """Writes the log from the other files of a run's folder, replacing an existing log.
+
+    Returns:
+        The folder of the log.
 
     Raises:
-        RequestError: when tensorboard is not installed.
-        RecordError: when a file is damaged.
+        RequestError: if tensorboard is not installed.
+        RecordError: if a file is damaged.
     """
     require()
     log = folder / FOLDER
@@ -71,24 +75,24 @@ def write(folder: Path) -> Path:
     for record in _records(folder):
         steps = record.steps[record.steps["step"] > INITIAL]
         norms = np.sqrt(np.sum(np.mean(np.square(steps["projections"]), axis=2), axis=1))
-        found = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
-        scalars.setdefault(name(record.trainer, record.seed), []).extend(found)
+        values = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
+        scalars.setdefault(name(record.trainer, record.seed), []).extend(values)
     for entry, reference, gaps in gaps_of(folder, verdict):
         numbered = [gap for (_, step), gap in zip(gaps.places, gaps.gaps.tolist(), strict=True) if step != INITIAL]
         tag = f"step/weights, gap to {reference}"
-        found = [(number, began, tag, gap) for number, gap in enumerate(numbered, start=1)]
-        scalars.setdefault(name(entry["candidate"], gaps.seed), []).extend(found)
-    for run, its in scalars.items():
-        _write(log / run, [_scalar(*each) for each in its if not math.isnan(each[3])])
+        values = [(number, began, tag, gap) for number, gap in enumerate(numbered, start=1)]
+        scalars.setdefault(name(entry["candidate"], gaps.seed), []).extend(values)
+    for run, values in scalars.items():
+        _write(log / run, [_scalar(*value) for value in values if not math.isnan(value[3])])
     if verdict:
-        _write(log / "verdict", [_text("verdict", _told(verdict), began)])
+        _write(log / "verdict", [_text("verdict", _markdown(verdict), began)])
     return log
 
 
 def _records(folder: Path) -> list[Record]:
     try:
         return read_records(folder)
-    except RecordError:  # a run that was copied without them
+    except RecordError:  # the run was copied without its records
         return []
 
 
@@ -96,7 +100,7 @@ def _time(text: str | None) -> float:
     return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
-def _told(verdict: dict[str, Any]) -> str:
+def _markdown(verdict: dict[str, Any]) -> str:
     """The verdict as Markdown."""
     lines = [f"**{verdict['verdict']}**"]
     for comparison in verdict["comparisons"]:

@@ -1,4 +1,4 @@
-"""What a run prints: the first lines, live progress, the table per epoch, the verdict."""
+"""The terminal output of a run: first lines, live progress, tables and the details of a verdict."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from compare.verdict import EXIT_STATUS
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print text as it stands, however long and whatever brackets it has."""
+    """Prints text verbatim: without wrapping, and without interpreting brackets as markup."""
     console.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def style_of(verdict: str) -> str:
-    """How a verdict is shown."""
+    """The Rich style of a verdict."""
     return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
 
 
 class RunningGap:
-    """How far each trainer is, so far, from the first one: what a watcher need not wait for the verdict to know.
+    """The weight gap between the reference and the trainer that is running, for progress lines.
 
-    Of the first one's steps only a digest is kept, and of the ends of its epochs the projections.
+    Of the reference it keeps a digest per step and the projections at the end of every epoch.
     """
 
     def __init__(self) -> None:
@@ -39,39 +39,43 @@ class RunningGap:
         self._digests: dict[Place, int] = {}
         self._ends: dict[int, np.ndarray] = {}
         self._logs: dict[int, Mapping[str, float]] = {}
-        self._seen: set[int] = set()
-        self._parted: Place | None = None
+        self._compared: set[int] = set()
+        self._first_difference: Place | None = None
 
     def begin(self, trainer: str) -> None:
-        """Say whose records are to come; the first is the reference."""
+        """Starts the records of another trainer; the first one is the reference."""
         self.reference = self.reference or trainer
-        self._trainer, self._parted = trainer, None
-        self._seen.clear()
+        self._trainer, self._first_difference = trainer, None
+        self._compared.clear()
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the reference that trains."""
+        """Whether the trainer that is running is the reference."""
         return self._trainer == self.reference
 
     def see(self, record: StepRecord) -> None:
-        """Take the fingerprint of the trainer that trains."""
+        """Compares a fingerprint of the trainer that is running, or stores it if that is the reference."""
         place, digest = (record.epoch, record.step), xxhash.xxh64_intdigest(record.hashes.tobytes())
         if self.is_reference:
             self._digests[place] = digest
             if record.step == EPOCH_END:
                 self._ends[record.epoch] = record.projections
         elif place in self._digests:
-            self._seen.add(record.epoch)
-            if self._parted is None and digest != self._digests[place]:
-                self._parted = place
+            self._compared.add(record.epoch)
+            if self._first_difference is None and digest != self._digests[place]:
+                self._first_difference = place
 
     def text(self, record: StepRecord | None = None) -> str:
-        """Whether the weights are equal so far; with the fingerprint of an epoch's end how far apart they are."""
-        if self.is_reference or not self._seen:
+        """Whether the weights are equal so far.
+
+        Args:
+            record: the fingerprint at the end of an epoch; if given, the text includes the size of the gap.
+        """
+        if self.is_reference or not self._compared:
             return ""
-        if self._parted is None:
+        if self._first_difference is None:
             return "weights equal"
-        epoch, step = self._parted
+        epoch, step = self._first_difference
         where = f"epoch {epoch}" + (f", step {step:,}" if step > INITIAL else "")
         gap = ""
         if record is not None and record.epoch in self._ends:
@@ -82,15 +86,15 @@ class RunningGap:
 
 
 class TrainerProgress:
-    """The sink that shows how far one trainer is: a live bar, or a line per epoch where no one watches.
+    """The sink that shows the progress of one trainer: a line per epoch, and a live bar in a terminal.
 
     Args:
-        console: where to print.
+        console: the console to print to.
         trainer: the trainer's name.
-        epochs: the epochs to come.
-        steps_per_epoch: optimizer steps in each.
-        global_batch_size: examples per step.
-        gap: the gap to the trainer before it, if there is one to tell.
+        epochs: the epochs to train.
+        steps_per_epoch: the number of optimizer steps per epoch.
+        global_batch_size: the number of examples per step.
+        gap: the running gap to the reference; shared by the trainers of a run.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class TrainerProgress:
             TextColumn("left {task.fields[latest]} {task.fields[gap]}"),
             console=console,
             transient=True,
-            auto_refresh=False,  # a refreshing thread would compete with the training for two cores
+            auto_refresh=False,  # a refresh thread would compete with training for the processor
             disable=not console.is_terminal,
         )
         fields: dict[str, Any] = {"rate": "", "latest": "", "gap": ""}
@@ -155,8 +159,8 @@ class TrainerProgress:
                 self._next_refresh = now + 0.25
                 rate = f"{self._done * self._batch / (now - self._began):,.0f} examples/s"
                 text = self._text(record.epoch)
-                told: dict[str, Any] = {"rate": rate, "latest": self._latest, "gap": self._gap.text()}
-                self._bar.update(self._task, completed=self._done, description=text, **told)
+                values: dict[str, Any] = {"rate": rate, "latest": self._latest, "gap": self._gap.text()}
+                self._bar.update(self._task, completed=self._done, description=text, **values)
                 self._bar.refresh()
 
     def _text(self, epoch: int) -> str:
@@ -164,7 +168,7 @@ class TrainerProgress:
 
 
 def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
-    """Both trainers' reported numbers per epoch, and the gap where there is one."""
+    """The table of every trainer's reported metrics per epoch, and their gaps to the reference."""
     metrics: list[str] = []
     for record in [reference, *candidates]:
         for logs in record.logs.values():
@@ -173,21 +177,25 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     for column in table.columns[2:]:
         column.justify = "right"
     for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
-        ours = reference.logs.get(epoch, {})
-        table.add_row(str(epoch), reference.trainer, *(_cell(ours.get(name)) for name in metrics))
+        expected = reference.logs.get(epoch, {})
+        table.add_row(str(epoch), reference.trainer, *(_cell(expected.get(name)) for name in metrics))
         for record in candidates:
-            theirs = record.logs.get(epoch, {})
-            table.add_row("", record.trainer, *(_cell(theirs.get(name)) for name in metrics))
-            gaps = (_gap(ours.get(name), theirs.get(name)) for name in metrics)
+            actual = record.logs.get(epoch, {})
+            table.add_row("", record.trainer, *(_cell(actual.get(name)) for name in metrics))
+            gaps = (_gap(expected.get(name), actual.get(name)) for name in metrics)
             table.add_row("", "  gap", *gaps, style="dim")
     return table
 
 
 def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
-    """What the seeds of a study say of each metric at the end of each epoch, from ``verdict.json``."""
+    """The table of a study's tests: one row per metric and epoch.
+
+    Args:
+        comparisons: the content of ``comparisons`` in ``verdict.json``.
+    """
     studied = [comparison for comparison in comparisons if comparison.get("study")]
-    who = ["candidate"] * (len(studied) > 1)
-    columns = [*who, "metric", "epoch", "difference", "90% interval", "margin", ""]
+    candidate = ["candidate"] * (len(studied) > 1)
+    columns = [*candidate, "metric", "epoch", "difference", "90% interval", "margin", ""]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         column.no_wrap = True
@@ -196,12 +204,16 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
         for test in comparison["study"]["tests"]:
             interval = "" if test["low"] is None else f"{difference(test, 'low')} to {difference(test, 'high')}"
             figures = str(test["epoch"]), difference(test, "mean"), interval, f"±{difference(test, 'margin', '')}"
-            table.add_row(*[comparison["candidate"]] * len(who), test["metric"], *figures, test["verdict"])
+            table.add_row(*[comparison["candidate"]] * len(candidate), test["metric"], *figures, test["verdict"])
     return table
 
 
 def details(run: Mapping[str, Any]) -> list[str]:
-    """What ``--verbose`` adds to the first lines, from ``run.json``: versions, data and their checksums, weights."""
+    """The first lines that ``--verbose`` adds: versions, the data set and its checksums.
+
+    Args:
+        run: the content of ``run.json``.
+    """
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     data = run["data"]
     return [
@@ -213,12 +225,15 @@ def details(run: Mapping[str, Any]) -> list[str]:
 
 
 def variables(comparison: Mapping[str, Any]) -> list[str]:
-    """What ``--verbose`` adds to a verdict: which variables differ first, and what could not be looked at."""
+    """The lines that ``--verbose`` adds to a verdict: variables that differ first, and probes that could not run.
+
+    Args:
+        comparison: one entry of ``comparisons`` in ``verdict.json``.
+    """
     differing = comparison["training"].get("differing_variables", ())
-    lines = [f"  differs there: {each['name']}" + _by(each["gap"]) for each in differing]
-    return lines + [
-        f"  not applicable: {each['probe']}: {each['reason']}" for each in comparison.get("not_applicable", ())
-    ]
+    lines = [f"  differs at that step: {variable['name']}" + _by(variable["gap"]) for variable in differing]
+    skipped = comparison.get("not_applicable", ())
+    return lines + [f"  not applicable: {probe['probe']}: {probe['reason']}" for probe in skipped]
 
 
 def _by(gap: float | None) -> str:
@@ -229,7 +244,7 @@ def _cell(value: float | None) -> str:
     return "" if value is None else shortest(value)
 
 
-def _gap(ours: float | None, theirs: float | None) -> str:
-    if ours is None or theirs is None:
+def _gap(reference: float | None, candidate: float | None) -> str:
+    if reference is None or candidate is None:
         return ""
-    return "0" if ours == theirs else f"{theirs - ours:+.1e}"
+    return "0" if reference == candidate else f"{candidate - reference:+.1e}"

@@ -1,4 +1,4 @@
-"""The experiment's callbacks in a custom loop: the hooks that ``fit`` calls, with the logs that it gives them."""
+"""Keras callbacks in a custom loop: calls the same hooks as ``fit``, with the same logs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from compare.trainers.outputs import KERAS_3
 
 
 class Callbacks:
-    """All callbacks as one: ``on_epoch_end(0, logs)`` calls that of each, and so on for the other hooks.
+    """Calls all callbacks together: ``on_epoch_end(0, logs)`` calls this hook of each callback; so do other hooks.
 
-    What callbacks add to ``logs`` (a learning rate, say) stays in them, to be reported as it is by fit.
+    Entries that callbacks add to ``logs`` (a learning rate, say) remain there and are reported, as by fit.
 
     Args:
-        run: gives the callbacks.
-        model: what they watch; ``model.optimizer``, where they look for it, is set.
-        optimizer: the optimizer that trains it.
-        metrics: name to metric, for the logs.
+        run: provides the experiment's callbacks.
+        model: the model that the callbacks observe; its ``optimizer``, ``history`` and ``stop_training`` are set.
+        optimizer: the optimizer that trains the model.
+        metrics: maps names to metrics, for the logs.
     """
 
     def __init__(
@@ -28,19 +28,19 @@ class Callbacks:
     ) -> None:
         model.optimizer, model.stop_training = optimizer, False
         model.history = tf.keras.callbacks.History()
-        given = run.build_callbacks()
-        self._callbacks = [*given, model.history]
+        user_callbacks = run.build_callbacks()
+        self._callbacks = [*user_callbacks, model.history]
         steps = int(run.train_dataset(run.epochs[0]).cardinality())
         for callback in self._callbacks:
             callback.set_params({"verbose": 0, "epochs": run.epochs[-1], "steps": steps})
             callback.set_model(model)
         self._strategy = run.strategy
-        self._listened_to = bool(given)
+        self._has_user_callbacks = bool(user_callbacks)
 
         def results() -> dict[str, tf.Tensor]:
             return {name: metric.result() for name, metric in metrics.items()}
 
-        self._read = tf.function(lambda: run.strategy.run(results))
+        self._replica_results = tf.function(lambda: run.strategy.run(results))
 
     def __getattr__(self, hook: str) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -49,13 +49,17 @@ class Callbacks:
 
         return call
 
-    def logs_so_far(self) -> dict[str, float]:
-        """The metrics amid an epoch, as fit gives them after a batch; empty where nobody listens."""
-        if not self._listened_to:
+    def current_logs(self) -> dict[str, float]:
+        """Returns the metrics of the epoch so far, as fit passes them to the hooks of a batch.
+
+        Empty if the experiment has no callbacks.
+        """
+        if not self._has_user_callbacks:
             return {}
-        # In Keras 3 each replica tells its own numbers so far, and fit takes their mean; in Keras 2 they agree.
+        # In Keras 3 each replica returns the result of its own batches, and fit averages them. In Keras 2 every
+        # replica returns the result over all replicas.
         logs = {}
-        for name, value in self._read().items():
+        for name, value in self._replica_results().items():
             values = self._strategy.experimental_local_results(value)
             logs[name] = float(tf.reduce_mean(values, axis=0) if KERAS_3 else values[0])
         return logs

@@ -1,4 +1,4 @@
-"""The custom loop's way of iterating under a parameter server: batches are sent to workers, which do not wait."""
+"""The custom loop under ParameterServerStrategy: a coordinator schedules batches on asynchronous workers."""
 
 from __future__ import annotations
 
@@ -14,38 +14,44 @@ if TYPE_CHECKING:
 
 
 def train_with_coordinator(loop: CustomLoop, run: Run) -> None:
-    """Train by scheduling every batch once on whichever worker is free.
+    """Trains by scheduling each batch once, on the next free worker.
 
-    Batches go out as arguments rather than from a data set of each worker's own
-    (``create_per_worker_dataset``): then every example is seen exactly once per epoch, whatever the
-    number of workers. No step is reported, since several are under way at once; the weights are
-    judged when an epoch has ended.
+    Batches are passed as arguments instead of being read from a dataset per worker
+    (``create_per_worker_dataset``), so that each epoch uses every example exactly once, whatever the number of
+    workers. Steps are not reported, because several run at the same time; weights are compared at the end of each
+    epoch.
+
+    Args:
+        loop: the custom loop, with its model, optimizer and metrics created.
+        run: the run to train.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
     callbacks = Callbacks(run, loop.model, loop.optimizer, {})
 
+    # Each function returns a tensor because TensorFlow does not optimize a graph without outputs, which then rounds
+    # differently.
     @tf.function(input_signature=[run.train_dataset(run.epochs[0]).element_spec])
-    def train_on_batch(batch: Any) -> tf.Tensor:
+    def distributed_train_step(batch: Any) -> tf.Tensor:
         run.strategy.run(loop.train_step, args=(batch,))
-        return tf.constant(True)  # a function that returns nothing is not optimized, and rounds otherwise
+        return tf.constant(True)
 
     @tf.function(input_signature=[run.validation_dataset().element_spec])
-    def test_on_batch(batch: Any) -> tf.Tensor:
+    def distributed_test_step(batch: Any) -> tf.Tensor:
         run.strategy.run(loop.test_step, args=(batch,))
         return tf.constant(True)
 
-    def over(dataset: tf.data.Dataset, on_batch: Any) -> dict[str, float]:
+    def run_epoch(dataset: tf.data.Dataset, step_function: Any) -> dict[str, float]:
         for batch in dataset:
-            coordinator.schedule(on_batch, args=(batch,))
-        coordinator.join()  # the workers are at rest now, and metrics and weights can be read
+            coordinator.schedule(step_function, args=(batch,))
+        coordinator.join()  # wait until the workers are idle: only then can metrics and weights be read
         return loop.results()
 
     callbacks.on_train_begin({})
     for epoch in run.epochs:
         callbacks.on_epoch_begin(epoch - 1, {})
-        logs = over(run.train_dataset(epoch), train_on_batch)
-        validation = over(run.validation_dataset(), test_on_batch)
-        logs |= {f"val_{name}": value for name, value in validation.items()}
+        logs = run_epoch(run.train_dataset(epoch), distributed_train_step)
+        test_logs = run_epoch(run.validation_dataset(), distributed_test_step)
+        logs |= {f"val_{name}": value for name, value in test_logs.items()}
         callbacks.on_epoch_end(epoch - 1, logs)
         run.end_epoch(epoch, logs)
         if loop.model.stop_training:

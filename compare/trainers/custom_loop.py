@@ -1,8 +1,20 @@
 """A custom training loop that trains exactly like ``model.fit``: bit for bit, on any number of replicas.
 
-It has the structure of TensorFlow's tutorial "Custom training with tf.distribute.Strategy". Where
-naive loops go wrong a comment says how. To try a variant, subclass ``CustomLoop`` and override
-``compute_loss``, ``train_step`` or ``test_step``.
+It follows TensorFlow's tutorial "Custom training with tf.distribute.Strategy"
+(https://www.tensorflow.org/tutorials/distribute/custom_training). The steps of the tutorial are found here:
+
+=====================================================  =====================================================
+Create the model and the optimizer in the scope        ``run.build()``, called first in ``train``
+Define the metrics in the scope                        ``_create_metrics``
+Define the loss function                               ``compute_loss``
+Training and test step on one replica                  ``train_step``, ``test_step``
+``distributed_train_step``, ``distributed_test_step``  in ``train``
+Epoch loop with its TRAIN LOOP and TEST LOOP           in ``train``, with ``_test_epoch``
+Read and reset the metrics                             ``results``
+=====================================================  =====================================================
+
+Comments explain why each line is needed wherever loops commonly differ from ``fit``. To try a variant, subclass
+``CustomLoop`` and override ``compute_loss``, ``train_step`` or ``test_step``.
 """
 
 from __future__ import annotations
@@ -13,24 +25,27 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine import strategies
-from compare.engine.run import Run, scalars
+from compare.engine.building import scalars
+from compare.engine.run import Run
 from compare.trainers import losses, precision
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
-from compare.trainers.iteration import Iteration, tracing
+from compare.trainers.iteration import Iteration, function_options
 from compare.trainers.outputs import KERAS_3, Outputs
 
 
 class CustomLoop:
-    """Trains with a loop over distributed batches, in one of three ways (``run.execution``), bit for bit the same.
+    """Trains with a custom loop over distributed batches.
+
+    ``run.execution`` selects one of three ways of iterating; all of them give bit-identical results.
 
     Attributes, for use in the methods that a subclass overrides:
         strategy: the run's strategy.
-        model, optimizer, loss: as the run built them, in the strategy's scope.
-        metrics: the experiment's metrics; they serve training and, reset, validation.
-        outputs: which loss and metrics belong to which output; most models have one only.
-        loss_metric: the mean loss over the examples seen so far.
-        class_weight: class to weight, for the training loss; None for none.
+        model, optimizer, loss: as built by the run, under the strategy's scope.
+        metrics: the experiment's metrics; used for training and, after a reset, for validation.
+        outputs: maps losses and metrics to the model's outputs; most models have a single output.
+        loss_metric: the mean loss over the examples seen since the last reset.
+        class_weight: maps each class to its weight in the training loss; None for no class weights.
     """
 
     name = "loop"
@@ -45,193 +60,211 @@ class CustomLoop:
     class_weight: Mapping[int, float] | None
 
     def train(self, run: Run) -> None:
-        self.strategy = run.strategy
+        """Trains for ``run.epochs``, and reports every step and epoch to the run."""
+        strategy = self.strategy = run.strategy
+        # The run creates model and optimizer under strategy.scope(); every trainer gets the same initial weights.
         self.model, self.optimizer, self.loss, self.metrics = run.build()
         self.class_weight = run.class_weight
-        first_epoch, every_validation = run.train_dataset(run.epochs[0]), run.validation_dataset()
-        validation = strategies.distribute(self.strategy, every_validation)
-        training = strategies.distribute(self.strategy, first_epoch)
+        train_dataset, test_dataset = run.train_dataset(run.epochs[0]), run.validation_dataset()
+        test_dist_dataset = strategies.distribute(strategy, test_dataset)
+        train_dist_dataset = strategies.distribute(strategy, train_dataset)
+        self._create_metrics(run, train_dataset.element_spec[0])
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            return train_with_coordinator(self, run)  # in coordinator.py, because the workers are asynchronous
+
+        # The signature leaves the batch size open. Without it, the short last batch would be traced separately; with a
+        # static batch size, batch normalization rounds differently from fit. Each function returns a tensor because
+        # TensorFlow does not optimize a graph without outputs: sums would be ordered, and rounded, differently.
+        options = function_options(run.execution, self.model, strategy.num_replicas_in_sync)
+
+        @tf.function(input_signature=[train_dist_dataset.element_spec], **options)
+        def distributed_train_step(batch: Any) -> tf.Tensor:
+            strategy.run(self.train_step, args=(batch,))
+            return tf.constant(True)
+
+        @tf.function(input_signature=[test_dist_dataset.element_spec], **options)
+        def distributed_test_step(batch: Any) -> tf.Tensor:
+            strategy.run(self.test_step, args=(batch,))
+            return tf.constant(True)
+
+        # iteration.py: each call from Python executes one step, several steps, or all steps of the epoch.
+        training = Iteration(run.execution, distributed_train_step, train_dataset, strategy)
+        testing = Iteration(run.execution, distributed_test_step, test_dataset, strategy)
+        # callbacks.py: calls the hooks of the experiment's callbacks in the same order as fit.
+        callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
+        callbacks.on_train_begin({})
+
+        for epoch in run.epochs:
+            callbacks.on_epoch_begin(epoch - 1, {})  # Keras counts epochs from 0
+            # TRAIN LOOP. A dataset that is distributed only once would repeat the order of its first epoch.
+            train_dist_dataset = strategies.distribute(strategy, run.train_dataset(epoch))
+            for call in training.calls(train_dist_dataset):
+                callbacks.on_train_batch_begin(call.first_step, {})
+                call.execute()  # calls distributed_train_step for one batch or for several
+                callbacks.on_train_batch_end(call.last_step, callbacks.current_logs())
+                run.end_step(call.steps) if call.steps > 1 else run.end_step()
+                if self.model.stop_training:
+                    break
+            logs = self.results()
+            # TEST LOOP
+            test_logs = self._test_epoch(testing, test_dist_dataset, callbacks)
+            logs |= {f"val_{name}": value for name, value in test_logs.items()}
+            callbacks.on_epoch_end(epoch - 1, logs)
+            run.end_epoch(epoch, logs)
+            if self.model.stop_training:
+                break
+
+        # An optimizer with a moving average of the weights (use_ema) copies it into the model at the end.
+        self.optimizer.finalize_variable_values(self.model.trainable_variables)
+        callbacks.on_train_end(logs)
+
+    def _test_epoch(self, testing: Iteration, dataset: Any, callbacks: Callbacks) -> dict[str, float]:
+        """Validates on a distributed dataset; returns the loss and the metrics by name."""
+        callbacks.on_test_begin({})
+        for call in testing.calls(dataset):
+            callbacks.on_test_batch_begin(call.first_step, {})
+            call.execute()  # calls distributed_test_step for one batch or for several
+            callbacks.on_test_batch_end(call.last_step, callbacks.current_logs())
+        logs = self.results()
+        callbacks.on_test_end(logs)
+        return logs
+
+    def train_step(self, batch: Any) -> None:
+        """Performs one optimizer step on one replica's part of a batch.
+
+        Args:
+            batch: (x, y) or (x, y, sample_weight): tensors of shape ``[examples, ...]`` with the examples of this
+                replica, or tuples or dicts of such tensors.
+        """
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        # fit applies class weights as sample weights, in training only.
+        sample_weight = losses.with_class_weight(self.class_weight, y, sample_weight)
+        with tf.GradientTape() as tape:
+            # training=True enables dropout, and makes batch normalization use the statistics of the batch.
+            predictions = self.model(x, training=True)
+            loss = self.compute_loss(y, predictions, sample_weight)
+            # apply_gradients sums the gradients over the replicas, so each replica contributes only its share.
+            # (fit multiplies by 1/3 on three replicas; a division by 3 would round differently.)
+            scaled_loss = loss * (1.0 / self.strategy.num_replicas_in_sync)
+            # Small gradients would underflow in float16. precision.py: a LossScaleOptimizer scales the loss up first.
+            scaled_loss = precision.scale_loss(self.optimizer, scaled_loss)
+        variables = self.model.trainable_variables
+        gradients = precision.unscale_gradients(self.optimizer, tape.gradient(scaled_loss, variables))
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        self._update_metrics(x, y, predictions, sample_weight, loss)
+
+    def test_step(self, batch: Any) -> None:
+        """Updates the loss and the metrics with one replica's part of a validation batch.
+
+        Args:
+            batch: as in ``train_step``.
+        """
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        predictions = self.model(x, training=False)
+        # fit includes the regularization losses in the validation loss too; compute_loss adds them.
+        loss = self.compute_loss(y, predictions, sample_weight)
+        self._update_metrics(x, y, predictions, sample_weight, loss)
+
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> tf.Tensor:
+        """Computes the loss of this replica: the mean over its own examples plus the model's own losses.
+
+        The training loss is the mean of the returned values over the replicas. For a model with several outputs,
+        this method also updates the loss metric of each output.
+
+        Args:
+            y: labels of this replica, ``[examples, ...]``; a tuple or dict of them for several outputs.
+            predictions: outputs of the model, ``[examples, ...]``; a tuple or dict of them for several outputs.
+            sample_weight: ``[examples]``, for all outputs or one for each, or None.
+
+        Returns:
+            A scalar tensor.
+        """
+        output_losses = []
+        # outputs.py: selects the labels, predictions and sample weights of each output.
+        for output, *values in self.outputs.split(y, predictions, sample_weight):
+            if output.loss is not None:
+                # The name scope is the one that fit uses: names decide the order of sums, see losses.total.
+                with tf.name_scope(losses.SCOPE + output.loss.name):
+                    output_losses.append((output, self._output_loss(output.loss, *values)))
+        # model.losses: regularization, activity regularization and losses from add_loss. GradientTape does not see
+        # them unless they are added here. losses.py: adds all losses in the same order as fit.
+        examples = tf.shape(tf.nest.flatten(y)[0])[0]
+        return losses.total(output_losses, self.model.losses, examples, self.strategy.num_replicas_in_sync)
+
+    def _output_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """Computes the loss of one output on this replica, a scalar."""
+        is_sum = losses.reduction(loss) == "sum"
+        mask = _mask(predictions, getattr(loss, "dtype", predictions.dtype))
+        if mask is not None:
+            # Padding must not count, but Loss.call ignores masks. The unmasked positions are weighted up, so that the
+            # division by the number of all positions below amounts to a division by the number of unmasked ones.
+            if not is_sum:
+                mask *= tf.math.divide_no_nan(tf.cast(tf.size(mask), mask.dtype), tf.reduce_sum(mask))
+            sample_weight = _times(sample_weight, mask)
+        # Loss.call returns one value per example. Loss.__call__ would reduce them, and does so differently in
+        # Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
+        per_example_loss = losses.per_example(loss, y, predictions, sample_weight)
+        if is_sum:  # the sum over all replicas, which train_step will divide by the number of replicas
+            return tf.reduce_sum(per_example_loss) * self.strategy.num_replicas_in_sync
+        # fit divides by the number of this replica's examples, not by the sum of their weights. The tutorial divides
+        # by the constant GLOBAL_BATCH_SIZE, which gives the examples of a short last batch too little weight.
+        count = tf.cast(tf.size(per_example_loss), per_example_loss.dtype)
+        return tf.math.divide_no_nan(tf.reduce_sum(per_example_loss), count)
+
+    def _create_metrics(self, run: Run, inputs: Any) -> None:
+        """Creates the metrics for a model whose inputs have the given tensor specs."""
+        # Objects with variables must be created in the scope, metrics included. Otherwise the variables of the replicas
+        # diverge, or the results come from one replica only.
         with self.strategy.scope():
-            # Whatever owns variables is made in scope, metrics too: otherwise each replica's
-            # variables drift apart, or the numbers come from one replica only.
             self.loss_metric = tf.keras.metrics.Mean(name="loss")
+            # outputs.py: assigns losses and metrics to the model's outputs, as compile does.
             self.outputs = Outputs(
                 self.model,
-                first_epoch.element_spec[0],
+                inputs,
                 loss=self.loss,
                 loss_weights=run.loss_weights,
                 metrics=self.metrics,
                 weighted_metrics=run.weighted_metrics,
             )
-        if isinstance(self.strategy, tf.distribute.ParameterServerStrategy):
-            return train_with_coordinator(self, run)
-
-        # The signature leaves the batch size open. Without it the functions are traced anew for the
-        # short last batch, and with a static shape batch normalization rounds differently from fit.
-        # Something is returned, since TensorFlow does not optimize the graph of a function that returns
-        # nothing: sums would be taken in another order than in fit, and the last bit would tell.
-        replicas = self.strategy.num_replicas_in_sync
-        traced = tracing(run.execution, self.model, replicas)
-
-        @tf.function(input_signature=[training.element_spec], **traced)
-        def train_on_batch(batch: Any) -> tf.Tensor:
-            self.strategy.run(self.train_step, args=(batch,))
-            return tf.constant(True)
-
-        @tf.function(input_signature=[validation.element_spec], **traced)
-        def test_on_batch(batch: Any) -> tf.Tensor:
-            self.strategy.run(self.test_step, args=(batch,))
-            return tf.constant(True)
-
-        # The three ways of iterating differ only in how many batches one call from Python takes.
-        in_training = Iteration(run.execution, train_on_batch, _batches(first_epoch), replicas)
-        in_validation = Iteration(run.execution, test_on_batch, _batches(every_validation), replicas)
-
-        callbacks = Callbacks(run, self.model, self.optimizer, self._named_metrics())
-        callbacks.on_train_begin({})
-        for epoch in run.epochs:
-            callbacks.on_epoch_begin(epoch - 1, {})  # Keras counts epochs from 0
-            # Asked for anew in every epoch: a data set that is distributed once and iterated again
-            # gives the same order again, unless it reshuffles itself.
-            training = strategies.distribute(self.strategy, run.train_dataset(epoch))
-            for call in in_training.calls(training):
-                callbacks.on_train_batch_begin(call.first, {})
-                call.make()
-                callbacks.on_train_batch_end(call.last, callbacks.logs_so_far())
-                run.end_step(call.steps) if call.steps > 1 else run.end_step()
-                if self.model.stop_training:
-                    break
-            logs = self.results()
-
-            callbacks.on_test_begin({})
-            for call in in_validation.calls(validation):
-                callbacks.on_test_batch_begin(call.first, {})
-                call.make()
-                callbacks.on_test_batch_end(call.last, callbacks.logs_so_far())
-            validation_logs = self.results()
-            callbacks.on_test_end(validation_logs)
-
-            logs |= {f"val_{name}": value for name, value in validation_logs.items()}
-            callbacks.on_epoch_end(epoch - 1, logs)
-            run.end_epoch(epoch, logs)
-            if self.model.stop_training:
-                break
-        # An optimizer that keeps a moving average of the weights puts it in their place at the end.
-        self.optimizer.finalize_variable_values(self.model.trainable_variables)
-        callbacks.on_train_end(logs)
-
-    def train_step(self, batch: Any) -> None:
-        """One optimizer step on one replica's part of a batch.
-
-        Args:
-            batch: (x, y) or (x, y, sample_weight), tensors of this replica's ``[examples, ...]``, or
-                tuples or dicts of them.
-        """
-        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        # A class's weight is that of each of its examples: in training only, as with fit.
-        sample_weight = losses.with_class_weight(self.class_weight, y, sample_weight)
-        with tf.GradientTape() as tape:
-            # training=True switches dropout on, and batch normalization to the batch's statistics.
-            predictions = self.model(x, training=True)
-            loss = self.compute_loss(y, predictions, sample_weight)
-            # apply_gradients sums the gradients over the replicas, so each contributes its share
-            # only. (Times 1/3 rounds differently from divided by 3, and fit multiplies.)
-            share = loss * (1.0 / self.strategy.num_replicas_in_sync)
-            # In float16 small gradients would vanish: an optimizer that scales losses makes them larger.
-            share = precision.scaled(self.optimizer, share)
-        variables = self.model.trainable_variables
-        gradients = precision.unscaled(self.optimizer, tape.gradient(share, variables))
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        self._update_metrics(x, y, predictions, sample_weight, loss)
-
-    def test_step(self, batch: Any) -> None:
-        """Update loss and metrics with one replica's part of a validation batch."""
-        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        predictions = self.model(x, training=False)
-        # fit's validation loss has the regularization losses in it too, so this one has.
-        loss = self.compute_loss(y, predictions, sample_weight)
-        self._update_metrics(x, y, predictions, sample_weight, loss)
-
-    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> tf.Tensor:
-        """This replica's loss, a scalar: the mean over its own examples, and the model's own losses.
-
-        The mean over replicas of what this returns is the loss that is trained. Where there are several
-        outputs, each one's own loss is counted on the way, to be reported.
-
-        Args:
-            y: this replica's labels, ``[examples, ...]``; a tuple or dict of them for several outputs.
-            predictions: what the model made of its inputs, ``[examples, ...]``, or several of them.
-            sample_weight: ``[examples]``, for each output or for all, or None.
-        """
-        means = []
-        for output, *its in self.outputs.split(y, predictions, sample_weight):
-            if output.loss is not None:
-                with tf.name_scope(losses.SCOPE + output.loss.name):  # names decide on rounding: see losses.total
-                    means.append((output, self._mean_loss(output.loss, *its)))
-        # Regularization, activity regularization and whatever a layer gave to add_loss.
-        examples = tf.shape(tf.nest.flatten(y)[0])[0]
-        return losses.total(means, self.model.losses, examples, self.strategy.num_replicas_in_sync)
-
-    def _mean_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
-        summed = losses.reduction(loss) == "sum"
-        mask = _mask(predictions, getattr(loss, "dtype", predictions.dtype))
-        if mask is not None:
-            # Padding must not count, and Loss.call knows nothing of masks. The positions that are not
-            # masked weigh so much more that the division by all, below, is in effect by their number.
-            if not summed:
-                mask *= tf.math.divide_no_nan(tf.cast(tf.size(mask), mask.dtype), tf.reduce_sum(mask))
-            sample_weight = _times(sample_weight, mask)
-        # Loss.call gives one value per example. Loss.__call__ would reduce them itself, differently
-        # in Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
-        per_example = losses.per_example(loss, y, predictions, sample_weight)
-        if summed:  # over all replicas' examples; this returns the replicas' mean
-            return tf.reduce_sum(per_example) * self.strategy.num_replicas_in_sync
-        # Divided by the number of this replica's own examples, as fit does, and not by their weights'
-        # sum. The tutorials' constant GLOBAL_BATCH_SIZE makes a short last batch count too little.
-        count = tf.cast(tf.size(per_example), per_example.dtype)
-        return tf.math.divide_no_nan(tf.reduce_sum(per_example), count)
 
     def _update_metrics(self, x: Any, y: Any, predictions: Any, sample_weight: Any, loss: tf.Tensor) -> None:
-        # Each batch's loss counts by its examples, so that the short one counts less. The loss is
-        # the unscaled one: what the replicas contribute to the gradient is smaller by their number.
+        # The loss is weighted by the number of examples, so that a short batch counts less. It is the loss before
+        # scaling: the share that a replica contributes to the gradient is smaller by the number of replicas.
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
         self.loss_metric.update_state(loss, sample_weight=examples)
-        for output, its_y, its_predictions, its_weight in self.outputs.split(y, predictions, sample_weight):
-            # Keras 3's metrics look for a mask themselves; Keras 2's are given it as sample weights.
-            mask = None if KERAS_3 else _mask(its_predictions, its_predictions.dtype)
+        for output, labels, outputs, weights in self.outputs.split(y, predictions, sample_weight):
+            # Keras 3's metrics read the mask from the predictions; Keras 2's receive it as sample weights.
+            mask = None if KERAS_3 else _mask(outputs, outputs.dtype)
             for metric in output.metrics:
-                metric.update_state(its_y, its_predictions, *([] if mask is None else [mask]))
+                metric.update_state(labels, outputs, *([] if mask is None else [mask]))
             for metric in output.weighted_metrics:
-                metric.update_state(its_y, its_predictions, _times(its_weight, mask))
+                metric.update_state(labels, outputs, _times(weights, mask))
 
     def _named_metrics(self) -> dict[str, Any]:
-        # The last are metrics that the model's own layers update while they are called.
-        own = {metric.name: metric for metric in self.model.metrics}
-        return {self.loss_metric.name: self.loss_metric} | self.outputs.metrics | own
+        # Layers of the model may have metrics of their own, which they update when they are called.
+        model_metrics = {metric.name: metric for metric in self.model.metrics}
+        return {self.loss_metric.name: self.loss_metric} | self.outputs.metrics | model_metrics
 
     def results(self) -> dict[str, float]:
-        """The metrics as they stand, which are then reset: they would go on counting otherwise."""
+        """Returns the results of all metrics by name, and resets the metrics."""
         metrics = self._named_metrics()
         results = scalars({name: metric.result() for name, metric in metrics.items()})
         for metric in metrics.values():
-            metric.reset_state()
+            metric.reset_state()  # otherwise validation and the next epoch would add to these results
         return results
 
 
-def _batches(dataset: tf.data.Dataset) -> int:
-    return int(dataset.cardinality())
-
-
 def _mask(predictions: tf.Tensor, dtype: Any) -> Any:
-    """1 where a prediction counts and 0 where the model masked it (``mask_zero``, say); None without a mask.
+    """Returns the Keras mask of the predictions (of ``mask_zero``, say) as 1 and 0; None without a mask.
 
-    Keras hangs masks on its tensors, and every operation on a tensor loses it: even a cast.
+    Keras attaches the mask to the tensor itself. Any operation on the tensor loses it, even a cast.
     """
     mask = getattr(predictions, "_keras_mask", None)
     return None if mask is None else tf.cast(mask, dtype)
 
 
 def _times(sample_weight: Any, mask: Any) -> Any:
+    """Multiplies sample weights by a mask; either may be None."""
     if sample_weight is None or mask is None:
         return mask if sample_weight is None else sample_weight
     return tf.cast(sample_weight, mask.dtype) * mask

@@ -1,4 +1,4 @@
-"""The plain truth: the same global batches on one replica in float64, to tell which side is off."""
+"""The float64 baseline: trains on the same global batches on one replica in float64, to find which side is off."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from compare.trainers.custom_loop import CustomLoop
 
 
 class Truth:
-    """The custom loop with every layer, loss and metric in float64; for a task of ``exact_task``."""
+    """The custom loop with every layer, loss and metric in float64; train it on a task from ``exact_task``."""
 
     name = "truth"
 
     def train(self, run: Run) -> None:
-        before = tf.keras.backend.floatx()
+        default = tf.keras.backend.floatx()
         tf.keras.backend.set_floatx("float64")
         try:
             CustomLoop().train(run)
         finally:
-            tf.keras.backend.set_floatx(before)
+            tf.keras.backend.set_floatx(default)
 
 
 def exact_task(task: Task) -> Task:
-    """The same task on one replica, with its data in float64; initial weights and batches are the same."""
+    """Returns the task for one replica and with float64 data; initial weights and batches are unchanged."""
 
-    def exactly(*batch: Any) -> Part:
+    def to_float64(*batch: Any) -> Part:
         return tuple(tf.nest.map_structure(_widen, part) for part in batch)
 
     return dataclasses.replace(
         task,
         strategy=tf.distribute.get_strategy(),
-        train=task.train.preparing(exactly),
-        validation=task.validation.preparing(exactly),
+        train=task.train.preparing(to_float64),
+        validation=task.validation.preparing(to_float64),
     )
 
 

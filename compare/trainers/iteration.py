@@ -1,4 +1,4 @@
-"""Three ways of going through an epoch, as TensorFlow's tutorials show them: all make the same steps."""
+"""Three ways of iterating over an epoch, as in TensorFlow's tutorials; all of them execute the same steps."""
 
 from __future__ import annotations
 
@@ -12,78 +12,95 @@ from compare.options import Execution
 from compare.trainers.outputs import KERAS_3
 
 
-def tracing(execution: Execution, model: tf.keras.Model, replicas: int) -> dict[str, Any]:
-    """How to trace the function for a batch: arguments of ``tf.function``."""
-    # Inside a loop's body oneDNN takes the gradients of a convolution's bias on several replicas in another order than
-    # outside, unless the step stays a function of its own; which no other layer needs, nor bears without rounding.
+def function_options(execution: Execution, model: tf.keras.Model, replicas: int) -> dict[str, Any]:
+    """Returns the keyword arguments with which ``tf.function`` has to trace a distributed step.
+
+    Args:
+        execution: how the steps are executed.
+        model: the model that the step trains.
+        replicas: number of replicas.
+    """
+    # Inside a loop body on several replicas, oneDNN sums the gradient of a convolution's bias in a different order,
+    # unless the step is kept as a separate function (not inlined). No other layer needs that, and with other layers it
+    # would itself change the rounding.
     convolution = any("Conv" in type(layer).__name__ for layer in model._flatten_layers())
-    alone = execution.iteration == "function" and replicas > 1 and convolution
-    attributes = {"experimental_attributes": {"_noinline": True}} if alone else {}
+    separate = execution.iteration == "function" and replicas > 1 and convolution
+    attributes = {"experimental_attributes": {"_noinline": True}} if separate else {}
     return {"jit_compile": execution.jit_compile or None, **attributes}
 
 
 class Call(NamedTuple):
-    """One call of TensorFlow from Python, to be made: the number of its first step, from 0, and how many it makes."""
+    """One call of a ``tf.function`` from Python, which executes one or more steps.
 
-    first: int
+    Attributes:
+        first_step: number of its first step in the epoch, from 0.
+        steps: number of steps.
+        execute: makes the call.
+    """
+
+    first_step: int
     steps: int
-    make: Callable[[], Any]
+    execute: Callable[[], Any]
 
     @property
-    def last(self) -> int:
-        """The number of its last step."""
-        return self.first + self.steps - 1
+    def last_step(self) -> int:
+        """Number of its last step in the epoch, from 0."""
+        return self.first_step + self.steps - 1
 
 
 class Iteration:
-    """Calls a function for every batch of a data set: from Python, or several batches inside a ``tf.function``.
+    """Calls a step function for every batch of a dataset, either from Python or in a loop inside a ``tf.function``.
 
     Args:
-        execution: which way, and how many batches in one call.
-        on_batch: the ``tf.function`` to call for a batch.
-        batches: how many an epoch has.
-        replicas: how many share a batch.
+        execution: selects the way of iterating, and the number of steps per call.
+        step_function: the ``tf.function`` that executes a step on a distributed batch.
+        dataset: a dataset of global batches of one epoch; only its cardinality is used.
+        strategy: the strategy, whose replicas share each batch.
     """
 
-    def __init__(self, execution: Execution, on_batch: Any, batches: int, replicas: int) -> None:
-        # As fit has it in each generation: Keras 2's steps are inline, and what the last one gives is asked for,
-        # for which AutoGraph traces the loop's body twice. Dropout's seeds go by such things in Keras 2.
+    def __init__(
+        self, execution: Execution, step_function: Any, dataset: tf.data.Dataset, strategy: tf.distribute.Strategy
+    ) -> None:
+        # As in fit of each Keras generation: Keras 2 inlines the steps and returns the result of the last one, for
+        # which AutoGraph traces the loop body twice. In Keras 2, the seeds of dropout depend on such details.
         inline = execution.steps_per_execution > 1 and not KERAS_3
-        step = on_batch.python_function if inline else on_batch
+        step = step_function.python_function if inline else step_function
 
         @tf.function
-        def on_batches(iterator: Any, count: tf.Tensor) -> tf.Tensor:
+        def several_steps(iterator: Any, count: tf.Tensor) -> tf.Tensor:
             for _ in tf.range(count):
                 done = step(next(iterator))
             return done
 
         @tf.function
-        def on_next_batch(iterator: Any, count: tf.Tensor) -> tf.Tensor:
-            return on_batch(next(iterator))
+        def single_step(iterator: Any, count: tf.Tensor) -> tf.Tensor:
+            return step_function(next(iterator))
 
+        batches = int(dataset.cardinality())
         self._from_python = execution.iteration == "for"
-        self._at_once = batches if execution.iteration == "function" else execution.steps_per_execution
-        self._on_batch, self._batches = on_batch, batches
-        self._on_batches = on_batches if self._at_once > 1 else on_next_batch
-        # Within a call TensorFlow keeps to the shapes that replicas exchanged first. An embedding's gradients have as
-        # many rows as a batch has examples, so that the last batch, which may be short, has a call of its own.
-        self._together = batches - 1 if replicas > 1 and self._at_once > 1 else batches
+        self._steps_per_call = batches if execution.iteration == "function" else execution.steps_per_execution
+        self._step_function, self._batches = step_function, batches
+        self._on_iterator = several_steps if self._steps_per_call > 1 else single_step
+        # Within a call, all-reduce requires the shapes of the first batch. The gradient of an embedding has as many
+        # rows as the batch has examples, so the last batch, which may be short, gets a separate call.
+        separate_last_batch = strategy.num_replicas_in_sync > 1 and self._steps_per_call > 1
+        self._grouped_batches = batches - 1 if separate_last_batch else batches
 
     def calls(self, dataset: Any) -> Iterator[Call]:
-        """The calls of one epoch, in order; each must be made before the next is asked for.
+        """Yields the calls of one epoch in order; execute each call before requesting the next one.
 
         Args:
-            dataset: a data set of global batches, distributed where there are replicas to distribute them to.
+            dataset: a dataset of global batches, distributed if the strategy requires it.
         """
         if self._from_python:
             for step, batch in enumerate(dataset):
-                yield Call(step, 1, partial(self._on_batch, batch))
+                yield Call(step, 1, partial(self._step_function, batch))
             return
         iterator = iter(dataset)
         step = 0
         while step < self._batches:
-            end = self._together if step < self._together else self._batches
-            count = min(self._at_once, end - step)
-            # A tensor: a Python number would have the function traced anew for each.
-            yield Call(step, count, partial(self._on_batches, iterator, tf.constant(count)))
+            end = self._grouped_batches if step < self._grouped_batches else self._batches
+            count = min(self._steps_per_call, end - step)
+            # A tensor, because each new Python number would cause the function to be retraced.
+            yield Call(step, count, partial(self._on_iterator, iterator, tf.constant(count)))
             step += count

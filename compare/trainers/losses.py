@@ -1,4 +1,4 @@
-"""What ``fit`` does about losses that a readable loop need not show: class weights, types, ranks, order of sums."""
+"""Details of how ``fit`` computes losses: class weights, dtypes, ranks and the order of sums."""
 
 from __future__ import annotations
 
@@ -11,21 +11,32 @@ from compare.errors import RequestError
 from compare.trainers.outputs import KERAS_3, Output
 
 SCOPE = "compile_loss/" if KERAS_3 else ""
-"""Where in the graph ``fit`` computes losses: see ``total`` for what names matter to."""
+"""The name scope in which ``fit`` computes losses; ``total`` explains why names matter."""
 
 
 def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_weight: Any) -> Any:
-    """Sample weights that have each example count by its class; ``y`` holds classes, or is one-hot.
+    """Multiplies the sample weights by the weight of each example's class.
+
+    Args:
+        class_weight: maps each class to its weight, 1 by default; None for no class weights.
+        y: labels: classes, ``[examples]`` or ``[examples, 1]``, or one-hot vectors, ``[examples, classes]``.
+        sample_weight: ``[examples]``, or None.
+
+    Returns:
+        Sample weights ``[examples]``; ``sample_weight`` unchanged if there are no class weights.
 
     Raises:
-        RequestError: where ``fit`` refuses class weights, in its words.
+        RequestError: if ``fit`` does not support class weights here.
     """
     if class_weight is None:
         return sample_weight
     if tf.nest.is_nested(y):
-        raise RequestError("class_weight is only supported for models with a single output; use sample weights")
+        raise RequestError("class_weight requires a model with a single output; use sample weights instead")
     if sample_weight is not None and KERAS_3:
-        raise RequestError("Keras 3 takes class_weight or sample weights, not both; multiply them into sample weights")
+        raise RequestError(
+            "Keras 3 accepts either class_weight or sample weights, not both; multiply the class weights into the "
+            "sample weights"
+        )
     weights = tf.constant([float(class_weight.get(i, 1.0)) for i in range(max(class_weight) + 1)])
     if y.shape.rank == 1:
         classes = tf.round(y) if y.dtype.is_floating else y
@@ -33,15 +44,15 @@ def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_w
         classes = tf.squeeze(tf.round(y) if y.dtype.is_floating else y, axis=-1)
     else:
         classes = tf.argmax(y, axis=-1)
-    of_examples = tf.gather(weights, tf.cast(classes, tf.int32))
+    example_weights = tf.gather(weights, tf.cast(classes, tf.int32))
     if sample_weight is None:
-        return of_examples
-    return sample_weight * tf.cast(of_examples, sample_weight.dtype)
+        return example_weights
+    return sample_weight * tf.cast(example_weights, sample_weight.dtype)
 
 
 def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
-    """One value per example, in the type that ``fit`` computes losses in, times the sample weights."""
-    if KERAS_3:  # in float32, whatever the model computes in
+    """Returns the weighted loss of each example, in the dtype in which ``fit`` computes losses."""
+    if KERAS_3:  # float32 by default, whatever the compute dtype of the model
         y, predictions = tf.cast(y, loss.dtype), tf.cast(predictions, loss.dtype)
     values = loss.call(y, predictions)
     if sample_weight is None:
@@ -49,7 +60,7 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
     sample_weight = tf.cast(sample_weight, values.dtype)
     if sample_weight.shape.rank == values.shape.rank + 1:
         sample_weight = tf.squeeze(sample_weight, axis=-1)
-    elif sample_weight.shape.rank == values.shape.rank - 1:  # a value per time step, say
+    elif sample_weight.shape.rank == values.shape.rank - 1:  # one loss per time step, for example
         sample_weight = sample_weight[..., tf.newaxis]
     return values * sample_weight
 
@@ -57,18 +68,24 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
 def total(
     losses: Sequence[tuple[Output, tf.Tensor]], model_losses: Sequence[tf.Tensor], examples: tf.Tensor, replicas: int
 ) -> Any:
-    """The weighted sum of the outputs' losses and of the model's own, rounded as in ``fit``.
+    """Returns the weighted sum of the outputs' losses and the model's own losses, rounded as in ``fit``.
 
-    Each of several outputs' own loss is counted too. Keras 2 weighs it by the examples of the batch. Keras 3
-    takes the batch's static size for its weight, which is open here as in ``fit``: so it becomes the plain
-    mean over batches and replicas, unlike the total.
+    The function also updates the loss metric of each output, for a model with several outputs. Keras 2 weights it by
+    the number of examples. Keras 3 weights it by the static batch size, which is unknown here as in ``fit``; the
+    metric is then the plain mean over batches and replicas, unlike the total loss.
 
-    Keras 3 scales every loss to this replica's share, and its report scales their sum back. On three
-    replicas this may cost the last bit of the number, and here it does too.
+    Keras 3 scales every loss to this replica's share, and scales the sum back for the report. On three replicas this
+    can change the last bit of the reported loss, here as in ``fit``.
 
-    Of three losses the order of summation matters. TensorFlow's graph optimizer sorts the terms of a sum by
-    their names in the graph, whatever the order in the program; so they get names here that sort as in fit:
-    those of the losses, or numbers, by how many other products fit makes there for each.
+    The order of summation matters from three losses on. TensorFlow's graph optimizer sorts the terms of a sum by
+    their names in the graph, whatever their order in the program. So the terms get names here that sort as in
+    ``fit``: the names of the losses, or numbers that count the other products that ``fit`` creates in that scope.
+
+    Args:
+        losses: the outputs that have a loss, each with its loss on this replica, a scalar.
+        model_losses: the scalars in ``model.losses``.
+        examples: number of examples of this replica, a scalar.
+        replicas: number of replicas.
     """
     terms = []
     for i, (output, loss) in enumerate(losses):
@@ -80,39 +97,48 @@ def total(
             else:
                 output.loss_metric.update_state(loss, sample_weight=examples)
         if output.loss_weight is not None:
-            loss = tf.multiply(loss, output.loss_weight, _product_in_fit(i, replicas))
+            loss = tf.multiply(loss, output.loss_weight, _name_of_product(i, replicas))
         terms.append(loss)
     if not KERAS_3:
-        terms += [tf.add_n(_of_one_type(model_losses))] if model_losses else []
-        return tf.add_n(_of_one_type(terms))
+        terms += [tf.add_n(_cast_to_widest(model_losses))] if model_losses else []
+        return tf.add_n(_cast_to_widest(terms))
     shares = [terms[0] if len(terms) == 1 else sum(terms)] if terms else []
     shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
     share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
     return share * replicas if replicas > 1 else share
 
 
-def _product_in_fit(output: int, replicas: int) -> str:
-    """The name of the product loss times weight; fit makes others before it and in between."""
+def _name_of_product(output: int, replicas: int) -> str:
+    """Returns the name that ``fit`` gives to the product of an output's loss and its weight.
+
+    The number in the name counts the products that ``fit`` creates in the same scope before this one.
+    """
     several = replicas > 1
     return f"{SCOPE}Mul_{output * (1 + several) + several}" if KERAS_3 else f"{SCOPE}mul_{output * (3 + several) + 2}"
 
 
 def reduction(loss: tf.keras.losses.Loss) -> str:
-    """How a loss is reduced: "mean" over the examples, or "sum".
+    """Returns the reduction of a loss over the examples: "mean" or "sum".
 
     Raises:
-        RequestError: for a reduction that a loss to be trained cannot have, or that the loop does not know.
+        RequestError: for any other reduction.
     """
     if loss.reduction in ("sum_over_batch_size", "mean", "auto"):
         return "mean"
     if loss.reduction == "sum":
         return "sum"
-    raise RequestError(f"the custom loop knows losses that are a mean or sum over examples, not {loss.reduction!r}")
+    raise RequestError(
+        f"the custom loop does not support the loss reduction {loss.reduction!r}; use a mean or sum over the examples"
+    )
 
 
-def _of_one_type(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The losses in the widest floating type among them, as Keras 2 adds them up."""
-    types = {loss.dtype for loss in losses}
-    both_halves = {tf.bfloat16, tf.float16} <= types and not {tf.float32, tf.float64} & types
-    widest = tf.float32 if both_halves else max((t for t in types if t.is_floating), key=lambda t: t.size)
+def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Casts the losses to the widest floating dtype among them, as Keras 2 does before it adds them."""
+    dtypes = {loss.dtype for loss in losses}
+    both_halves = {tf.bfloat16, tf.float16} <= dtypes and not {tf.float32, tf.float64} & dtypes
+    widest = (
+        tf.float32
+        if both_halves
+        else max((dtype for dtype in dtypes if dtype.is_floating), key=lambda dtype: dtype.size)
+    )
     return [tf.cast(loss, widest) for loss in losses]

@@ -1,7 +1,7 @@
-"""Which labels, loss, weights and metrics belong to which of a model's outputs: what ``compile`` and ``fit`` decide.
+"""Assigns labels, losses, weights and metrics to the outputs of a model, as ``compile`` and ``fit`` do.
 
-For a loop that trains models with several outputs, as ``compile`` takes them: ``loss``, ``metrics`` and
-the like may be one for all outputs, or a list or dict with an entry for each.
+A custom loop needs this for models with several outputs: as in ``compile``, ``loss``, ``metrics`` and the like may be
+a single object for all outputs, or a list or dict with an entry for each output.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import tensorflow as tf
 
 from compare.errors import RequestError
 
-KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has none
+KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has no such attribute
 
 
 @dataclass
 class Output:
-    """One output of a model, and what it is trained and measured with.
+    """One output of a model, with its loss and metrics.
 
     Attributes:
-        key: its key or position in what the model puts out; None for an only output.
-        name: what its metrics' names begin with; empty for an only output.
-        loss: its loss, or None: not every output needs one.
-        loss_weight: what its loss counts in the total, or None.
-        metrics: the metrics that do not see sample weights.
-        weighted_metrics: those that do.
-        loss_metric: its own loss, which is reported where there are several; else None.
+        key: key or position in the model's outputs; None for a single output.
+        name: prefix of the names of its metrics; empty for a single output.
+        loss: its loss, or None for an output that is not trained.
+        loss_weight: weight of its loss in the total loss, or None for 1.
+        metrics: metrics that ignore sample weights.
+        weighted_metrics: metrics that use sample weights.
+        loss_metric: reports its loss if the model has several outputs; else None.
     """
 
     key: Any = None
@@ -41,16 +41,16 @@ class Output:
 
 
 class Outputs:
-    """A model's outputs; metrics that are made here are made in the current strategy's scope.
+    """The outputs of a model. Create the object under the strategy's scope, because it may create metrics.
 
     Args:
-        model: the model, built.
-        inputs: a batch of its inputs, as tensor specs.
-        loss, loss_weights, metrics, weighted_metrics: as ``compile`` takes them.
+        model: the built model.
+        inputs: tensor specs of a batch of inputs.
+        loss, loss_weights, metrics, weighted_metrics: as in ``compile``.
 
     Raises:
-        RequestError: for a loss or metric that is not an object (a string, say), and for outputs that
-            are nested more deeply than one list or dict.
+        RequestError: for a loss or metric that is not a Keras object (a string, say), and for outputs nested more
+            deeply than one list or dict.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Outputs:
             kind = tf.keras.losses.Loss if what == "build_loss" else tf.keras.metrics.Metric
             for value in tf.nest.flatten(values):
                 if value is not None and not isinstance(value, kind):
-                    raise RequestError(f"{what} must give tf.keras objects ({kind.__name__}), not {value!r}")
-        for output, its_loss in zip(self._all, self._each(loss), strict=True):
-            output.loss = its_loss
-        for output, weight in zip(self._all, self._each(loss_weights), strict=True):
+                    raise RequestError(f"{what} must return tf.keras objects ({kind.__name__}), not {value!r}")
+        for output, output_loss in zip(self._all, self._per_output(loss), strict=True):
+            output.loss = output_loss
+        for output, weight in zip(self._all, self._per_output(loss_weights), strict=True):
             output.loss_weight = weight
-        for output, its_metrics in zip(self._all, self._each_metrics(metrics), strict=True):
-            output.metrics = its_metrics
-        for output, its_metrics in zip(self._all, self._each_metrics(weighted_metrics), strict=True):
-            output.weighted_metrics = its_metrics
+        for output, output_metrics in zip(self._all, self._metrics_per_output(metrics), strict=True):
+            output.metrics = output_metrics
+        for output, output_metrics in zip(self._all, self._metrics_per_output(weighted_metrics), strict=True):
+            output.weighted_metrics = output_metrics
         trained = [output for output in self._all if output.loss is not None]
         if len(trained) > 1 if KERAS_3 else len(self._all) > 1:
             for output in trained:
@@ -77,43 +77,47 @@ class Outputs:
         self.metrics = self._named_metrics()
 
     def split(self, y: Any, predictions: Any, sample_weight: Any) -> Iterator[tuple[Output, Any, Any, Any]]:
-        """Each output that has labels, with its own labels, predictions and sample weights (or None)."""
+        """Yields each output that has labels, with its labels, predictions and sample weights (or None)."""
         for i, output in enumerate(self._all):
-            its_y = self._pick(y, output, i)
-            if its_y is None:
+            output_y = self._pick(y, output, i)
+            if output_y is None:
                 continue
-            its_predictions = tf.nest.flatten(predictions)[0] if output.key is None else predictions[output.key]
-            # One array of sample weights is for all outputs.
+            output_predictions = tf.nest.flatten(predictions)[0] if output.key is None else predictions[output.key]
+            # A single array of sample weights applies to all outputs.
             shared = not tf.nest.is_nested(sample_weight)
-            its_weight = sample_weight if shared else self._pick(sample_weight, output, i)
-            yield output, *_conform(its_y, its_predictions, its_weight)
+            output_weight = sample_weight if shared else self._pick(sample_weight, output, i)
+            yield output, *_conform(output_y, output_predictions, output_weight)
 
     def _pick(self, values: Any, output: Output, position: int) -> Any:
+        """Returns the entry for one output, or None."""
         if len(self._all) == 1:
             return tf.nest.flatten(values)[0]
         if isinstance(values, Mapping):
             return values.get(output.key, values.get(output.name))
         return values[position] if position < len(values) else None
 
-    def _each(self, values: Any) -> list[Any]:
-        """One value for each output, from one for all, or a list or dict of them."""
+    def _per_output(self, values: Any) -> list[Any]:
+        """Expands a single value, or a list or dict of values, to one value for each output."""
         if len(self._all) == 1:
             return [next(iter(tf.nest.flatten(values)), None)]
         if not tf.nest.is_nested(values):
             return [values for _ in self._all]
         return [self._pick(values, output, i) for i, output in enumerate(self._all)]
 
-    def _each_metrics(self, metrics: Any) -> list[list[Any]]:
+    def _metrics_per_output(self, metrics: Any) -> list[list[Any]]:
         if len(self._all) == 1:
             return [tf.nest.flatten(metrics)]
         flat = isinstance(metrics, (list, tuple)) and not any(tf.nest.is_nested(metric) for metric in metrics)
         if flat and not KERAS_3:
-            # Keras 2 measures every output with a copy of each; Keras 3 takes them for one per output.
+            # Keras 2 applies a copy of every metric to every output; Keras 3 assigns one metric to each output.
             return [[type(metric).from_config(metric.get_config()) for metric in metrics] for _ in self._all]
-        return [[m for m in tf.nest.flatten(its) if m is not None] for its in self._each(metrics or [])]
+        return [
+            [metric for metric in tf.nest.flatten(output_metrics) if metric is not None]
+            for output_metrics in self._per_output(metrics or [])
+        ]
 
     def _named_metrics(self) -> dict[str, Any]:
-        """All metrics by the names that ``fit`` reports them under."""
+        """Returns all metrics by the names under which ``fit`` reports them."""
         named: dict[str, Any] = {}
         for output in self._all:
             for metric in output.metrics:
@@ -131,7 +135,7 @@ def _prefix(output: Output) -> str:
 
 
 def _add(named: dict[str, Any], name: str, metric: Any) -> None:
-    """Add a metric; one whose name is taken gets a number."""
+    """Adds a metric; appends a number to its name if the name is taken."""
     number = sum(known == name or known.rpartition("_")[0] == name for known in named)
     named[f"{name}_{number}" if name in named else name] = metric
 
@@ -139,7 +143,7 @@ def _add(named: dict[str, Any], name: str, metric: Any) -> None:
 def _outputs(model: tf.keras.Model, inputs: Any) -> list[Output]:
     if len(getattr(model, "outputs", None) or []) == 1:
         return [Output()]
-    # A subclassed model does not say what it puts out: it is traced once, to see.
+    # A subclassed model does not declare its outputs, so it is traced once to find them.
     structure = tf.function(lambda x: model(x, training=False)).get_concrete_function(inputs).structured_outputs
     if len(tf.nest.flatten(structure)) == 1:
         return [Output()]
@@ -151,14 +155,18 @@ def _outputs(model: tf.keras.Model, inputs: Any) -> list[Output]:
         keys = list(range(len(structure)))
         names = names or [("" if KERAS_3 else f"output_{i + 1}") for i in keys]
     if any(tf.nest.is_nested(structure[key]) for key in keys):
-        raise RequestError("a model's outputs must be a list, tuple or dict of tensors, not nested more deeply")
+        raise RequestError(
+            "the model's outputs are nested too deeply: build_model must return a model whose output is a tensor, or a "
+            "list, tuple or dict of tensors"
+        )
     return [Output(key, name) for key, name in zip(keys, names, strict=True)]
 
 
 def _conform(y: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """What ``fit`` does to labels and weights before loss and metrics see them: nothing in Keras 3.
+    """Conforms labels and sample weights to the predictions, as ``fit`` does in Keras 2; a no-op in Keras 3.
 
-    Keras 2 gives labels ``[n]`` of predictions ``[n, k]`` a second axis, and floats the predictions' type.
+    For predictions ``[n, k]``, Keras 2 adds a second axis to labels and weights ``[n]``. It casts floating-point
+    labels and the weights to the dtype of the predictions.
     """
     if KERAS_3:
         return y, predictions, sample_weight

@@ -1,4 +1,4 @@
-"""The loop of TensorFlow's tutorials as they write it, with its two departures from ``fit``.
+"""The training loop of TensorFlow's tutorial, unchanged, with its two differences from ``fit``.
 
 Source: "Custom training with tf.distribute.Strategy", https://www.tensorflow.org/tutorials/distribute/custom_training
 """
@@ -13,11 +13,12 @@ from compare.engine.run import Run
 
 
 class Tutorial:
-    """Divides every batch's loss by the same GLOBAL_BATCH_SIZE, and averages the epoch's loss over batches.
+    """Trains with the tutorial's loop.
 
-    The last batch of an epoch is usually short. Its examples then count too little in the gradient
-    (60,000 Fashion-MNIST images are 937 batches of 64 and one of 32, which gets half the weight),
-    and too much in the reported loss.
+    It divides the loss of every batch by the constant GLOBAL_BATCH_SIZE, and averages the losses of an epoch over
+    batches instead of examples. Both matter if the last batch is short: its examples have too little weight in the
+    gradient and too much weight in the reported loss. (60,000 Fashion-MNIST images are 937 batches of 64 images and
+    one of 32, each of which has half the weight in the gradient.)
     """
 
     name = "tutorial"

@@ -1,7 +1,7 @@
-"""Verdict: what the records of two runs say about each other; plain data in, plain data out, no TensorFlow.
+"""Verdict: compares the records of two runs; plain data in, plain data out, imports no TensorFlow.
 
-``compare_records`` compares bit for bit; ``with_noise`` holds a difference against noise twins, ``with_study`` against
-the seeds of a study. The outcome is a ``Comparison``, which ``as_json`` turns into an entry of ``verdict.json``.
+``compare_records`` compares bit for bit. ``with_noise`` judges a difference by noise twins, ``with_study`` by the seeds
+of a study. The result is a ``Comparison``; ``as_json`` converts comparisons to the content of ``verdict.json``.
 """
 
 from compare.verdict.evidence import with_noise, with_study

@@ -1,4 +1,4 @@
-"""A comparison held against further evidence: noise twins, or the seeds of a study."""
+"""Comparisons updated with further evidence: noise twins, or the seeds of a study."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def with_noise(
     twins: Sequence[Record],
     anchor: Record | None = None,
 ) -> Comparison:
-    """The same comparison, a difference of weights held against noise twins (see ``compare.verdict.rounding``).
+    """The comparison with its weight difference judged by noise twins (see ``compare.verdict.rounding``).
 
     Args:
-        comparison: of the two records, bit for bit.
-        reference: one.
-        candidate: the other.
-        twins: of ``anchor``, with noise from ``noise_start`` on; without any nothing changes.
-        anchor: the run that the twins are twins of; the reference by default.
+        comparison: the bit-for-bit comparison of the two records.
+        reference: the record of the reference.
+        candidate: the record of the candidate.
+        twins: noise twins of ``anchor``, with noise from ``noise_start`` on; if empty, nothing changes.
+        anchor: the run that the twins repeat; the reference by default.
     """
     start = noise_start(reference, candidate, comparison.training)
     if start is None or not twins:
@@ -40,18 +40,18 @@ def with_noise(
         training = replace(training, verdict=ALIKE)
     elif not noise.reproduced:
         name = (anchor or reference).trainer
-        reason = f"{name} does not give the same weights when it is run again, so that nothing can be held against it"
+        reason = f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
     elif noise.so_far:
-        reason = "rounding explains the gap as far as noise twins were trained, which is not to the end"
+        reason = "rounding explains the gap for as long as the noise twins were trained, but they ended before the runs"
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
     return replace(comparison, training=training)
 
 
 def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Comparison:
-    """The same comparison where several seeds were trained, and their weights are not all equal.
+    """The comparison with the verdict of a study of several seeds.
 
-    The seeds then decide whether both train alike, unless the cause of other weights is known.
+    If the weights are not identical, the study decides the training verdict, unless the cause is known.
     """
     training = comparison.training
     if training.verdict != IDENTICAL and not known_cause:

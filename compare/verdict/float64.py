@@ -1,4 +1,4 @@
-"""Which side is off: every trainer's distance to one replica in float64; plain data, no TensorFlow."""
+"""Every trainer's distance from training on one replica in float64, which shows which side is wrong; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compare.verdict.exact import metric_gaps
 from compare.verdict.model import Comparison
 
 CLEARLY = 10.0
-"""How many times farther from the truth one side must be than the other to be called the one that is off."""
+"""How many times farther than the other from the float64 run a trainer must be to be named as the one that is off."""
 
 
 def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -20,12 +20,18 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
 
     The distance of weights is relative: ||w - truth|| / ||truth - initial||, estimated from the
     recorded projections. It is taken after the first optimizer step, where only rounding and the
-    trainer's own formula count, after the step where the trainers part (if they do), and at the end,
-    when rounding has grown with training. Reported metrics are compared over all epochs.
+    trainer's formula matter; before and after the step at which the trainers diverge, if they do; and at
+    the end, when training has amplified rounding. Reported metrics are compared over all epochs.
+
+    Args:
+        truth: the record of the run on one replica in float64.
+        trained: the records of the trainers.
+        comparisons: the comparisons of those trainers.
 
     Returns:
-        ``{"after": [{"epoch", "step", "distance": {trainer: float}}, …], "metrics": {trainer: {metric:
-        {"max_gap", "epoch"}}}, "off": name of the trainer that is clearly farther off, or None}``.
+        A dict with the entries ``"after"``, a list of ``{"epoch", "step", "distance": {trainer: float}}``;
+        ``"metrics"``, ``{trainer: {metric: {"max_gap", "epoch"}}}``; and ``"off"``, the name of the trainer
+        that is clearly farther from the float64 run, or None.
     """
     places = _places(truth, comparisons)
     after = [
@@ -46,42 +52,43 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
 
 
 def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int, int]]:
-    taken = [(int(row["epoch"]), int(row["step"])) for row in truth.steps]
-    steps = [place for place in taken if place[1] > INITIAL]
+    """The places (epoch, step) at which distances are taken."""
+    recorded = [(int(row["epoch"]), int(row["step"])) for row in truth.steps]
+    steps = [place for place in recorded if place[1] > INITIAL]
     wanted = steps[:1]
     for comparison in comparisons:
         first = comparison.training.first_difference
         if first is not None:
             place = (first.epoch, EPOCH_END if first.step is None else first.step)
-            if place in steps:  # the step before shows that they were equally near until then
+            if place in steps:  # the step before shows that both were equally close until then
                 wanted += steps[max(0, steps.index(place) - 1) : steps.index(place)]
             wanted.append(place)
-    wanted += [place for place in taken if place[1] == EPOCH_END][-1:]
-    return [place for place in dict.fromkeys(wanted) if place in taken]
+    wanted += [place for place in recorded if place[1] == EPOCH_END][-1:]
+    return [place for place in dict.fromkeys(wanted) if place in recorded]
 
 
 def _distance(truth: Record, record: Record, place: tuple[int, int]) -> float | None:
-    exact, initial, mine = (_projections(truth, place), truth.steps[0]["projections"], _projections(record, place))
-    if exact is None or mine is None or exact.shape != mine.shape:
+    exact, initial, actual = (_projections(truth, place), truth.steps[0]["projections"], _projections(record, place))
+    if exact is None or actual is None or exact.shape != actual.shape:
         return None
     moved = np.sqrt(np.sum((exact - initial) ** 2))
-    distance = np.sqrt(np.sum((mine - exact) ** 2)) / moved if moved else np.nan
+    distance = np.sqrt(np.sum((actual - exact) ** 2)) / moved if moved else np.nan
     return float(distance) if np.isfinite(distance) else None
 
 
 def _projections(record: Record, place: tuple[int, int]) -> np.ndarray | None:
-    found = record.steps[(record.steps["epoch"] == place[0]) & (record.steps["step"] == place[1])]
-    return found[0]["projections"] if len(found) else None
+    rows = record.steps[(record.steps["epoch"] == place[0]) & (record.steps["step"] == place[1])]
+    return rows[0]["projections"] if len(rows) else None
 
 
 def _off(after: Sequence[dict[str, Any]], comparisons: Sequence[Comparison]) -> str | None:
-    """The trainer that is clearly farther from the truth where the trainers part, if one is."""
+    """The trainer that is clearly farther from the float64 run where the trainers diverge, if any."""
     for comparison in comparisons:
         first = comparison.training.first_difference
         if first is None:
             continue
-        here = [each for each in after if (each["epoch"], each["step"]) == (first.epoch, first.step)]
-        known = sorted((d, name) for each in here for name, d in each["distance"].items() if d is not None)
+        entries = [entry for entry in after if (entry["epoch"], entry["step"]) == (first.epoch, first.step)]
+        known = sorted((d, name) for entry in entries for name, d in entry["distance"].items() if d is not None)
         if len(known) > 1 and known[-1][0] > CLEARLY * known[0][0]:
             return str(known[-1][1])
     return None

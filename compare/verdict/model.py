@@ -1,4 +1,4 @@
-"""The words of a verdict and what a comparison of two records holds, as typed values and as JSON."""
+"""The verdict words and the data classes of a comparison, with their JSON form."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ EXIT_STATUS = {IDENTICAL: 0, ALIKE: 0, DIFFERENT: 1, INCONCLUSIVE: 3, NOT_COMPAR
 
 
 def worst(verdicts: Sequence[str | None]) -> str:
-    """The worst of several verdicts; None, "nothing could tell", does not count."""
+    """The worst of several verdicts; None (not judged) is ignored."""
     return max((v for v in verdicts if v is not None), key=FROM_BEST.index, default=INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs part: the optimizer step (None: seen only when the epoch had ended).
+    """The first place where two runs differ.
 
-    ``since`` is the first step that may have made the difference: another one where several steps are made in one
-    call, and only the weights after the last of them can be seen.
+    Attributes:
+        epoch: the epoch, from 1.
+        step: the optimizer step within the epoch, from 1; 0 if the initial weights differ; None if the difference
+            was seen only at the end of the epoch.
+        since: the first step that may have caused the difference, if one call makes several steps and only the
+            weights after the last of them can be observed; else None.
     """
 
     epoch: int
@@ -53,15 +57,15 @@ class Training:
     Attributes:
         verdict: the verdict on the weights alone.
         max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
-            both runs finished, in the weights' own unit; None when it is unknown or not a number.
+            both runs finished, in the weights' own unit; None if it is unknown or not a number.
         first_difference: the first optimizer step after which a weight differs.
-        steps: after how many optimizer steps weights were compared, all of them.
-        variables: the variables that differ at ``first_difference``, with an estimate of how far
-            (the Euclidean norm of the difference).
-        reason: why there is no verdict, or a difference that is not one of weights after the same
+        steps: the number of optimizer steps after which all weights were compared.
+        variables: the variables that differ at ``first_difference``, each with an estimate of the
+            Euclidean norm of its difference.
+        reason: why there is no verdict, or how the runs differ other than in the weights after the same
             step; else empty.
-        noise: how the gap compares with what rounding does; None where that was not measured.
-        made: how many steps were made where weights could be compared after some of them only; else 0.
+        noise: how the gap compares with rounding; None if that was not measured.
+        made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
     """
 
     verdict: str
@@ -76,11 +80,13 @@ class Training:
 
 @dataclass(frozen=True)
 class MetricGap:
-    """The largest absolute difference of one reported metric, and the epoch it was reported for.
+    """The largest absolute difference of one reported metric.
 
-    ``max_gap`` is None where one side did not report the metric, or only one reported a number;
-    ``lacking`` names the trainer that did not report it in some epoch, where it is not compared, and ``alias`` the
-    name under which the candidate reported it.
+    Attributes:
+        max_gap: the difference; None if one side did not report the metric, or the difference is not finite.
+        epoch: the epoch of that difference, from 1.
+        lacking: the trainer that did not report the metric in some epoch; else empty.
+        alias: the name under which the candidate reported the metric, if it is another one; else empty.
     """
 
     max_gap: float | None
@@ -90,13 +96,13 @@ class MetricGap:
 
     @property
     def compared(self) -> bool:
-        """Whether both reported it in some epoch."""
+        """Whether both trainers reported the metric in some epoch."""
         return self.max_gap is not None or not self.lacking
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """Whether two runs reported the same numbers; the verdict is None where nothing could tell."""
+    """Whether two runs reported the same metrics; the verdict is None if that could not be judged."""
 
     verdict: str | None
     metrics: dict[str, MetricGap]
@@ -104,7 +110,13 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one side could not run at all: which trainer, what happened, what to use instead."""
+    """Why a trainer could not run.
+
+    Attributes:
+        side: the name of the trainer; empty if no trainer can run.
+        error: what happened.
+        remedy: what to use instead.
+    """
 
     side: str
     error: str
@@ -113,9 +125,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One candidate held against the reference; with ``against``, against its own recorded run.
+    """The comparison of one candidate with the reference.
 
-    In a study of several seeds, ``seed`` is the one that training and reporting are told of.
+    Attributes:
+        candidate: the name of the candidate.
+        training: the comparison of the weights.
+        reporting: the comparison of the reported metrics.
+        failure: why one side could not run; else None.
+        against: the folder of a recorded run of the candidate that takes the place of the reference; else empty.
+        seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
+        study: the study of several seeds; else None.
     """
 
     candidate: str
@@ -132,17 +151,17 @@ class Comparison:
 
 
 def not_comparable(candidate: str, failure: Failure) -> Comparison:
-    """A comparison that one side's failure left without anything to compare."""
+    """The comparison of a candidate if one side failed and nothing can be compared."""
     return Comparison(candidate, Training(NOT_COMPARABLE, None, None, 0), Reporting(None, {}), failure)
 
 
 def asynchronous(comparison: Comparison) -> Comparison:
-    """The same comparison where workers do not wait for each other: unequal weights prove nothing."""
+    """The comparison under asynchronous updates by several workers, where a difference of weights proves nothing."""
     if comparison.training.verdict != DIFFERENT:
         return comparison
     reason = (
-        "several workers updated the parameters without waiting for each other, so that no two runs are equal, of "
-        "the same trainer or of two; one worker (--workers 1) can be compared exactly"
+        "several workers updated the parameters without waiting for each other, so even two runs of the same trainer "
+        "differ; use one worker (--workers 1) for an exact comparison"
     )
     training = replace(comparison.training, verdict=INCONCLUSIVE, reason=reason)
     return replace(comparison, training=training)

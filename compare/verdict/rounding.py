@@ -1,8 +1,8 @@
-"""How far rounding alone drives a model: the envelope of its noise twins; plain data, no TensorFlow.
+"""How much of a weight gap rounding alone explains, measured with noise twins; plain data, no TensorFlow.
 
-A noise twin is the reference again, bit for bit, until the step at which the candidate parts from it;
-from there on all of its weights are moved by one unit in the last place before every step, or by several
-(see ``compare.engine.noise_twins``). What twins and reference are apart, step by step, is what rounding does.
+A noise twin repeats the reference bit for bit up to the step at which the candidate diverges from it. From
+that step on, all of its weights are moved by one or more units in the last place before every step (see
+``compare.engine.noise_twins``). The twins' distance from the reference, step by step, measures rounding alone.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ import numpy as np
 from compare.records import INITIAL, Place, Record, in_time
 
 FACTOR = 100.0
-"""How many times the twins' largest gap a candidate's may be and still count as rounding.
+"""The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.
 
-In 303 cells of correct loops (eager, XLA, sums in another order, whole epochs in one function, other numbers of
-threads and replicas; five optimizers and all built-in experiments but the full data) the largest ratio was 94, of
-densenet, where a bend is met; 13 elsewhere in float32, and 22 in half precision. The smallest of a planted mistake
-that moved float32 weights more than the optimizer hides was 1,447. Half precision hides several, which only the
-short check tells (``scripts/calibrate.py``, reports/calibration).
+In 303 combinations with correct loops (eager, XLA, other summation orders, whole epochs in one function, other
+numbers of threads and replicas; five optimizers and all built-in experiments except the full data set) the largest
+ratio was 94, for densenet, where rounding crosses a kink; it was 13 elsewhere in float32, and 22 in half precision.
+The smallest ratio of a planted bug that changed float32 weights by more than the optimizer hides was 1,447. Half
+precision hides several bugs, which only the short check finds (``scripts/calibrate.py``, reports/calibration).
 """
 LOUD = 16
-"""By how many units in the last place a loud twin's weights are moved, whose gap then counts by so much less.
+"""The number of units in the last place by which a loud twin's weights are moved; its gaps are divided by this number.
 
-Where rounding decides on which side of a bend a value comes to lie (of a ReLU, say), both sides are right, and a gap
-may open at once that is thousands of times larger. Of densenet's twins not one of eight met the bend that sums in
-reverse and XLA did; of loud twins every other one meets one, and a sixteenth of such a gap is still far beyond the
-others. As long as gaps grow with the noise, a loud twin says what the others say.
+If rounding decides on which side of a kink a value lies (of a ReLU, for example), both sides are correct, and the gap
+may suddenly be thousands of times larger. None of eight twins of densenet crossed the kink that XLA and sums in
+reverse order crossed; of the loud twins every second one does, and a sixteenth of its gap is still far larger than the
+other gaps. As long as gaps grow in proportion to the noise, loud twins and other twins agree.
 """
 
 
 TWINS = 3
-"""How many twins the step at which two runs part is held against."""
+"""The number of twins trained first."""
 MORE_TWINS = 12
-"""How many at most, where the first do not explain it: rounding may cross a kink that they did not.
+"""The largest number of twins, if the first ones do not explain the gap: rounding may cross a kink that they did not.
 
-Those are loud (``LOUD``): noise sixteen times as large meets such a bend that much sooner.
+The additional twins are loud (``LOUD``), since larger noise crosses a kink much sooner.
 """
 HOPELESS = 300.0
-"""A gap that exceeds what counts as rounding by this factor needs no more twins.
+"""If the gap exceeds ``FACTOR`` by this factor, no more twins are trained.
 
-At a kink gaps of up to 85 times that were seen (``scripts/calibrate.py``: XLA on densenet, held against three twins).
+At a kink, gaps of up to 85 times ``FACTOR`` were seen (``scripts/calibrate.py``: XLA on densenet, with three twins).
 """
 
 
 def twin_name(number: int, loud: bool) -> str:
-    """What a twin is called in its records."""
+    """The trainer name in a twin's records."""
     return f"twin-{number}{'-loud' * loud}"
 
 
 def units_of(name: str) -> int:
-    """How many units in the last place the twin of this name was moved by: its gaps are divided by them."""
+    """The units in the last place by which the twin of this name was moved; its gaps are divided by them."""
     return LOUD if name.endswith("-loud") else 1
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A candidate's gap held against the twins'.
+    """A candidate's weight gap compared with the gaps of noise twins.
 
     Attributes:
-        twins: how many twins there are.
+        twins: the number of twins.
         start: the place (epoch, step) of the first step with noise.
-        ratio: the largest gap of any variable at any step, in units of the twins' largest so far;
-            infinite where twins do not move at all.
-        at: the place of that step.
-        variable: the name of that variable.
-        reproduced: whether the twins equalled the reference until ``start``, as they must.
-        whole: whether some twin was trained as long as both; the ratio is of the steps that were.
+        ratio: the largest ratio, over variables and steps, of the gap to the twins' largest gap up to
+            that step; infinite if no twin moves the variable.
+        at: the place of that ratio.
+        variable: the name of the variable with that ratio.
+        reproduced: whether the twins equal the reference before ``start``, as they must.
+        whole: whether some twin was trained for as long as both runs; if not, the ratio covers fewer steps.
     """
 
     twins: int
@@ -82,52 +82,52 @@ class Noise:
 
     @property
     def so_far(self) -> bool:
-        """Whether rounding explains the candidate's gap as far as the twins go."""
+        """Whether rounding explains the candidate's gap for all steps that the twins were trained."""
         return self.reproduced and self.ratio <= FACTOR
 
     @property
     def explains(self) -> bool:
-        """Whether rounding alone explains the candidate's gap, to the end."""
+        """Whether rounding alone explains the candidate's gap at all steps."""
         return self.so_far and self.whole
 
 
 def measure(
     reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record | None = None
 ) -> Noise:
-    """Hold the gap between two records against that of twins.
+    """Compares the gap between two records with the gaps of noise twins.
 
-    Gaps are estimated per variable from the projections. Both sides count with the largest gap so
-    far, since a gap that noise has opened may close again by chance.
+    Gaps are estimated per variable from the projections. Both the candidate's and the twins' gap at a
+    step are the largest up to that step, since a gap may close again by chance.
 
     Args:
-        reference: one side.
-        candidate: the other.
-        twins: of ``anchor``, with noise from ``start`` on; at least one; which are loud is in their names.
-        start: place of the first step that differs between the two.
-        anchor: the run that the twins are twins of; the reference by default.
+        reference: the record of the reference.
+        candidate: the record of the candidate.
+        twins: at least one noise twin of ``anchor``, with noise from ``start`` on; the names of loud twins say so.
+        start: the place of the first step that differs between the two.
+        anchor: the run that the twins repeat; the reference by default.
     """
     anchor = reference if anchor is None else anchor
-    ours, theirs, base = reference.by_place(), candidate.by_place(), anchor.by_place()
-    places = sorted((ours.keys() & theirs.keys() & base.keys()) - {(1, INITIAL)}, key=in_time)
+    expected, actual, base = reference.by_place(), candidate.by_place(), anchor.by_place()
+    places = sorted((expected.keys() & actual.keys() & base.keys()) - {(1, INITIAL)}, key=in_time)
     places = [place for place in places if in_time(place) >= in_time(start)]
-    seen = largest = np.zeros(len(reference.variables))
+    gaps = twin_gaps = np.zeros(len(reference.variables))
     worst, at, which = 0.0, start, 0
     copies = [twin.by_place() for twin in twins]
     whole = all(any(place in copy for copy in copies) for place in places)
     for place in places:
         if not any(place in copy for copy in copies):
             break
-        gap = _gap(ours[place], theirs[place])
+        gap = _gap(expected[place], actual[place])
         if np.isnan(gap).all():
-            break  # neither has numbers any more
-        seen = np.fmax(seen, gap)
+            break  # no weight is finite any more on either side
+        gaps = np.fmax(gaps, gap)
         for twin, copy in zip(twins, copies, strict=True):
             if place in copy:
-                its = np.nan_to_num(_gap(base[place], copy[place]), nan=0.0)
-                largest = np.maximum(largest, its / units_of(twin.trainer))
+                twin_gap = np.nan_to_num(_gap(base[place], copy[place]), nan=0.0)
+                twin_gaps = np.maximum(twin_gaps, twin_gap / units_of(twin.trainer))
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(seen > 0, seen / largest, 0.0)
-        ratios[np.isnan(ratios)] = 0.0  # both infinite
+            ratios = np.where(gaps > 0, gaps / twin_gaps, 0.0)
+        ratios[np.isnan(ratios)] = 0.0  # both are infinite
         if ratios.max(initial=0.0) > worst:
             which = int(ratios.argmax())
             worst, at = float(ratios[which]), place
@@ -136,11 +136,14 @@ def measure(
 
 
 def _gap(a: np.void, b: np.void) -> np.ndarray:
-    """float64 ``[variables]``: an estimate of the Euclidean norm; NaN if both sides are no number, else infinity."""
-    mine, yours = np.isfinite(a["projections"]).all(axis=1), np.isfinite(b["projections"]).all(axis=1)
+    """Estimated Euclidean norms of the differences, float64 ``[variables]``.
+
+    A norm is NaN if both sides are not finite, and infinite if only one is not.
+    """
+    a_finite, b_finite = np.isfinite(a["projections"]).all(axis=1), np.isfinite(b["projections"]).all(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         gap = np.sqrt(np.mean((a["projections"] - b["projections"]) ** 2, axis=1))
-    return np.where(mine & yours, gap, np.where(mine | yours, np.inf, np.nan))
+    return np.where(a_finite & b_finite, gap, np.where(a_finite | b_finite, np.inf, np.nan))
 
 
 def _equal_until(base: dict[Place, np.void], copy: dict[Place, np.void], start: Place) -> bool:
@@ -148,7 +151,7 @@ def _equal_until(base: dict[Place, np.void], copy: dict[Place, np.void], start: 
     return all(np.array_equal(base[place]["hashes"], copy[place]["hashes"]) for place in before if place[1] != INITIAL)
 
 
-def enough(found: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
-    """Whether more twins would say no more: these explain the gap, or it is beyond all bends, or there are many."""
-    near = not found.so_far and found.ratio < HOPELESS * FACTOR
+def enough(noise: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
+    """Whether enough twins were trained: they explain the gap, it is too large for a kink, or there are ``most``."""
+    near = not noise.so_far and noise.ratio < HOPELESS * FACTOR
     return twins >= least and not (near and twins < most)

@@ -1,7 +1,7 @@
-"""What several seeds say: paired differences, epoch by epoch, against a margin; plain data, no TensorFlow.
+"""Equivalence tests over several seeds: paired differences per epoch against a margin; plain data, no TensorFlow.
 
-Two one-sided t-tests (TOST) ask whether the mean difference lies within the margin (Schuirmann, "A
-comparison of the two one-sided tests procedure and the power approach", 1987). Nothing is ever called
+Two one-sided t-tests (TOST) test whether the mean difference lies within the margin (Schuirmann, "A
+comparison of the two one-sided tests procedure and the power approach", 1987). Trainers are never called
 alike because a test found no difference: too few seeds are inconclusive.
 """
 
@@ -17,21 +17,22 @@ from compare.records import Record
 from compare.verdict.model import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
 
 ALPHA = 0.05
-"""The level of each one-sided test, and of all proofs of a difference together."""
+"""The significance level of each one-sided test, and of all tests for a difference together."""
 POWER = 0.8
-"""The probability with which the number of seeds that is recommended would do."""
+"""The probability that the recommended number of seeds is sufficient."""
 MOST_SEEDS = 10_000
+"""The search for a sufficient number of seeds stops beyond this number."""
 
 
 @dataclass(frozen=True)
 class Margin:
-    """How far apart two means may be and still be called alike.
+    """The largest difference of two means that still counts as alike.
 
     Attributes:
         metric: the metric's name.
-        value: the largest mean difference that does not matter: in the metric's own unit, or a
-            fraction of the reference's value if ``relative``.
-        relative: which of the two.
+        value: the largest mean difference: in the metric's own unit, or as a fraction of the reference's
+            value if ``relative``.
+        relative: whether ``value`` is a fraction of the reference's value.
     """
 
     metric: str
@@ -43,25 +44,25 @@ class Margin:
 
 
 DEFAULT_MARGINS = (Margin("val_accuracy", 0.01), Margin("val_loss", 0.02, relative=True))
-"""A choice: one percentage point of validation accuracy, and 2% of validation loss."""
+"""One percentage point of validation accuracy and 2% of validation loss, an arbitrary choice."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """One metric at the end of one epoch, over all seeds.
+    """The equivalence test of one metric at the end of one epoch, over all seeds.
 
     Attributes:
-        metric: its name.
+        metric: the metric's name.
         epoch: the epoch, from 1.
-        seeds: how many pairs.
-        mean: the mean of candidate minus reference .
+        seeds: the number of pairs.
+        mean: the mean of candidate minus reference.
         low: the lower end of the mean's 90% confidence interval; None with fewer than two seeds.
-        high: the upper end.
-        margin: what the interval has to lie within.
+        high: the upper end of that interval; None with fewer than two seeds.
+        margin: the margin that the interval has to lie within.
         relative: whether mean, interval and margin are fractions of the reference's value.
         p: the larger p-value of the two one-sided tests; None with fewer than two seeds.
-        seeds_needed: how many seeds would do, if the difference is what it seems; None where the mean
-            itself is beyond the margin, or there are fewer than two seeds.
+        seeds_needed: the number of seeds that would be sufficient if the observed mean and deviation are the true
+            ones; None if the mean is beyond the margin, or with fewer than two seeds.
         verdict: ``alike``, ``different`` or ``inconclusive``.
     """
 
@@ -80,7 +81,14 @@ class Test:
 
 @dataclass(frozen=True)
 class Study:
-    """What all seeds say of one candidate: alike only if every test of every epoch says so."""
+    """The tests of one candidate over all seeds; ``alike`` only if every test of every epoch is.
+
+    Attributes:
+        verdict: ``alike``, ``different`` or ``inconclusive``.
+        seeds: the number of seeds that both trainers finished.
+        tests: one test per metric and epoch.
+        reason: why nothing could be tested; else empty.
+    """
 
     verdict: str
     seeds: int
@@ -89,12 +97,12 @@ class Study:
 
     @property
     def seeds_needed(self) -> int | None:
-        """How many seeds would do for all tests that were inconclusive; None where nobody can tell."""
+        """The number of seeds sufficient for all inconclusive tests; None if it is unknown."""
         needed = [test.seeds_needed for test in self.tests if test.verdict == INCONCLUSIVE]
-        return None if None in needed else max((each for each in needed if each is not None), default=None)
+        return None if None in needed else max((seeds for seeds in needed if seeds is not None), default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """``study`` in ``verdict.json``."""
+        """The content of ``study`` in ``verdict.json``."""
         content = {"verdict": self.verdict, "seeds": self.seeds, "seeds_needed": self.seeds_needed}
         return {**content, "reason": self.reason, "tests": [asdict(test) for test in self.tests]}
 
@@ -102,26 +110,26 @@ class Study:
 def study(
     reference: Sequence[Record], candidate: Sequence[Record], margins: Sequence[Margin] = DEFAULT_MARGINS
 ) -> Study:
-    """Judge the paired differences of two trainers' reported numbers.
+    """Tests the paired differences of two trainers' reported metrics.
 
     Args:
-        reference: its records, one for each seed.
-        candidate: the other's; only seeds that both have are paired.
-        margins: for which metrics, and how far; those that nobody reports are left out.
+        reference: the reference's records, one per seed.
+        candidate: the candidate's records; only seeds that both have are paired.
+        margins: the metrics to test and their margins; metrics that no trainer reports are skipped.
     """
-    ours, theirs = ({record.seed: record.logs for record in records} for records in (reference, candidate))
-    seeds = sorted(ours.keys() & theirs.keys())
-    pairs = [(ours[seed], theirs[seed]) for seed in seeds]
-    found: list[tuple[Margin, int, np.ndarray]] = []
+    expected, actual = ({record.seed: record.logs for record in records} for records in (reference, candidate))
+    seeds = sorted(expected.keys() & actual.keys())
+    pairs = [(expected[seed], actual[seed]) for seed in seeds]
+    samples: list[tuple[Margin, int, np.ndarray]] = []
     for margin in margins:
         for epoch in sorted({epoch for a, b in pairs for epoch in (*a, *b)}):
             values = [(_value(a, epoch, margin.metric), _value(b, epoch, margin.metric)) for a, b in pairs]
             if not np.isnan(values).all():
-                found.append((margin, epoch, np.array(values)))
-    if not found:
+                samples.append((margin, epoch, np.array(values)))
+    if not samples:
         names = " or ".join(margin.metric for margin in margins)
-        return Study(INCONCLUSIVE, len(seeds), (), f"no trainer reports {names}: say what to judge with --margin")
-    tests = tuple(_test(margin, epoch, values, len(found)) for margin, epoch, values in found)
+        return Study(INCONCLUSIVE, len(seeds), (), f"no trainer reports {names}; choose the metric with --margin")
+    tests = tuple(_test(margin, epoch, values, len(samples)) for margin, epoch, values in samples)
     verdicts = {test.verdict for test in tests}
     verdict = DIFFERENT if DIFFERENT in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else ALIKE
     return Study(verdict, len(seeds), tests)
@@ -132,15 +140,22 @@ def _value(logs: Mapping[int, Mapping[str, float]], epoch: int, metric: str) -> 
 
 
 def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
-    """One test; ``values`` are float64 ``[seeds, 2]``, reference and candidate."""
-    ours, theirs = values.T
+    """Runs one test.
+
+    Args:
+        margin: the metric and its margin.
+        epoch: the epoch, from 1.
+        values: float64 ``[seeds, 2]``, reference and candidate.
+        tests: the number of tests of the study.
+    """
+    reference, candidate = values.T
     with np.errstate(all="ignore"):
-        differences = (theirs - ours) / (np.abs(ours) if margin.relative else 1.0)
+        differences = (candidate - reference) / (np.abs(reference) if margin.relative else 1.0)
     n, limit = len(differences), margin.value
     result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
-    both = np.array_equal(np.isfinite(ours), np.isfinite(theirs))
+    same_seeds_finite = np.array_equal(np.isfinite(reference), np.isfinite(candidate))
     differences = differences[np.isfinite(differences)]
-    if not both:  # NaN, infinity or nothing at all on one side only
+    if not same_seeds_finite:  # NaN, infinity or no value on one side only
         return _with(result, verdict=DIFFERENT)
     if len(differences) == 0:
         return _with(result, verdict=ALIKE)
@@ -150,11 +165,11 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
     n, deviation = len(differences), float(differences.std(ddof=1))
     low, high = _interval(mean, deviation, n, 1 - 2 * ALPHA)
     p = _p(mean, deviation, n, limit)
-    surely_low, surely_high = _interval(mean, deviation, n, 1 - ALPHA / tests)
+    corrected_low, corrected_high = _interval(mean, deviation, n, 1 - ALPHA / tests)  # Bonferroni
     verdict = INCONCLUSIVE
     if p <= ALPHA:
         verdict = ALIKE
-    elif surely_low > limit or surely_high < -limit:
+    elif corrected_low > limit or corrected_high < -limit:
         verdict = DIFFERENT
     needed = seeds_needed(mean, deviation, limit) if verdict == INCONCLUSIVE else None
     return _with(result, seeds=n, mean=mean, low=low, high=high, p=p, seeds_needed=needed, verdict=verdict)
@@ -167,7 +182,7 @@ def _with(test: Test, **changes: Any) -> Test:
 def _interval(mean: float, deviation: float, n: int, level: float) -> tuple[float, float]:
     if deviation == 0:
         return mean, mean
-    from scipy import stats  # takes most of a second, and a single run needs none
+    from scipy import stats  # imported late: it takes most of a second, and a single run does not need it
 
     low, high = stats.t.interval(level, n - 1, mean, deviation / np.sqrt(n))
     return float(low), float(high)
@@ -186,18 +201,21 @@ def _p(mean: float, deviation: float, n: int, limit: float) -> float:
 
 
 def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
-    """The number of pairs with which both tests succeed with probability ``POWER``; None if no number would do.
+    """The number of pairs with which both tests succeed with probability ``POWER``.
 
     Args:
-        mean: of the differences, taken for the true one.
-        deviation: their standard deviation, taken for the true one.
+        mean: the mean of the differences, assumed to be the true mean.
+        deviation: the standard deviation of the differences, assumed to be the true one.
         limit: the margin.
+
+    Returns:
+        The number; None if the mean is beyond the margin, or the search passes ``MOST_SEEDS``.
     """
     if abs(mean) >= limit:
         return None
     from scipy import stats
 
-    def enough(n: int) -> bool:
+    def sufficient(n: int) -> bool:
         critical, root = stats.t.ppf(1 - ALPHA, n - 1), np.sqrt(n) / deviation
         above = stats.nct.sf(critical, n - 1, (mean + limit) * root)
         below = stats.nct.cdf(-critical, n - 1, (mean - limit) * root)
@@ -206,16 +224,16 @@ def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
     if deviation == 0:
         return 2
     few, many = 1, 2
-    while not enough(many):
+    while not sufficient(many):
         few, many = many, 2 * many
         if few > MOST_SEEDS:
             return None
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (few, middle) if enough(middle) else (middle, many)
+        few, many = (few, middle) if sufficient(middle) else (middle, many)
     return many
 
 
-def overall(exactly: Sequence[str], found: Study) -> str:
-    """A study's verdict, which is ``identical`` where every seed's comparison bit for bit is."""
-    return IDENTICAL if set(exactly) == {IDENTICAL} else found.verdict
+def overall(exact_verdicts: Sequence[str], study: Study) -> str:
+    """The verdict of several seeds: ``identical`` if every seed's exact comparison is, else the study's verdict."""
+    return IDENTICAL if set(exact_verdicts) == {IDENTICAL} else study.verdict

@@ -1,4 +1,4 @@
-"""The catalogue of causes, one file per family; to add a cause is to add an entry."""
+"""The catalogue of causes, one module per family. To add a cause, add one entry."""
 
 from compare.check.causes import data, loss, reporting, step
 from compare.check.causes.base import Cause

@@ -1,4 +1,4 @@
-"""What an entry of the catalogue is: texts for people, and the wrong variant that it recognises."""
+"""Defines an entry of the catalogue: its texts, and the wrong variants by which it is recognised."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compare.check.recipe import Reading, Recipe, Update
+from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.metric_replay import ReadingCase
+    from compare.check.metric_replay import ReportedMetric
 
 __all__ = ["REPORTING", "TRAINING", "Cause", "Variant"]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One wrong way: which fields of the right recipe it changes, and to what.
+    """One wrong variant of the correct recipe.
 
     Attributes:
-        changes: field name to value.
-        evidence: what would be true if the trainer did this, in words, with numbers.
-        measured: whether a number in it was read from the observation (it has to explain all steps
-            all the same); such variants are tried after those without.
-        remedy: what to write instead, where it is not the cause's usual remedy.
+        changes: the fields that change, with their values.
+        evidence: what is true if the trainer does this, in words and numbers; no full stop.
+        measured: whether the variant contains a number read from the observation. Such variants are tried after
+            the others, and must explain all steps, too.
+        remedy: what to write instead, if it is not the cause's usual remedy.
     """
 
     changes: Mapping[str, Any]
@@ -36,10 +36,10 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One entry: a mistake that users make, and how to tell it from every other.
+    """A mistake that users make, and how it is recognised.
 
-    A recogniser gives variants of the right way; one that explains what was seen, where nothing
-    simpler and nothing else does, names the cause. Which one is given says where the cause shows:
+    A recogniser returns variants of the correct recipe. The cause is named if one of its variants explains the
+    observation, and no simpler or other cause does. The recognisers that are set say where the cause shows.
 
     Attributes:
         id: as in ``verdict.json``.
@@ -48,12 +48,12 @@ class Cause:
         explanation: why it happens.
         wrong: the mistake, in code.
         remedy: what to write instead, in code.
-        recognised: how the recogniser tells it, in a sentence or two.
-        met: where users met it, "title, URL", a line each; empty where nothing public was found.
-        gradient: variants of how a step's gradient comes about, on top of the given recipe.
-        update: variants of what the optimizer makes of it.
-        reading: variants of how reported numbers come from weights.
-        fact: evidence that needs no variant, since it was seen directly; None if it is not so.
+        recognised: how the check recognises it, in a sentence or two.
+        met: where users met it, one "title, URL" per line; empty if nothing public was found.
+        gradient: variants of how a step's gradient is computed, starting from the given recipe.
+        update: variants of how the optimizer turns gradients into weights.
+        formula: variants of how a reported number is computed.
+        fact: returns evidence that was observed directly; None if the cause does not apply.
     """
 
     id: str
@@ -66,5 +66,5 @@ class Cause:
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
-    reading: Callable[[ReadingCase, Reading], Iterable[Variant]] | None = None
+    formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
     fact: Callable[[Case], str | None] | None = None

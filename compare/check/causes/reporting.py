@@ -1,4 +1,4 @@
-"""Causes that make the printed numbers differ, and not the weights."""
+"""Causes that affect the reported numbers, but not the weights."""
 
 from __future__ import annotations
 
@@ -6,73 +6,74 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from compare.check.causes.base import REPORTING, Cause, Variant
-from compare.check.recipe import Reading
+from compare.check.recipe import MetricFormula
 
 if TYPE_CHECKING:
-    from compare.check.metric_replay import ReadingCase
+    from compare.check.metric_replay import ReportedMetric
 
 
-def _not_reset(case: ReadingCase, base: Reading) -> Iterable[Variant]:
-    text = f"{case.key} goes on counting from the epochs before"
+def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    text = f"{case.key} includes the earlier epochs"
     yield Variant({"carry": "own"}, text)
     if case.is_loss:
         yield Variant(
-            {"carry": "sum", "per": "batches"}, f"{case.key} is a sum over all epochs, divided by one epoch's batches"
+            {"carry": "sum", "per": "batches"},
+            f"{case.key} is a sum over all epochs, divided by the number of batches in one epoch",
         )
     if case.part == "validation":
-        yield Variant({"carry": "shared"}, f"{case.key} counts the epoch's training examples too")
-    yield Variant({"carry": "everything"}, f"{case.key} counts everything since the start, training and validation")
+        yield Variant({"carry": "shared"}, f"{case.key} includes the epoch's training examples")
+    yield Variant({"carry": "everything"}, f"{case.key} includes all training and validation examples since the start")
 
 
-def _per_batch(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss:
-        text = f"{case.key} is the mean over batches: a short one counts as much as a full one"
+        text = f"{case.key} is the mean over batches: a short batch counts as much as a full one"
         yield Variant({"per": "batches"}, text)
         yield Variant({"per": "batches-of-examples"}, text)
 
 
-def _not_reduced(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
         yield Variant(
             {"scale": 1 / case.replicas}, f"{case.key} is 1/{case.replicas} of the loss, on {case.replicas} replicas"
         )
-        text = f"{case.key} is {case.replicas} times the loss, on as many replicas"
-        remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # the replicas' means are not summed"
+        text = f"{case.key} is {case.replicas} times the loss, on {case.replicas} replicas"
+        remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # averages the replicas' means"
         yield Variant({"scale": float(case.replicas)}, text, remedy=remedy)
 
 
-def _no_penalty(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _no_penalty(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.part == "validation":
-        yield Variant({"regularization": False}, f"{case.key} is without the layers' own losses")
+        yield Variant({"regularization": False}, f"{case.key} does not include the layers' losses")
 
 
-def _training_mode(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _training_mode(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
-        yield Variant({"training": True}, f"{case.key} is that of the model called with training=True")
+        yield Variant({"training": True}, f"{case.key} is computed with training=True")
 
 
-def _dropped(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         for count in reversed(range(1, case.validation_batches)):
             text = (
-                f"{case.key} is that of the first {count} of the check's {case.validation_batches} validation batches"
+                f"{case.key} covers only the first {count} of the check's {case.validation_batches} validation batches"
             )
             if count == case.validation_batches - 1:
                 text = f"{case.key} leaves out the last validation batch"
             yield Variant({"batches": count}, text)
 
 
-def _one_replica(case: ReadingCase, base: Reading) -> Iterable[Variant]:
+def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.replicas > 1:
         for replica in range(case.replicas):
-            text = f"{case.key} is that of replica {replica + 1} of {case.replicas} alone"
+            text = f"{case.key} covers only replica {replica + 1} of {case.replicas}"
             yield Variant({"replica": replica}, text)
 
 
-def _unweighted(case: ReadingCase, base: Reading) -> Iterable[Variant]:
-    if case.part == "validation" and case.weighted:  # the loss, and metrics that see weights
+def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    if case.part == "validation" and case.weighted:  # affects the loss and weighted metrics
         yield Variant(
-            {"sample_weights": False}, f"{case.key} counts every example the same, whatever its sample weight"
+            {"sample_weights": False}, f"{case.key} counts every example the same: the sample weights are not used"
         )
 
 
@@ -80,123 +81,124 @@ CAUSES = (
     Cause(
         id="metrics-not-reset",
         kind=REPORTING,
-        symptom="Epoch by epoch a metric lags behind fit's; the first epoch is equal.",
-        explanation="A Keras metric adds up until it is reset. Without that, later epochs report a mean over all so "
-        "far; a metric that serves training and validation mixes both.",
+        symptom="The first epoch is equal; after that, a metric lags behind fit's.",
+        explanation="A Keras metric accumulates until it is reset. Without a reset, later epochs report a mean over "
+        "all epochs so far; a metric used in both training and validation mixes the two.",
         wrong="for epoch in run.epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
         remedy="for metric in metrics:\n    metric.reset_state()  # after every epoch, and before validation",
-        recognised="Each reported number is recomputed from the weights that the loop had; it fits if the metric "
-        "still holds what it counted before: its own earlier epochs, or training's examples in validation.",
+        recognised="Each reported number is recomputed from the loop's own weights; it matches if the metric still "
+        "holds earlier values: its own earlier epochs or, in validation, the training examples.",
         met='"Incorrect use of tf.Metrics?", https://github.com/lucasjinreal/tfboys/issues/1\n'
         '"Reset metrics after each epoch", https://github.com/JetBrains-Research/code2seq/pull/112',
-        reading=_not_reset,
+        formula=_not_reset,
     ),
     Cause(
         id="loss-averaged-over-batches",
         kind=REPORTING,
         symptom="The reported loss differs a little from fit's, more so when the last batch is short.",
-        explanation="fit weighs each batch by its examples. A mean over batches counts the short last one in full.",
+        explanation="fit weights each batch by its size. A mean over batches counts the short last batch like a full "
+        "one.",
         wrong="loss = total_loss / num_batches",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
-        "# in the step: a tf.keras.metrics.Mean, to which a replica's share of the loss is given as its mean",
-        recognised="The reported loss, recomputed from the loop's own weights, fits the mean over batches and not "
-        "that over examples; the check's batches are of several sizes.",
+        "# in the step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
+        recognised="The reported loss, recomputed from the loop's own weights, matches the mean over batches, not "
+        "the mean over examples; the check uses batches of several sizes.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches, '
         "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
         '"Incorect Loss calculation in keras.Model.evaluate when last batch size is different", '
         "https://github.com/tensorflow/tensorflow/issues/27993",
-        reading=_per_batch,
+        formula=_per_batch,
     ),
     Cause(
         id="loss-not-reduced",
         kind=REPORTING,
-        symptom="With R replicas the reported loss is R times fit's, or an R-th of it.",
-        explanation="A replica's loss, scaled for the sum of gradients, is its share only: shares have to be summed "
-        "over replicas, means averaged. With two replicas and losses [2, 3] and [4, 5] a metric over scaled losses "
-        "says 1.75; the mean is 3.5.",
+        symptom="With R replicas, the reported loss is R times fit's, or 1/R of it.",
+        explanation="A replica's loss, scaled because gradients are summed, is only its share of the loss: shares "
+        "must be summed over the replicas, means must be averaged. With two replicas and losses [2, 3] and [4, 5], a "
+        "metric over scaled losses gives 1.75; the mean is 3.5.",
         wrong="loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])  # a share of the loss, averaged",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
-        "# its mean: the loss that is differentiated is a share",
-        recognised="The reported loss, recomputed from the loop's own weights, is the right one times the number "
-        "of replicas, or divided by it.",
+        "# the replica's mean; loss is only its share",
+        recognised="The reported loss is the right one, recomputed from the loop's own weights, multiplied or "
+        "divided by the number of replicas.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy", its note on metrics, '
         "https://www.tensorflow.org/tutorials/distribute/custom_training\n"
         '"Distribute Strategy wrong reduction": shares averaged, '
         "https://github.com/tensorflow/tensorflow/issues/28956\n"
         '"Error in the tpu.ipynb notebook": loss * strategy.num_replicas_in_sync, '
         "https://github.com/tensorflow/tensorflow/issues/40339",
-        reading=_not_reduced,
+        formula=_not_reduced,
     ),
     Cause(
         id="validation-loss-without-regularization",
         kind=REPORTING,
-        symptom="val_loss is lower than fit's by the same amount in every batch.",
-        explanation="fit adds the layers' own losses to the validation loss too.",
+        symptom="val_loss is lower than fit's, by the same amount in every batch.",
+        explanation="fit adds the layers' losses to the validation loss, too.",
         wrong="loss = tf.reduce_mean(per_example)  # in validation",
         remedy="loss = tf.reduce_mean(per_example) + tf.add_n(model.losses)  # in validation as in training",
-        recognised="The reported val_loss, recomputed from the weights that the epoch ended with, fits without the "
-        "layers' own losses.",
+        recognised="The reported val_loss, recomputed from the weights at the end of the epoch, matches without the "
+        "layers' losses.",
         met='"Keras test loss_vals have no total_loss", https://github.com/google/automl/issues/633\n'
         '"how to incorporate the regularization term into loss computation in validation stage", '
         "https://github.com/keras-team/keras/issues/2104",
-        reading=_no_penalty,
+        formula=_no_penalty,
     ),
     Cause(
         id="validation-in-training-mode",
         kind=REPORTING,
-        symptom="Validation is noisy, or worse than fit's; it depends on the validation batch size.",
-        explanation="The model is called with training=True in validation: dropout drops, and batch normalization "
-        "takes the batch's own statistics.",
+        symptom="Validation results are noisy or worse than fit's, and depend on the validation batch size.",
+        explanation="The model is called with training=True in validation: dropout is active, and batch normalization "
+        "uses the batch's own statistics.",
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)",
-        recognised="The reported validation numbers fit those of the model called with training=True on the "
-        "validation batches, one after the other.",
+        recognised="The reported validation numbers match those of the model called with training=True on the "
+        "validation batches in order.",
         met='"Correct is_train value for BiMPM validation", '
         "https://github.com/nelson-liu/paraphrase-id-tensorflow/pull/52",
-        reading=_training_mode,
+        formula=_training_mode,
     ),
     Cause(
         id="validation-examples-dropped",
         kind=REPORTING,
-        symptom="Validation differs a little from fit's; it is equal where batches come out even.",
-        explanation="Validation leaves out batches: the short last one, or all beyond a number of steps.",
+        symptom="Validation results differ a little from fit's; they are equal if all validation batches are full.",
+        explanation="Validation leaves out batches: the short last one, or all after a fixed number of steps.",
         wrong="for batch in validation.take(steps): ...  # or drop_remainder=True",
         remedy="for batch in validation: ...  # all of them, without drop_remainder",
-        recognised="The reported validation numbers fit those of the first few validation batches alone; how many "
-        "is said.",
+        recognised="The reported validation numbers match those of the first validation batches alone; the evidence "
+        "gives their number.",
         met='"Model performs differently for model.fit and custom training loop": validates on '
         "test_set[:batch_size], https://github.com/tensorflow/tensorflow/issues/41957\n"
         '"Unable to train model on multiple GPUs using MirroredStrategy in TF2.0": validation_steps skips the last '
         "batch, https://github.com/tensorflow/tensorflow/issues/30843",
-        reading=_dropped,
+        formula=_dropped,
     ),
     Cause(
         id="metrics-from-one-replica",
         kind=REPORTING,
-        symptom="With several replicas metrics are noisier than fit's.",
-        explanation="Only one replica's examples are in the number: one local result is read, or a metric was made "
-        "outside of the strategy's scope.",
+        symptom="With several replicas, metrics are noisier than fit's.",
+        explanation="The number covers only one replica's examples: only one local result is read, or the metric was "
+        "created outside the strategy's scope.",
         wrong="loss = strategy.experimental_local_results(per_replica_loss)[0]",
-        remedy="with strategy.scope():\n    loss_metric = tf.keras.metrics.Mean()  # its result is of all replicas\n"
+        remedy="with strategy.scope():\n    loss_metric = tf.keras.metrics.Mean()  # its result covers all replicas\n"
         "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])  # in the step",
-        recognised="The reported number, recomputed from the loop's own weights, fits the examples of one replica "
-        "alone; which one is said.",
+        recognised="The reported number, recomputed from the loop's own weights, matches the examples of one replica "
+        "alone; the evidence says which.",
         met='"Allow for a customized loss reduction when training with custom train_step in a '
         "MirroredStrategy\": Keras prints the first replica's, https://github.com/keras-team/keras/issues/15509",
-        reading=_one_replica,
+        formula=_one_replica,
     ),
     Cause(
         id="validation-sample-weights-dropped",
         kind=REPORTING,
-        symptom="val_loss differs from fit's from the first epoch on, the metrics do not.",
-        explanation="The validation data has sample weights, and the loop makes no use of them.",
+        symptom="val_loss differs from fit's from the first epoch on; the metrics do not.",
+        explanation="The validation data has sample weights, and the loop ignores them.",
         wrong="x, y, *_ = batch  # in validation\nper_example = loss_object.call(y, predictions)",
         remedy="x, y, sample_weight = batch  # in validation too\n"
         "per_example = loss_object.call(y, predictions) * sample_weight",
-        recognised="Tried where the validation data has weights: the reported val_loss fits if every example "
-        "counts the same.",
+        recognised="If the validation data has sample weights: the reported val_loss matches if every example counts "
+        "the same.",
         met='"Option to use sample weights also for the validation set?", '
         "https://github.com/keras-team/keras/issues/2298",
-        reading=_unweighted,
+        formula=_unweighted,
     ),
 )

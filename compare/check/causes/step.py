@@ -1,4 +1,4 @@
-"""Causes in a step beyond its loss: the forward pass, the gradients' way to the optimizer, the optimizer."""
+"""Causes in a step other than its loss: the forward pass, clipping and reduction of gradients, the optimizer."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ if TYPE_CHECKING:
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
-def _no_flag(case: Case, base: Recipe) -> Iterable[Variant]:
-    yield Variant({"training": False}, "the gradient is that of the model called with training=False")
+def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    yield Variant({"training": False}, "the gradient is that of a model called with training=False")
 
 
 # Clipping
 
 
-def _clipped_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
-    """Clipping in the loop: the limit is the largest norm (or value) among those that it changed."""
-    feed = case.feed(base)
-    if not feed or base.clip is not None:
+def _clipped_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    """Clipping in the loop; the limit is the largest norm or value among the gradients that it changed."""
+    feed = case.feed(recipe)
+    if not feed or recipe.clip is not None:
         return
     steps = list(enumerate(feed))
     for reduced in (False, True):
         if reduced and case.replicas == 1:
             continue
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        for i, place in steps:
+        for i, span in steps:
             if reduced:
-                pairs.append((case.effective[i][0], case.replay.gradients(case.steps[i], place, base)[0]))
+                pairs.append((case.effective[i][0], case.replay.gradients(case.steps[i], span, recipe)[0]))
             else:
-                pairs += zip(case.handed(i), case.replay.handed(case.steps[i], place, base), strict=True)
+                pairs += zip(
+                    case.replica_gradients(i), case.replay.replica_gradients(case.steps[i], span, recipe), strict=True
+                )
         for kind, limit in _limits(case, pairs):
             where = "after" if reduced else "before"
             text = f"gradients are clipped by {kind} at {limit:.6g}"
@@ -47,16 +49,19 @@ def _clipped_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
 
 
 def _limits(case: Case, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterable[tuple[str, float]]:
-    """Per kind of clipping the limit that the (seen, predicted) gradients tell of."""
+    """The limit of each kind of clipping that the (observed, predicted) gradients suggest."""
     pairs = list(pairs)
-    found: dict[str, list[float]] = {"global": [], "norm": [], "value": []}
-    for seen, predicted in pairs:
-        parts = zip(case.replay.split(seen), case.replay.split(predicted), strict=True)
-        norms = {"global": [(_norm(seen), _norm(predicted))], "norm": [(_norm(a), _norm(b)) for a, b in parts]}
-        norms["value"] = [(float(np.abs(seen).max()), float(np.abs(predicted).max()))]
-        for kind, each in norms.items():
-            found[kind] += [ours for ours, theirs in each if 0 < ours < theirs * (1 - 1e-4)]
-    for kind, limits in found.items():
+    clipped: dict[str, list[float]] = {"global": [], "norm": [], "value": []}
+    for observed, predicted in pairs:
+        variables = zip(case.replay.unflatten(observed), case.replay.unflatten(predicted), strict=True)
+        sizes = {
+            "global": [(_norm(observed), _norm(predicted))],
+            "norm": [(_norm(a), _norm(b)) for a, b in variables],
+            "value": [(float(np.abs(observed).max()), float(np.abs(predicted).max()))],
+        }
+        for kind, size_pairs in sizes.items():
+            clipped[kind] += [a for a, b in size_pairs if 0 < a < b * (1 - 1e-4)]
+    for kind, limits in clipped.items():
         if limits:
             yield kind, max(limits)
 
@@ -65,128 +70,126 @@ def _norm(vector: np.ndarray) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _clipped_update(case: Case, base: Update) -> Iterable[Variant]:
-    ours = {name: _config(case).get(name) for name in CLIPPING}
-    theirs = {name: _config(case, reference=True).get(name) for name in CLIPPING}
-    if any(theirs.values()):
+def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
+    options = {name: _config(case).get(name) for name in CLIPPING}
+    expected = {name: _config(case, reference=True).get(name) for name in CLIPPING}
+    if any(expected.values()):
         if case.replicas > 1:
-            other, when = ("reduced", "after") if base.clip == "handed" else ("handed", "before")
+            other, when = ("reduced", "after") if update.clip == "per-replica" else ("per-replica", "before")
             yield Variant({"clip": other}, f"gradients are clipped {when} they are summed over the replicas")
-        yield Variant(
-            {"clip": "off"}, f"gradients are not clipped, where the experiment's optimizer has {_list(theirs)}"
-        )
-    if ours != theirs and case.seen.optimizers:
+        yield Variant({"clip": "off"}, f"gradients are not clipped; the experiment's optimizer has {_list(expected)}")
+    if options != expected and case.observation.optimizers:
         text = (
-            f"the optimizer clips with {_list(ours) or 'nothing'}, the experiment's with {_list(theirs) or 'nothing'}"
+            f"the loop's optimizer has {_list(options) or 'no clipping'}, the experiment's has "
+            f"{_list(expected) or 'no clipping'}"
         )
-        yield Variant({"overrides": ours}, text)
+        yield Variant({"overrides": options}, text)
 
 
-# The gradients' way
+# Reduction over replicas, and variables without gradient
 
 
-def _own_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
+def _not_reduced(case: Case, _: Recipe | Update) -> Iterable[Variant]:
     if case.replicas > 1:
-        yield Variant({"reduce": "own"}, "every replica is updated with its own gradient alone, and goes its own way")
+        text = "every replica is updated with its own gradient only, so the replicas' weights diverge"
+        yield Variant({"reduce": "own"}, text)
         yield Variant({"reduce": "first"}, "only the first replica's gradient is used")
 
 
-def _own_update(case: Case, base: Update) -> Iterable[Variant]:
-    if case.replicas > 1:
-        yield Variant({"reduce": "own"}, "every replica is updated with its own gradient alone, and goes its own way")
-        yield Variant({"reduce": "first"}, "only the first replica's gradient is used")
-
-
-def _without_gradient(case: Case, base: Recipe) -> Iterable[Variant]:
-    feed = case.feed(base)
+def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    feed = case.feed(recipe)
     if not feed:
         return
-    still = set(range(case.replay.trainable))
-    moving: set[int] = set()
-    for i, place in enumerate(feed):
-        seen = case.replay.split(case.effective[i][0])
-        predicted = case.replay.split(case.replay.gradients(case.steps[i], place, base)[0])
-        still -= {k for k, each in enumerate(seen) if np.any(each)}
-        moving |= {k for k, each in enumerate(predicted) if np.any(each)}
-    if still & moving and moving - still:
-        yield Variant({"untrained": frozenset(still & moving)}, _named(case, still & moving), measured=True)
+    unchanged = set(range(case.replay.trainable))
+    expected: set[int] = set()
+    for i, span in enumerate(feed):
+        observed = case.replay.unflatten(case.effective[i][0])
+        predicted = case.replay.unflatten(case.replay.gradients(case.steps[i], span, recipe)[0])
+        unchanged -= {k for k, gradient in enumerate(observed) if np.any(gradient)}
+        expected |= {k for k, gradient in enumerate(predicted) if np.any(gradient)}
+    if unchanged & expected and expected - unchanged:
+        untrained = unchanged & expected
+        yield Variant({"untrained": frozenset(untrained)}, _no_gradient(case, untrained), measured=True)
 
 
-def _without_update(case: Case, base: Update) -> Iterable[Variant]:
-    still = set(range(case.replay.trainable))
+def _without_update(case: Case, update: Update) -> Iterable[Variant]:
+    unchanged = set(range(case.replay.trainable))
     for step in case.steps:
         if step.after is None:
             return
         for k in range(case.replay.trainable):
-            given = any(gradients[k] is not None and np.any(gradients[k]) for gradients in step.gradients)
-            if not given or np.any(step.after[0][k] != step.state[0][k]):
-                still.discard(k)
-    if still and len(still) < case.replay.trainable:
-        yield Variant({"untrained": frozenset(still)}, _named(case, still), measured=True)
+            has_gradient = any(gradients[k] is not None and np.any(gradients[k]) for gradients in step.gradients)
+            if not has_gradient or np.any(step.after[0][k] != step.state[0][k]):
+                unchanged.discard(k)
+    if unchanged and len(unchanged) < case.replay.trainable:
+        yield Variant({"untrained": frozenset(unchanged)}, _no_gradient(case, unchanged), measured=True)
 
 
-def _named(case: Case, which: Iterable[int]) -> str:
-    names = [case.seen.names[k] for k in sorted(which)]
-    return f"{', '.join(names)} {'gets' if len(names) == 1 else 'get'} no gradient, or no update"
+def _no_gradient(case: Case, indices: Iterable[int]) -> str:
+    names = [case.observation.names[k] for k in sorted(indices)]
+    return f"{', '.join(names)} {'gets' if len(names) == 1 else 'get'} no gradient or no update"
 
 
 # The optimizer
 
 
-def _used(seen: Observation) -> list[int]:
-    return [call.optimizer for step in seen.applied for call in step.calls] or [0]
+def _used_optimizers(observation: Observation) -> list[int]:
+    """The index of the optimizer of each call of ``apply``."""
+    return [call.optimizer for step in observation.optimizer_steps for call in step.calls] or [0]
 
 
 def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
-    """The configuration of the optimizer that made most steps; the experiment's, if none was seen."""
-    seen = case.reference if reference else case.seen
-    if not seen.optimizers:
+    """The configuration of the optimizer that made most steps; the experiment's if none was observed."""
+    observation = case.reference if reference else case.observation
+    if not observation.optimizers:
         return configuration(case.replay.experiment.build_optimizer())
-    which = _used(seen)
-    return dict(seen.optimizers[max(set(which), key=which.count)][1])
+    used = _used_optimizers(observation)
+    return dict(observation.optimizers[max(set(used), key=used.count)][1])
 
 
 def _class(case: Case, *, reference: bool = False) -> type[Any]:
-    seen = case.reference if reference else case.seen
-    if not seen.optimizers:
+    """The class of the optimizer that made most steps; the experiment's if none was observed."""
+    observation = case.reference if reference else case.observation
+    if not observation.optimizers:
         return type(case.replay.experiment.build_optimizer())
-    which = _used(seen)
-    return seen.optimizers[max(set(which), key=which.count)][0]
+    used = _used_optimizers(observation)
+    return observation.optimizers[max(set(used), key=used.count)][0]
 
 
 def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
-    seen = case.reference if reference else case.seen
-    return tuple(step.learning_rate for step in seen.applied) or tuple(seen.rates)
+    """The learning rate of each step."""
+    observation = case.reference if reference else case.observation
+    return tuple(step.learning_rate for step in observation.optimizer_steps) or tuple(observation.rates)
 
 
-def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
-    if not case.seen.optimizers:  # weights changed by hand: a factor could be the loss's as well
+def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
+    if not case.observation.optimizers:  # if weights are changed by hand, a factor may equally be in the loss
         return
-    ours, theirs = _config(case), _config(case, reference=True)
+    config, expected = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
         text = (
             f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
         )
-        yield Variant({"optimizer": (_class(case), ours), "learning_rates": _rates(case)}, text)
+        yield Variant({"optimizer": (_class(case), config), "learning_rates": _rates(case)}, text)
         return
     other = {
         name: value
-        for name, value in ours.items()
-        if name not in (*CLIPPING, "name", "learning_rate") and value != theirs.get(name)
+        for name, value in config.items()
+        if name not in (*CLIPPING, "name", "learning_rate") and value != expected.get(name)
     }
     changes: list[tuple[dict[str, Any], str]] = []
     if other:
         texts = [
-            f"{name} is {value} in the loop, {theirs.get(name)} in the experiment" for name, value in other.items()
+            f"{name} is {value} in the loop, {expected.get(name)} in the experiment" for name, value in other.items()
         ]
         changes.append(({"overrides": other}, "; ".join(texts)))
     rates = _other_rates(case)
     if rates and not _schedule_missing(case):
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
         text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
-        changes.append(({"learning_rates": rates[0]}, text + _factor(rates)))
+        changes.append(({"learning_rates": rates[0]}, text + _constant_factor(rates)))
     counts = tuple(step.calls[0].iterations for step in case.steps)
-    alone = all(len(step.calls) == 1 for step in case.steps)  # of several optimizers each has its own count
+    alone = all(len(step.calls) == 1 for step in case.steps)  # each optimizer has its own count
     if counts != tuple(range(len(counts))) and alone:
         text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
         changes.append(({"iterations": counts}, text))
@@ -200,42 +203,47 @@ def _other_optimizer(case: Case, base: Update) -> Iterable[Variant]:
 
 
 def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    ours, theirs = _rates(case), _rates(case, reference=True)
-    shared = min(len(ours), len(theirs))
-    return (ours, theirs) if ours[:shared] != theirs[:shared] else None
+    """The learning rates of the loop and of the reference, if they differ."""
+    rates, expected = _rates(case), _rates(case, reference=True)
+    shared = min(len(rates), len(expected))
+    return (rates, expected) if rates[:shared] != expected[:shared] else None
 
 
-def _factor(rates: tuple[tuple[float, ...], tuple[float, ...]]) -> str:
+def _constant_factor(rates: tuple[tuple[float, ...], tuple[float, ...]]) -> str:
+    """Describes the ratio of the learning rates if it is constant; else empty."""
     factors = [a / b for a, b in zip(*rates, strict=False) if b]
     if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
-        return f" (always {factors[0]:.6g} times)"
+        return f" (a constant factor of {factors[0]:.6g})"
     return ""
 
 
 def _schedule_missing(case: Case) -> bool:
+    """Whether the loop's learning rate is constant and the reference's is not."""
     rates = _other_rates(case)
     return rates is not None and len(set(rates[0])) == 1 and len(set(rates[1])) > 1
 
 
-def _no_schedule(case: Case, base: Update) -> Iterable[Variant]:
-    if case.seen.optimizers and _schedule_missing(case):
-        ours, theirs = _rates(case), _rates(case, reference=True)
-        text = f"the learning rate stays {ours[0]:.6g}, where it goes {', '.join(f'{rate:.6g}' for rate in theirs)}"
-        yield Variant({"learning_rates": ours}, text)
+def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
+    if case.observation.optimizers and _schedule_missing(case):
+        rates, expected = _rates(case), _rates(case, reference=True)
+        text = f"the learning rate stays {rates[0]:.6g}; it should be {', '.join(f'{rate:.6g}' for rate in expected)}"
+        yield Variant({"learning_rates": rates}, text)
 
 
 def _list(config: Mapping[str, Any]) -> str:
+    """Formats the options that are set as ``name=value``."""
     return ", ".join(f"{name}={value}" for name, value in config.items() if value)
 
 
 CAUSES = (
     Cause(
         id="training-flag-missing",
-        symptom="Batch normalization's moving statistics stay at 0 and 1, dropout does nothing, and it overfits.",
-        explanation="A model that is called without training=True takes the moving statistics and drops nothing out.",
+        symptom="Batch normalization's moving statistics stay at 0 and 1, dropout has no effect, and the model "
+        "overfits.",
+        explanation="Without training=True, the model uses the moving statistics, and dropout does nothing.",
         wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
-        recognised="The gradients fit those of the model called with training=False on the same batch.",
+        recognised="The gradients match those of the model called with training=False on the same batch.",
         met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
         "https://github.com/tensorflow/tensorflow/issues/31184\n"
         '"Batch normalization moving mean and variance are not being updated", '
@@ -244,15 +252,15 @@ CAUSES = (
     ),
     Cause(
         id="clipping-differs",
-        symptom="Training differs while gradients are large: in the first steps, mostly.",
-        explanation="One side clips gradients that the other does not, at another limit, or at another place: "
-        "Keras 3's optimizers clip each replica's gradient, before they are summed.",
-        wrong="gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)  # fit does not, or not so",
-        remedy="gradients = tape.gradient(loss, variables)  # not clipped here: run.build()'s optimizer clips, if any\n"
+        symptom="Training differs while gradients are large, mostly in the first steps.",
+        explanation="fit or the loop clips gradients and the other does not, or they clip at different limits or at "
+        "different stages: Keras 3's optimizers clip each replica's gradient before the sum over replicas.",
+        wrong="gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)  # unlike fit",
+        remedy="gradients = tape.gradient(loss, variables)  # the optimizer of run.build() clips if needed\n"
         "optimizer.apply_gradients(zip(gradients, variables))",
-        recognised="The limit is read off as the largest norm, or value, among the gradients that are smaller than "
-        "they should be; clipping all steps at it has to give all of them. An optimizer's own clipping is compared "
-        "by its configuration, and by what it makes of the gradients.",
+        recognised="The limit is taken as the largest norm or value among the gradients that are too small; clipping "
+        "all steps at this limit must explain all of them. The optimizer's own clipping is compared by its "
+        "configuration and by the updates.",
         met='"Optimizer clipvalue and clipnorm not working in Tensorflow 2.0": before or after aggregation, '
         "https://github.com/tensorflow/tensorflow/issues/33929\n"
         '"Correctly calculate gradient clipping on aggregate gradients in multi-gpu", '
@@ -262,27 +270,27 @@ CAUSES = (
     ),
     Cause(
         id="gradients-not-reduced",
-        symptom="Replicas drift apart; a saved model has learned from one replica's examples only.",
+        symptom="The replicas' weights diverge; a saved model has learned from one replica's examples only.",
         explanation="apply_gradients sums the gradients over the replicas if it is called inside strategy.run. Updates "
-        "made past it, or with one replica's gradients, are not summed.",
+        "that bypass it, or use one replica's gradients, are not summed.",
         wrong="for variable, gradient in zip(variables, gradients):\n"
         "    variable.assign_sub(learning_rate * gradient)  # on each replica, with its own gradient",
-        remedy="optimizer.apply_gradients(zip(gradients, variables))  # in the function that strategy.run is given",
-        recognised="The updates, or the gradients, fit if each replica is given its own gradient alone, or all are "
-        "given the first replica's; each replica's copy of the weights is looked at.",
+        remedy="optimizer.apply_gradients(zip(gradients, variables))  # in the function passed to strategy.run",
+        recognised="The updates or the gradients match if each replica uses its own gradient only, or if all "
+        "replicas use the first one's. The weights of every replica are compared.",
         met='"Fix gradient not averaged when parallel training" (Horovod), '
         "https://github.com/deepmodeling/deepmd-kit/pull/1104",
-        gradient=_own_gradient,
-        update=_own_update,
+        gradient=_not_reduced,
+        update=_not_reduced,
     ),
     Cause(
         id="variables-not-trained",
-        symptom="The loss stops too high; some weights stay what they were.",
-        explanation="The gradient is taken for, or applied to, some of the trainable variables only.",
+        symptom="The loss stays too high; some weights never change.",
+        explanation="The gradient is computed for, or applied to, only some of the trainable variables.",
         wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)",
-        recognised="Some variables, which are named, get a zero gradient or none in all steps, or never move, "
-        "where they should; all the others are right.",
+        recognised="Some variables, which are named, should be trained but have a zero gradient or none in all "
+        "steps, or never change; all others are right.",
         met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
         "https://github.com/keras-team/keras/issues/16797\n"
         '"Empty trainable variables in keras model (tf 2.0)", '
@@ -292,25 +300,26 @@ CAUSES = (
     ),
     Cause(
         id="optimizer-differs",
-        symptom="Training is faster, slower or less stable than fit's, on the same gradients.",
-        explanation="The loop makes an optimizer of its own, or changes a hyper-parameter of the experiment's.",
+        symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
+        explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
-        remedy="model, optimizer, loss_object, metrics = run.build()  # and no other optimizer, nor a change to it",
-        recognised="The gradients are right; the updates are not, and fit if they are simulated with the class, "
-        "hyper-parameters, learning rates or step counts that the loop's optimizer was seen to have.",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged",
+        recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
+        "class, hyperparameters, learning rates or step counts of the loop's optimizer.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
-        "made anew in every step, https://github.com/tensorflow/tensorflow/issues/29675",
+        "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
     ),
     Cause(
         id="learning-rate-schedule-missing",
-        symptom="All is equal in the first step; later on the loop takes larger steps than fit.",
-        explanation="The loop's learning rate stays what it was in the first step, where the experiment's changes.",
-        wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its value now, for ever",
+        symptom="The first step is equal; later the loop's steps are larger than fit's.",
+        explanation="The loop keeps the learning rate of the first step; the experiment's learning rate changes.",
+        wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its current value, as a "
+        "constant",
         remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"
-        "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if fit has it set by a callback",
-        recognised="fit's learning rate changes from step to step, the loop's does not, and with its constant one "
-        "the simulated updates fit.",
+        "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if a callback sets it under fit",
+        recognised="fit's learning rate changes from step to step, the loop's does not, and the updates match if "
+        "they are simulated with the constant learning rate.",
         met='"Learning Rate scheduler with custom training using tf.GradientTape", '
         "https://github.com/tensorflow/tensorflow/issues/37862\n"
         '"How learning rate scheduler works with Custom training loop using tf.GradientTape()", '

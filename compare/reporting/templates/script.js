@@ -1,5 +1,5 @@
 "use strict";
-// Exact values: the pointer, or the arrow keys on a chart that has the focus, choose an epoch or step.
+// Tooltips with exact values: the pointer, or the arrow keys on a focused chart, select an epoch or step.
 for (const figure of document.querySelectorAll("figure[data-chart]")) {
   const stops = JSON.parse(figure.querySelector("script").textContent);
   if (!stops.length) continue;
@@ -67,5 +67,5 @@ for (const button of document.querySelectorAll("button.copy")) {
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   });
 }
-// On paper nothing can be unfolded.
+// Open all details before printing.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));

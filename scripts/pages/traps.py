@@ -1,4 +1,4 @@
-"""The page of traps: what each cause looks like, from the catalogue and the CSV files that scripts/traps.py writes."""
+"""The page of traps: a description and a plot of every cause, from the catalogue and CSV files of scripts/traps.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import ChoiceLoader, FileSystemLoader
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,15 +19,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
 
+from compare.check.causes import CATALOGUE
 from compare.check.causes import data as data_causes
 from compare.check.causes import loss as loss_causes
 from compare.check.causes import reporting as reporting_causes
 from compare.check.causes import step as step_causes
 from compare.check.causes.base import Cause
+from compare.records import replace_file
+from compare.reporting.html import environment
 from compare.reporting.plots import PALE
 
 RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "example.csv"
-"""One row per cause; per cause, trainer and epoch; per cause and optimizer step of fit; the tutorial's example."""
+"""One row per cause; per cause, trainer and epoch; per cause and optimizer step of fit; and for one worked example."""
 
 Row = Mapping[str, Any]
 Data = Mapping[str, Sequence[Row]]
@@ -45,12 +49,12 @@ COLOURS = 48
 
 
 def read(folder: Path) -> Data:
-    """All that was measured, every value as text."""
+    """Reads all tables, every value as text."""
     return {name: read_table(folder, name) for name in (RESULTS, EPOCHS, STEPS, EXAMPLE)}
 
 
 def read_table(folder: Path, name: str) -> list[Row]:
-    """The rows of one file; none where it does not exist yet."""
+    """Reads the rows of one table; empty if the file does not exist yet."""
     path = folder / name
     if not path.exists():
         return []
@@ -59,7 +63,7 @@ def read_table(folder: Path, name: str) -> list[Row]:
 
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> None:
-    """Write a table; its columns are those that any row has."""
+    """Writes a table whose columns are the keys of all rows."""
     rows = list(rows)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -70,41 +74,49 @@ def write(folder: Path, name: str, rows: Iterable[Row]) -> None:
 
 
 class Shown:
-    """What was measured of one cause."""
+    """The measurements of one cause.
+
+    Args:
+        data: the content of all tables.
+        id: the id of the cause.
+
+    Raises:
+        LookupError: if the cause was not measured.
+    """
 
     def __init__(self, data: Data, id: str) -> None:
-        found = [row for row in data[RESULTS] if row["cause"] == id]
-        if not found:
-            raise LookupError(f"{id} was never measured: run python scripts/traps.py --only {id}")
-        (self.result,) = found
+        results = [row for row in data[RESULTS] if row["cause"] == id]
+        if not results:
+            raise LookupError(f"{id} was not measured: run python scripts/traps.py --only {id}")
+        (self.result,) = results
         self.rows = [row for row in data[EPOCHS] if row["cause"] == id]
         self.steps = [row for row in data[STEPS] if row["cause"] == id]
         self.epochs = int(self.result["epochs"])
         self.metric = "accuracy" if any(row.get("accuracy") for row in self.rows) else "mae"
 
     def curve(self, trainer: str, column: str) -> list[float]:
-        """A column of one trainer, epoch by epoch; NaN where there is no number."""
+        """A column of one trainer per epoch; NaN where there is no number."""
         values = {int(row["epoch"]): row[column] for row in self.rows if row["trainer"] == trainer}
         return [float(values.get(epoch) or "nan") for epoch in range(1, self.epochs + 1)]
 
     def last(self, trainer: str, column: str) -> str:
-        """The number of the last epoch, for readers."""
+        """The value of the last epoch, as text."""
         value = self.curve(trainer, column)[-1]
         return f"{value:.3f}" if abs(value) < 1000 else f"{value:.2g}" if math.isfinite(value) else "not a number"
 
     @property
     def gaps(self) -> list[float]:
-        """The largest weight gap after each of fit's steps; NaN where there is none."""
+        """The largest weight gap after each of fit's steps; NaN if it is unknown or not finite."""
         return [float(row["gap"] or "nan") for row in self.steps]
 
     @property
     def largest(self) -> float:
-        """The largest weight gap that is a number."""
+        """The largest finite weight gap."""
         return max((gap for gap in self.gaps if math.isfinite(gap)), default=math.nan)
 
     @property
     def first(self) -> tuple[int, int | None] | None:
-        """Epoch and step from which on weights differ, or None where they never do."""
+        """The epoch and step from which on weights differ; None if they never differ."""
         epoch, step = self.result["first_epoch"], self.result["first_step"]
         return (int(epoch), int(step) if step else None) if epoch else None
 
@@ -113,7 +125,7 @@ class Shown:
 
 
 def draw(folder: Path, id: str, data: Data) -> Path:
-    """Draw one cause beside the files; returns the picture's path."""
+    """Draws the plot of one cause next to the tables, and returns its path."""
     shown = Shown(data, id)
     figure = Figure(figsize=(9.8, 3.3), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -130,13 +142,13 @@ def draw(folder: Path, id: str, data: Data) -> Path:
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     path = folder / f"{id}.png"
-    # A palette of a few colours takes a third of the space, and looks the same.
+    # A palette of a few colours takes a third of the space and looks the same.
     Image.open(content).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 
 def _layers(trainer: str, validation: bool) -> list[dict[str, Any]]:
-    """fit is a broad pale band, the loop thin and dark upon it; filled for training, hollow for validation."""
+    """The line styles of a trainer: fit is a wide pale line, the loop a thin dark one on top; validation is hollow."""
     if trainer == "fit":
         band = {"color": PALE, "linewidth": 8, "solid_capstyle": "round", "zorder": 2.1}
         core = {"color": "white", "linewidth": 5, "solid_capstyle": "round", "zorder": 2.2}
@@ -167,7 +179,7 @@ def _draw_metric(axes: Axes, shown: Shown, metric: str, label: str) -> None:
 
 
 def _cross(axes: Axes, places: Sequence[float], text: str) -> None:
-    """Mark at the upper edge where there is no number to draw."""
+    """Marks places without a number at the upper edge."""
     if places:
         style: dict[str, Any] = {
             "color": "#D55E00",
@@ -205,26 +217,26 @@ def _draw_gaps(axes: Axes, shown: Shown) -> None:
     axes.set_xlabel(f"optimizer step ({per_epoch} an epoch)")
     axes.set_ylabel("|loop \N{MINUS SIGN} fit|, 0: equal")
     equal = f"equal, bit for bit, in all {len(gaps)} steps"
-    told = equal if shown.first is None else f"differ {_place(shown)}"
-    axes.set_title(f"largest gap of any weight\nweights {told}", loc="left", fontsize=9.5)
+    text = equal if shown.first is None else f"differ {_place(shown)}"
+    axes.set_title(f"largest gap of any weight\nweights {text}", loc="left", fontsize=9.5)
 
 
 def _place(shown: Shown) -> str:
-    """From where on weights differ."""
+    """The place from which on weights differ, in words."""
     assert shown.first is not None
     epoch, step = shown.first
     if step == 0:
         return "before the first step"
-    if step is None or step > int(shown.result["fit_steps"]):  # only seen in the end, or fit's epoch is over
+    if step is None or step > int(shown.result["fit_steps"]):  # seen only at the end, or after the last step of fit
         return f"from the end of epoch {epoch} on"
     return f"from step {step} of epoch {epoch} on"
 
 
 def _legend(figure: Figure) -> None:
     entries = [(trainer, validation) for trainer in ("fit", "loop") for validation in (False, True)]
-    # Layers that are one entry are drawn upon each other; Matplotlib's own types know single artists only.
+    # The layers of one entry are drawn on top of each other; Matplotlib's type hints allow single artists only.
     handles: list[Any] = [tuple(Line2D([], [], **layer) for layer in _layers(*entry)) for entry in entries]
-    names = {"fit": "fit", "loop": "the loop with this mistake"}
+    names = {"fit": "fit", "loop": "the loop with this bug"}
     labels = [f"{names[trainer]}, {'validation' if validation else 'training'}" for trainer, validation in entries]
     figure.legend(handles, labels, loc="outside upper left", ncols=4, frameon=False, fontsize=9, handlelength=2.6)
 
@@ -239,22 +251,22 @@ def page(catalogue: Mapping[str, Cause], data: Data) -> str:
         "",
         "<!-- Generated by `python scripts/traps.py --redraw` from compare/check/causes and the CSV files here. -->",
         "",
-        f"Each of these {len(catalogue)} mistakes makes a custom training loop train, or report, something else than "
-        "`model.fit` does, and the short check (`python scripts/compare.py --check …`) knows it by name. Every picture "
-        "is a real run: `fit`, and a loop with this one mistake, from the same initial weights and with the same data. "
-        "Look at the panel on the right first, since curves often look innocent where the weights parted long ago.",
+        f"Each of these {len(catalogue)} bugs makes a custom training loop train or report differently from "
+        "`model.fit`, and the short check (`python scripts/compare.py --check`) identifies it by name. Every plot "
+        "shows a real run: `fit` and a loop with this one bug, with the same initial weights and the same data. Look "
+        "at the panel on the right first: the curves often look normal long after the weights have diverged.",
         "",
     ]
     for title, causes in FAMILIES:
-        lines += [f"**{title}**", "", "| cause | what you see | makes a difference in |", "|---|---|---|"]
+        lines += [f"**{title}**", "", "| cause | what you see | affects |", "|---|---|---|"]
         lines += [f"| [`{c.id}`](#{c.id}) | {c.symptom} | {c.kind} |" for c in causes]
         lines += [""]
     lines += [
-        "How to read the pictures: the pale band is `fit`, the thin dark line the loop, so that curves that coincide "
-        "are seen to be two; filled is training, hollow is validation. On the right is the largest difference of any "
-        "weight on any replica, after each optimizer step; 0 means that all weights are equal, bit for bit. The runs "
-        "are small: 0.01 in validation accuracy is 10 images of 1,000 (4 of 378 in *weighted*). What the check said is "
-        "about a few batches of its own, 12 examples and fewer.",
+        "How to read the plots: the wide pale line is `fit` and the thin dark line is the loop, so coinciding curves "
+        "stay distinguishable; filled lines show training, hollow lines validation. The panel on the right shows the "
+        "largest difference of any weight on any replica after each optimizer step; 0 means that all weights are "
+        "equal, bit for bit. The runs are small: a difference of 0.01 in validation accuracy is 10 of 1,000 images "
+        "(4 of 378 in *weighted*). The evidence of the check comes from its own batches of at most 12 examples.",
         "",
     ]
     for title, causes in FAMILIES:
@@ -265,7 +277,7 @@ def page(catalogue: Mapping[str, Cause], data: Data) -> str:
 
 
 def section(cause: Cause, data: Data) -> list[str]:
-    """The lines on one cause; its heading is the anchor that reports link to."""
+    """The section on one cause; reports link to its heading."""
     shown = Shown(data, cause.id)
     lines = [f"### {cause.id}", "", f"**What you see.** {cause.symptom}", ""]
     lines += [f"![fit and a loop with {cause.id}: loss, {shown.metric} and weight gap]({cause.id}.png)", ""]
@@ -273,29 +285,31 @@ def section(cause: Cause, data: Data) -> list[str]:
     lines += [f"**Why.** {cause.explanation}", ""]
     lines += [f"**How the check recognises it.** {cause.recognised}", ""]
     if shown.result["evidence"]:
-        lines += [f"Here it said: {_escaped(shown.result['evidence'])}.", ""]
+        lines += [f"Its evidence for this loop: {_escaped(shown.result['evidence'])}.", ""]
     lines += ["```python", "# wrong", _code(cause.wrong), "", "# right", _code(cause.remedy), "```", ""]
     if cause.id == "loss-not-reduced":
         lines += worked_example(data[EXAMPLE][0])
     if cause.met:
-        lines += ["**Where users met it.** " + "; ".join(_link(each) for each in cause.met.split("\n")), ""]
-    lines += ["See it yourself:", "", "```sh", command(shown), "```", ""]
+        lines += ["**Reported by users.** " + "; ".join(_link(line) for line in cause.met.split("\n")), ""]
+    lines += ["To reproduce it:", "", "```sh", command(shown), "```", ""]
     return lines
 
 
 def caption(shown: Shown) -> str:
-    """What the picture shows, in measured numbers."""
+    """The caption of a plot, with the measured numbers."""
     result, metric = shown.result, {"accuracy": "accuracy", "mae": "mean absolute error"}[shown.metric]
     value = f"val_{shown.metric}"
     texts = [
-        f"After {shown.epochs} epochs the validation {metric} is {shown.last('fit', value)} with fit and "
-        f"{shown.last('loop', value)} with the loop, the validation loss {shown.last('fit', 'val_loss')} and "
+        f"After {shown.epochs} epochs, the validation {metric} is {shown.last('fit', value)} with fit and "
+        f"{shown.last('loop', value)} with the loop; the validation loss is {shown.last('fit', 'val_loss')} and "
         f"{shown.last('loop', 'val_loss')}."
     ]
     for column in ("loss", "val_loss"):
         epochs = [i for i, value in enumerate(shown.curve("loop", column), 1) if not math.isfinite(value)]
         if epochs:
-            texts.append(f"The loop's {column} is not a number in {len(epochs)} of them, from epoch {epochs[0]} on.")
+            texts.append(
+                f"The loop's {column} is not a number in {len(epochs)} epochs, the first being epoch {epochs[0]}."
+            )
     if result["fit_steps"] != result["loop_steps"]:
         texts.append(f"An epoch has {result['fit_steps']} steps with fit, {result['loop_steps']} with the loop.")
     if shown.first is None:
@@ -304,44 +318,44 @@ def caption(shown: Shown) -> str:
         broken = any(row["gap"] and not math.isfinite(float(row["gap"])) for row in shown.steps)
         texts.append(
             f"Weights differ {_place(shown)}, by up to {shown.largest:.2g}"
-            + (" before they are no numbers any more." if broken else ".")
+            + (" until they become NaN or infinite." if broken else ".")
         )
     return " ".join(texts)
 
 
 def worked_example(row: Row) -> list[str]:
-    """The tutorial's own example, with the numbers that tf.distribute gave."""
+    """TensorFlow's own example, with the numbers that tf.distribute returned."""
     first, second, metric, total, mean = (
         f"{float(row[key]):g}" for key in ("first", "second", "metric", "sum", "mean")
     )
     return [
-        "**Worked out.** TensorFlow's tutorials have this example: two replicas, losses [2, 3] on one and [4, 5] on "
-        "the other, a global batch of 4. Run under `MirroredStrategy` with two logical replicas "
+        "**Example.** TensorFlow's tutorials use this example: two replicas, with losses [2, 3] on one and [4, 5] on "
+        "the other, and a global batch of 4. Under `MirroredStrategy` with two logical replicas "
         "(`tutorials_example` in `scripts/traps.py`), it gives:",
         "",
         "| | what TensorFlow returns |",
         "|---|---|",
         f"| `tf.nn.compute_average_loss([2, 3], global_batch_size=4)` on the first replica | {first} |",
-        f"| the same of [4, 5] on the second | {second} |",
+        f"| the same for [4, 5] on the second replica | {second} |",
         f"| `tf.keras.metrics.Mean`, updated with these on both: their sum, divided by *two updates* | **{metric}** |",
         f"| `strategy.reduce(tf.distribute.ReduceOp.SUM, …)` of the two | **{total}** |",
         f"| the mean of the four losses | **{mean}** |",
         "",
-        "The two shares are right for the gradient, which is summed. A metric averages them, and is off by the number "
-        "of replicas.",
+        "The two values are right for the gradient, which is summed over replicas. A metric averages them, so it is "
+        "too small by a factor of the number of replicas.",
         "",
     ]
 
 
 def command(shown: Shown) -> str:
-    """The command that repeats the run (with all that it writes), and the one that only checks."""
+    """The command that repeats the run, with a comment on how to run only the check."""
     result = shown.result
     loop, experiment = _file(result["loop"], "tests/planted.py"), _file(result["experiment"], "")
     replicas, batch = int(result["replicas"]), 64
     return (
         f"python scripts/compare.py --experiment {experiment} --trainers fit {loop} --replicas {replicas} \\\n"
         f"    --batch-size {batch // replicas} --train-examples {result['examples']} --epochs {result['epochs']}"
-        "    # or with --check, for seconds"
+        "    # or add --check, which takes seconds"
     )
 
 
@@ -352,13 +366,13 @@ def _file(name: str, default: str) -> str:
 
 
 def _link(met: str) -> str:
-    """ "title, URL" as a Markdown link."""
+    """Formats "title, URL" as a Markdown link."""
     match = re.fullmatch(r"(.*), (https?://\S+)", met)
     return f"[{match[1]}]({match[2]})" if match else met
 
 
 def _code(text: str) -> str:
-    """Code as it is; a remedy that is a sentence as a comment."""
+    """The text if it is Python code, else the text as a comment."""
     try:
         ast.parse(text)
     except SyntaxError:
@@ -368,3 +382,35 @@ def _code(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def write_page(folder: Path) -> Path:
+    """Writes ``index.html``, the story of every cause, next to the pictures and CSV files of ``reports/traps``."""
+    data = read(folder)
+    families = []
+    for title, causes in FAMILIES:
+        stories = []
+        for cause in causes:
+            shown = Shown(data, cause.id)
+            stories.append(
+                {
+                    "cause": cause,
+                    "picture": f"{cause.id}.png",
+                    "caption": caption(shown),
+                    "evidence": shown.result["evidence"],
+                    "met": [_met(line) for line in cause.met.splitlines()],
+                    "command": command(shown),
+                }
+            )
+        families.append((title, stories))
+    templates = ChoiceLoader([FileSystemLoader(Path(__file__).parent / "templates"), environment().loader])
+    template = environment().overlay(loader=templates).get_template("traps.html")
+    path = folder / "index.html"
+    replace_file(path, template.render(families=families, count=len(CATALOGUE)).encode())
+    return path
+
+
+def _met(line: str) -> tuple[str, str]:
+    """Splits "title, address"; the address is empty if there is none."""
+    title, _, address = line.rpartition(", ")
+    return (title, address) if address.startswith("https://") else (line, "")

@@ -1,8 +1,7 @@
-"""The content of ``run.json``: whatever is needed to repeat a run, or to doubt it."""
+"""The facts about a run that are known before training: everything needed to repeat it."""
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import os
 import platform
@@ -20,23 +19,22 @@ from compare.engine.run import Task, built
 from compare.engine.tf_config import this_task
 from compare.options import Options
 from compare.records.run_folder import code
+from compare.records.run_json import now
 
 
-def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
-    """All facts that are known before training."""
+def before_training(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
+    """Values for ``RunJson`` that are known once the data are loaded and the strategy is made."""
     strategy, experiment = task.strategy, task.experiment
     replicas = strategy.num_replicas_in_sync
     member = this_task()
     title = f"{experiment.name}: {' and '.join(trainers)} under {options.strategy}, "
-    if options.strategy == "parameter-server" and member is not None:
+    if options.spec.parameter_servers and member is not None:
         title += f"{member.workers} worker{'s' * (member.workers > 1)}"
     else:
         title += f"{replicas} replica{'s' * (replicas > 1)}"
     title += ", Keras 2" if options.keras == 2 else ""
     title += f", {options.seeds} seeds" if options.seeds > 1 else ""
     return {
-        "schema": 1,
-        "status": "training",
         "title": title,
         "notes": list(experiment.notes),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -69,13 +67,13 @@ def of_run(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, A
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
         },
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "code": code(options),
     }
 
 
 def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> preflight.Facts:
-    """What can be known of a run before training; a model is built for it, and thrown away."""
+    """The facts that the preflight checks use; builds a model and discards it."""
     member = this_task()
     layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
     return preflight.Facts(
@@ -95,9 +93,9 @@ def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> pref
 
 
 def digest(weights: Sequence[np.ndarray]) -> str:
-    """SHA-256 of weights: their dtypes, shapes and bytes."""
-    found = hashlib.sha256()
+    """SHA-256 of the dtypes, shapes and bytes of weights."""
+    checksum = hashlib.sha256()
     for weight in weights:
-        found.update(f"{weight.dtype} {weight.shape}".encode())
-        found.update(np.ascontiguousarray(weight).data)
-    return found.hexdigest()
+        checksum.update(f"{weight.dtype} {weight.shape}".encode())
+        checksum.update(np.ascontiguousarray(weight).data)
+    return checksum.hexdigest()

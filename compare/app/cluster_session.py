@@ -1,0 +1,115 @@
+"""A request under a strategy of several processes: as the chief's parent on this machine, or as another task."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from compare.app import local_cluster
+from compare.app.loading import load_experiment, load_trainers
+from compare.app.resume import ResumePlan
+from compare.app.train import prepare, train_on
+from compare.engine.keras_generation import select_keras
+from compare.engine.tf_config import this_task
+from compare.errors import EXIT_REQUEST, NoVerdictError, RequestError
+from compare.options import Options
+from compare.records import read_verdict
+from compare.records.run_json import RunJson
+from compare.reporting.result import Result
+from compare.reporting.terminal import say
+from compare.strategy_specs import SPECS
+from compare.verdict import DIFFERENT
+
+
+def start(options: Options, folder: Path, console: Console) -> Result:
+    """Start the cluster on this machine, and look for the cause of a difference in this process.
+
+    Raises:
+        RequestError: what the chief refused.
+        NoVerdictError: when a process failed.
+    """
+    status, message = local_cluster.start_here(options, folder)
+    if status == EXIT_REQUEST:
+        raise RequestError(message)
+    if not (folder / "verdict.json").exists():
+        raise NoVerdictError(message or f"the chief process ended with status {status}")
+    verdict = read_verdict(folder / "verdict.json")["verdict"]
+    if verdict == DIFFERENT:
+        verdict = _diagnose_here(options, folder, console) or verdict
+    return Result(folder, verdict)
+
+
+def _diagnose_here(options: Options, folder: Path, console: Console) -> str | None:
+    """Look for the cause of a difference in this process, where replicas take the place of the workers.
+
+    Returns:
+        The verdict with the findings; None if this process cannot make the check.
+    """
+    same = in_one_process(options)
+    try:
+        select_keras(same)
+        trainers, experiment = load_trainers(same), load_experiment(same)
+        task = prepare(same, experiment)
+    except RequestError as error:
+        say(console, f"The cause was not looked for: {error}")
+        return None
+    from compare.app import diagnose
+    from compare.app.publish import judge_and_publish
+
+    say(
+        console,
+        f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
+        f"same as {options.strategy}:",
+    )
+    diagnose.diagnose(RunJson.read(folder), trainers, task, same, console)
+    return judge_and_publish(folder, console)
+
+
+def in_one_process(options: Options) -> Options:
+    """The same request with the strategy of one process that computes the same, bit for bit.
+
+    A worker of ``multi-worker`` becomes a replica of ``mirrored``; one worker with a parameter server becomes the
+    default strategy.
+    """
+    task = this_task()
+    strategy = SPECS[options.spec.in_one_process]
+    replicas = None if strategy.one_replica else options.workers or (task.workers if task else 1)
+    return dataclasses.replace(options, strategy=strategy.name, replicas=replicas, workers=None, parameter_servers=None)
+
+
+def take_part(options: Options, folder: Path) -> None:
+    """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports.
+
+    Args:
+        options: the request.
+        folder: the run's folder, for checkpoints only.
+    """
+    if options.check:
+        return  # the chief's process is enough for it
+    if options.resume and not (folder / "run.json").exists():
+        raise RequestError(f"--resume: {folder} does not exist here: it must be in a file system that all tasks share")
+    select_keras(options)
+    if options.spec.parameter_servers:
+        from compare.engine import strategies
+
+        strategies.serve()
+        return
+    from compare.app import describe_run
+    from compare.engine import preflight
+
+    trainers = load_trainers(options)
+    task = prepare(options, load_experiment(options))
+    findings = preflight.findings(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
+    stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
+    if any(finding.severity in stops for finding in findings):
+        return  # as the chief does, which says why
+    plan = ResumePlan(folder, options.resume)
+    for seed in options.all_seeds:
+        for name, trainer in trainers:
+            try:
+                train_on(name, trainer, dataclasses.replace(options, seed=seed), task, folder, plan)
+            except Exception:
+                traceback.print_exc()  # the chief goes on with the next trainer, and reports

@@ -1,0 +1,173 @@
+"""Resuming an interrupted run: which runs need it, from which checkpoint each continues, and what must not change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from compare.errors import RequestError
+from compare.option import flag
+from compare.options import Options
+from compare.records import Recorder, RecordError, hashes_at, kept, read_verdict, recover
+from compare.records.run_json import FINISHED, RunJson
+from compare.reporting.terminal import say
+
+if TYPE_CHECKING:
+    from compare.engine.run import Task
+
+HARMLESS = {"resume", "quiet", "verbose", "tensorboard", "reports", "name"}
+"""Options that may differ when a run is resumed."""
+SAME = ("code", "versions", "data", "threads", "strategy")
+"""The other parts of ``run.json`` that must be the same."""
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a training continues.
+
+    Attributes:
+        epoch: the last epoch that is kept; 0 for the beginning.
+        hashes: uint64 ``[variables, replicas]``, of the weights at that epoch's end; None if they are not known.
+    """
+
+    epoch: int = 0
+    hashes: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What of a run has been done already; nothing of a new one.
+
+    Attributes:
+        folder: the run's folder.
+        resumed: whether the run is resumed at all.
+    """
+
+    folder: Path
+    resumed: bool
+
+    def recover(self, console: Console) -> None:
+        """Repair what the interruption left half written.
+
+        Raises:
+            RequestError: when a file is damaged beyond that.
+        """
+        if not self.resumed:
+            return
+        try:
+            repaired = recover(self.folder)
+        except RecordError as error:
+            raise RequestError(f"--resume: {error}; start another run") from error
+        for text in repaired:
+            say(console, f"Note: {text}", style="yellow")
+
+    def verdict(self) -> dict[str, Any] | None:
+        """The verdict of a run that finished before; None if there is something left to do."""
+        if not self.resumed or RunJson.read(self.folder).status != FINISHED:
+            return None
+        path = self.folder / "verdict.json"
+        verdict = read_verdict(path) if path.exists() else None
+        return None if verdict is None or verdict.get("interrupted") else verdict
+
+    def done(self, trainer: str, seed: int) -> bool:
+        """Whether a trainer has finished training with a seed."""
+        return self.resumed and kept(self.folder, trainer, seed)[1] is not None
+
+    def points(
+        self,
+        trainer: str,
+        options: Options,
+        task: Task,
+        checkpoints: Sequence[Path],
+        recorder: Recorder | None,
+        console: Console,
+        shown: str,
+    ) -> Iterator[ResumePoint]:
+        """The points to continue a training from, the latest first, the beginning last.
+
+        The records after a point are removed before it is returned.
+
+        Args:
+            trainer: the trainer's name.
+            options: the request, for one seed.
+            task: what is trained.
+            checkpoints: the folder of the trainer's checkpoints, of each worker.
+            recorder: what keeps the records; None for a member of a cluster that is not its chief.
+            console: where the choice is printed.
+            shown: the trainer's name as printed.
+        """
+        if not self.resumed:
+            yield ResumePoint()
+            return
+        recorded, _ = kept(self.folder, trainer, options.seed)
+        # Never after the last epoch: what a trainer does when training ends would be left out.
+        for epoch in _usable(shown, checkpoints, min(recorded, options.epochs - 1), task, console):
+            hashes = None
+            if recorder is not None:
+                recorder.rewind(epoch)
+                hashes = hashes_at(self.folder, trainer, options.seed, epoch) if epoch else None
+            yield ResumePoint(epoch, hashes)
+
+
+def _usable(shown: str, folders: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
+    """The epochs with an undamaged checkpoint of every worker, up to ``last``, the latest first; then 0."""
+    from compare.engine.checkpoints import damage, path_of, saved
+    from compare.engine.dry_run import why_not_resumable
+
+    reason = why_not_resumable(task) if last else ""
+    for epoch in saved(folders[0]) if not reason else []:
+        if epoch > last:
+            continue
+        states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in folders)]
+        if damaged := [f"{path}: {text}" for path, text in states if text]:
+            say(
+                console,
+                f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}",
+                style="yellow",
+            )
+            continue
+        say(console, f"{shown}  continues after epoch {epoch}")
+        yield epoch
+    if last:
+        say(console, f"{shown}  starts again: {reason or 'there is no checkpoint to continue from'}")
+    yield 0
+
+
+def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str = "--resume") -> None:
+    """Refuse to resume a run whose request, code, data or versions have changed.
+
+    Args:
+        before: the content of ``run.json`` as the run left it.
+        now: the same of this request; what either lacks is not known yet.
+        who: the option or command that refuses.
+
+    Raises:
+        RequestError: naming what has changed.
+    """
+    recorded, requested = before["options"], now["options"]
+    for name in requested:
+        if name not in HARMLESS and recorded.get(name) != requested[name]:
+            raise RequestError(
+                f"{who}: the run began with {flag(name)} {json.dumps(recorded.get(name))}, this request has "
+                f"{json.dumps(requested[name])}: give the original options, or start another run"
+            )
+    for part in SAME:
+        earlier, later = before.get(part) or {}, now.get(part) or {}
+        for name in sorted(earlier.keys() & later.keys()):
+            if earlier[name] != later[name]:
+                values = "" if "sha256" in name or part == "code" else f" (from {earlier[name]} to {later[name]})"
+                raise RequestError(
+                    f"{who}: {_named(part, name)} changed since the run began{values}: restore it, or start another run"
+                )
+
+
+def _named(part: str, name: str) -> str:
+    if part == "code":
+        return "the code of this package" if name == "compare" else name
+    return f"the {part} ({name})"

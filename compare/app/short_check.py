@@ -1,0 +1,75 @@
+"""``--check``: the short check of every candidate, without a full training."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from rich.console import Console
+
+from compare.app.cluster_session import in_one_process
+from compare.app.loading import load_experiment, load_trainers
+from compare.engine.keras_generation import select_keras
+from compare.options import Options
+from compare.records import write_verdict
+from compare.records.run_json import FINISHED, RunJson
+from compare.reporting.result import Result
+from compare.reporting.terminal import say, style_of
+from compare.verdict import as_json
+
+
+def check_only(options: Options, folder: Path, console: Console) -> Result:
+    """Check every candidate against the reference; writes ``verdict.json``, ``run.json`` and the page.
+
+    A strategy of several processes is checked in this process, under the strategy that computes the same.
+    """
+    select_keras(options)
+    from compare.app.publish import publish
+    from compare.app.train import load_data
+    from compare.check import NotApplicable, check
+    from compare.engine import strategies
+
+    same = in_one_process(options) if options.spec.several_processes else options
+    anywhere = same.strategy == "mirrored" and same.replicas is None
+    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
+    # Only now: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
+    (reference_name, reference), *candidates = load_trainers(options)
+    experiment = load_experiment(options)
+    for note in experiment.notes:
+        say(console, f"Note: {note}", style="yellow")
+    strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
+    data = load_data(options, experiment)
+    say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    elsewhere: tuple[NotApplicable, ...] = ()
+    if same is not options and strategy is not None:
+        instead = f"{same.strategy} with {strategy.num_replicas_in_sync} replica(s) in this process"
+        equal = "the same, bit for bit" if options.spec.synchronous else "what one worker does alone"
+        text = f"--strategy {options.strategy} has several: {instead} computes {equal}, and was checked"
+        elsewhere = (NotApplicable("several processes", text),)
+        say(console, f"Note: {text}", style="yellow")
+    reports = []
+    for name, trainer in candidates:
+        report = check(
+            experiment,
+            trainer,
+            reference=reference,
+            strategy=strategy,
+            batch_size=options.batch_size,
+            seed=options.seed,
+            data=data,
+        )
+        comparison = dataclasses.replace(report.comparison, candidate=name)
+        not_applicable = (*elsewhere, *report.not_applicable)
+        reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
+        console.print()
+        console.print(f"{report.verdict}: ", style=style_of(report.verdict), end="")
+        say(console, str(reports[-1]))
+        say(console, f"Checked in {report.seconds:.1f} s.")
+    verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
+    for entry, report in zip(verdict["comparisons"], reports, strict=True):
+        entry |= report.causes_json()
+    write_verdict(folder / "verdict.json", verdict)
+    RunJson(folder=folder, options=options.as_json()).save(status=FINISHED)
+    for file in [*publish(folder), "verdict.json"]:
+        say(console, str(folder / file))
+    return Result(folder, verdict["verdict"])

@@ -1,0 +1,339 @@
+"""Checks candidates against one reference by two short runs, which are observed, compared and explained."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.check.batches import craft_batches
+from compare.check.case import Case
+from compare.check.causes import CATALOGUE
+from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
+from compare.check.judge import judge_training
+from compare.check.judge_metrics import judge_reporting
+from compare.check.judgement import Judgement
+from compare.check.noise import NoiseTwins
+from compare.check.observation import Observation
+from compare.check.observe import ProbeRun, observe
+from compare.check.recipe import EPSILON, Recipe, distance
+from compare.check.replay import Replay
+from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.check.weight_gaps import ROUNDING
+from compare.check.weights_only import why_no_gradients
+from compare.engine import input_pipeline
+from compare.engine.run import Task
+from compare.experiment import Experiment
+from compare.records import Record
+from compare.trainer import Trainer
+from compare.user_errors import describe
+from compare.verdict import (
+    ALIKE,
+    DIFFERENT,
+    IDENTICAL,
+    INCONCLUSIVE,
+    Reporting,
+    compare_records,
+    paired_names,
+    within_rounding,
+)
+
+Pair = tuple[Record, Record]
+"""The records of the reference and of the candidate."""
+
+KNOWN_EPOCHS = range(4)
+"""The epochs whose batches are compared with the observed steps: the two that are trained, and their neighbours."""
+
+
+@contextmanager
+def _unoptimized_graphs() -> Iterator[None]:
+    """Disables graph rewriting, which changes rounding and takes longer than a few steps."""
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+
+
+class Checker:
+    """Checks any number of candidates against one reference, which is observed once.
+
+    Args:
+        experiment: the experiment that all train.
+        reference: the trainer that candidates are compared with.
+        strategy: the strategy under which all train; the global batch is a few examples per replica.
+        batch_size: as for ``check``.
+        seed: the seed of initial weights and order of examples.
+        data: training and validation examples; those of the experiment by default.
+    """
+
+    @_unoptimized_graphs()
+    def __init__(
+        self,
+        experiment: Experiment,
+        reference: Trainer,
+        strategy: tf.distribute.Strategy,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        data: Any = None,
+    ) -> None:
+        began = time.perf_counter()
+        train, validation = input_pipeline.load(experiment) if data is None else data
+        replicas = strategy.num_replicas_in_sync
+        shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
+        numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
+        self.batches = craft_batches(train.count, validation.count, batch_size, replicas, numbers)
+        samples = train.sample(self.batches.per_epoch), validation.sample(self.batches.validation)
+        self.task = Task(experiment, *samples, strategy, self.batches.full)
+        self.seed = seed
+        self.reference = observe(self.task, self.batches, reference, seed)
+        self._twins = NoiseTwins(self.task, self.batches, reference, seed)
+        self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
+        self._judged: tuple[Case, Judgement] | NotApplicable | None = None
+        self._seconds = time.perf_counter() - began
+
+    @_unoptimized_graphs()
+    def check(self, trainer: Trainer) -> Report:
+        """Compares one candidate with the reference.
+
+        Raises:
+            Exception: whatever the trainer raises.
+        """
+        began = time.perf_counter() - self._seconds
+        self._seconds = 0.0  # the time of the reference counts for the first candidate only
+        candidate = observe(self.task, self.batches, trainer, self.seed, similar=self.reference)
+        records = self.reference.record(), candidate.record()
+        comparison = compare_records(*records)
+        training = replace(comparison.training, max_weight_gap=_max_weight_gap(self.reference, candidate))
+        name = _distinct_name(trainer.name, self.reference.name)
+        comparison = replace(comparison, candidate=name, training=training)
+        missing = [] if candidate.optimizer_steps else [why_no_gradients(candidate)]
+        if candidate.fixed_dropout:
+            reason = "Keras 2's random numbers cannot be reproduced, so a fixed mask drops every other unit"
+            missing.append(NotApplicable("dropout", reason))
+        report = Report(
+            self.reference.name,
+            (candidate.replicas,),
+            comparison,
+            not_applicable=tuple(missing),
+            distributed=candidate.distributed,
+        )
+        hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)
+        if hidden or comparison.verdict != IDENTICAL:
+            try:
+                report = self._explain(report, candidate, records, hidden)
+            except Exception as error:
+                failure = NotApplicable("replay", f"the steps cannot be analysed: {describe(error)}")
+                report = self._judge_by_twins(report, records, hidden, failure)
+        if report.comparison.training.verdict in (IDENTICAL, ALIKE):
+            floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
+            report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
+        return replace(report, seconds=time.perf_counter() - began)
+
+    def _same_gradients(self, candidate: Observation) -> bool:
+        """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.
+
+        The threshold is fixed. Gradients of correct loops differed by up to 5e-8, those of mistakes that the
+        optimizer hides by 0.5 or more. Gradients of some models have rounding errors of up to 6e-7, which is five
+        units in the last place.
+        """
+        steps, others = self.reference.optimizer_steps, candidate.optimizer_steps
+        if len(steps) != len(others):
+            return True  # steps cannot be paired, but the weights are equal
+        pairs = list(zip(steps, others, strict=True))
+        if any(a.with_gradient != b.with_gradient for a, b in pairs):
+            return True
+        distances = (distance([summed_gradient(a)], [summed_gradient(b)]) for a, b in pairs)
+        return all(value <= ROUNDING * 8 * EPSILON for value in distances)
+
+    def _explain(self, report: Report, candidate: Observation, records: Pair, hidden: bool) -> Report:
+        """Adds causes and evidence from the replay if it explains the reference; else the noise twins decide.
+
+        Args:
+            report: the report so far.
+            candidate: the observation of the candidate.
+            records: the records of the reference and of the candidate.
+            hidden: whether the weights are equal but the gradients differ.
+        """
+        comparison = report.comparison
+        training = comparison.training
+        if training.verdict == INCONCLUSIVE:
+            return report
+        judged = self._reference_case()
+        if isinstance(judged, NotApplicable) or not judged[1].explained:
+            return self._judge_by_twins(report, records, hidden, judged)
+        reference_case, expected = judged
+        case = Case(candidate, reference_case.replay, self.reference, reference_case)
+        same = training.verdict == IDENTICAL and not hidden
+        judgement = expected if same else judge_training(case, expected)
+        findings = _findings(TRAINING, judgement, expected, self.reference.name, candidate.name)
+        evidence = [text for text in judgement.evidence if text not in expected.evidence]
+
+        if same:
+            pass
+        elif findings or (hidden and not judgement.right) or (not judgement.right and judgement.certain):
+            training = replace(training, verdict=DIFFERENT)
+        elif judgement.right:
+            training = replace(training, verdict=IDENTICAL if training.verdict == IDENTICAL else ALIKE)
+            evidence = []
+        else:  # a few steps are slightly off, or could not be paired, which may be rounding
+            training = self._twins.judge(comparison, *records).training
+            if training.verdict == ALIKE:
+                evidence = []
+        report = replace(
+            report,
+            comparison=replace(comparison, training=training),
+            findings=tuple(findings),
+            evidence=tuple(evidence),
+            certain=training.verdict == DIFFERENT and (bool(findings) or judgement.certain or hidden),
+            not_applicable=(*report.not_applicable, *dict.fromkeys(judgement.not_applicable)),
+            fits=() if judgement is expected else tuple(judgement.fits),
+        )
+        return self._explain_metrics(report, case, judgement.recipe, records)
+
+    def _explain_metrics(self, report: Report, case: Case, recipe: Recipe, records: Pair) -> Report:
+        """Adds the verdict on reported numbers, each compared with the one recomputed from the trainer's weights."""
+        comparison = report.comparison
+        reporting = comparison.reporting
+        compared = [key for key, gap in reporting.metrics.items() if gap.compared]
+        if reporting.verdict == IDENTICAL or not compared:
+            return report
+        trains_right = comparison.training.verdict in (IDENTICAL, ALIKE)
+        if trains_right and within_rounding(*records):
+            return replace(report, comparison=replace(comparison, reporting=Reporting(ALIKE, reporting.metrics)))
+        pairs = paired_names(*records)
+        keys = [key for key in compared if pairs.get(key) == key]
+        judgement = judge_reporting(case, recipe, keys)
+        reference_case, of_reference = self._judged  # type: ignore[misc]  # _explain has made sure that there is one
+        expected = judge_reporting(reference_case, of_reference.recipe, keys)
+        findings = _findings(REPORTING, judgement, expected, self.reference.name, case.observation.name)
+        evidence = [text for text in judgement.evidence if text not in expected.evidence]
+        # If the replay cannot explain the reference's number either, only a gap with equal weights is a difference.
+        abstained = judgement.unexplained & expected.unexplained
+        distant = {key for key in abstained if not _nearly_equal(records, key)}
+        if abstained:
+            evidence = [text for text in evidence if not text.startswith(tuple(f"{key} is off" for key in abstained))]
+        wrong = bool(findings or evidence) or (comparison.training.verdict == IDENTICAL and bool(distant))
+        skipped = tuple(
+            NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
+            for key in sorted(abstained)
+        )
+        verdict: str | None = DIFFERENT if wrong else ALIKE
+        if not wrong and distant:
+            verdict = None
+        return replace(
+            report,
+            comparison=replace(comparison, reporting=Reporting(verdict, reporting.metrics)),
+            findings=(*report.findings, *findings),
+            evidence=(*report.evidence, *evidence),
+            not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),
+            fits=(*report.fits, *judgement.fits),
+        )
+
+    def _judge_by_twins(
+        self, report: Report, records: Pair, hidden: bool, judged: tuple[Case, Judgement] | NotApplicable
+    ) -> Report:
+        """Lets noise twins decide if the replay does not explain the reference; no cause is named then."""
+        skipped = judged if isinstance(judged, NotApplicable) else self._why_unexplained(judged[1])
+        comparison = report.comparison
+        evidence: tuple[str, ...] = ()
+        if hidden:
+            comparison = replace(comparison, training=replace(comparison.training, verdict=DIFFERENT))
+            evidence = ("the weights are equal, but different gradients were passed to the optimizers",)
+        else:
+            comparison = self._twins.judge(comparison, *records)
+        reporting = comparison.reporting
+        if reporting.verdict != IDENTICAL and comparison.training.verdict in (IDENTICAL, ALIKE):
+            compared = [key for key, gap in reporting.metrics.items() if gap.compared]
+            near = within_rounding(*records) or all(_nearly_equal(records, key) for key in compared)
+            if compared and near:
+                reporting = replace(reporting, verdict=ALIKE)
+        return replace(
+            report,
+            comparison=replace(comparison, reporting=reporting),
+            evidence=evidence,
+            certain=hidden,
+            not_applicable=(*report.not_applicable, skipped),
+        )
+
+    def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
+        failures = [entry.reason for entry in judgement.not_applicable]
+        details = "; ".join([*judgement.evidence, *failures])
+        details = details or "its updates differ from those of the experiment's optimizer"
+        reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
+        return NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
+
+    def _reference_case(self) -> tuple[Case, Judgement] | NotApplicable:
+        """The reference compared with the replay, which measures rounding and shows whether the reference is wrong."""
+        if self._judged is None:
+            try:
+                case = Case(self.reference, self._replay(), self.reference)
+                case.calibrate()
+                off = case.residual(Recipe())
+                if off <= case.threshold:
+                    case.floor = max(case.floor, off)
+                self._judged = case, judge_training(case)
+            except Exception as error:
+                reason = f"the experiment's steps cannot be recomputed ({describe(error)}), so noise twins decide"
+                self._judged = NotApplicable("replay", reason)
+        return self._judged
+
+    def _replay(self) -> Replay:
+        run = ProbeRun(self.task, self.batches, seed=self.seed, name="")
+        batches = {epoch: list(run.train_dataset(epoch).as_numpy_iterator()) for epoch in KNOWN_EPOCHS}
+        return Replay(
+            self.task.experiment,
+            batches,
+            list(run.validation_dataset().as_numpy_iterator()),
+            replicas=self.reference.replicas,
+            global_batch_size=self.task.global_batch_size,
+            spec=run.train_dataset(1).element_spec,
+            user_run=self.batches.user_run,
+        )
+
+
+def _nearly_equal(records: Pair, key: str) -> bool:
+    """Whether both trainers report nearly the same number in every epoch."""
+    reference, candidate = (record.logs for record in records)
+    return all(
+        np.isclose(reference[e].get(key, np.nan), candidate[e].get(key, np.nan), rtol=1e-4, equal_nan=True)
+        for e in reference.keys() & candidate.keys()
+    )
+
+
+def _distinct_name(candidate: str, reference: str) -> str:
+    return f"{candidate}-2" if candidate == reference else candidate
+
+
+def _findings(kind: str, judgement: Judgement, expected: Judgement, reference: str, candidate: str) -> list[Finding]:
+    """The causes that affect only one of the candidate (``judgement``) and the reference (``expected``)."""
+    shared = set(judgement.causes.keys() & expected.causes.keys())
+    if judgement.recipe == expected.recipe:
+        shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
+    sides = (candidate, judgement), (reference, expected)
+    return [
+        Finding(id, kind, side, evidence, judged.remedies.get(id, CATALOGUE[id].remedy))
+        for side, judged in sides
+        for id, evidence in judged.causes.items()
+        if id not in shared
+    ]
+
+
+def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:
+    """The largest difference of any weight at the end of an epoch; None if unknown or not finite."""
+    gaps = [
+        np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0)
+        for epoch in reference.epoch_end_states.keys() & candidate.epoch_end_states.keys()
+        for a, b in zip(reference.epoch_end_states[epoch][0], candidate.epoch_end_states[epoch][0], strict=True)
+        if a.dtype.kind == "f"
+    ]
+    largest = float(max(gaps, default=np.nan))
+    return largest if np.isfinite(largest) else None

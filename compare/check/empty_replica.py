@@ -1,0 +1,115 @@
+"""Trains with a last batch that leaves one replica without examples, if the user's data has such batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compare.check.batches import Batches
+from compare.check.causes import CATALOGUE
+from compare.check.observation import Observation, OptimizerStep
+from compare.check.observe import observe
+from compare.check.recipe import distance
+from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.engine.run import Task
+from compare.trainer import Trainer
+from compare.user_errors import describe
+from compare.verdict import DIFFERENT
+
+PROBE = "empty replica"
+
+
+class EmptyReplicaProbe:
+    """Compares a candidate with the reference on batches that leave one replica without examples.
+
+    Args:
+        task: the task of the short runs.
+        batches: the sizes of its batches.
+        trainer: the reference.
+        reference: the observation of the reference on the usual batches.
+        seed: the seed of the short runs.
+    """
+
+    def __init__(self, task: Task, batches: Batches, trainer: Trainer, reference: Observation, seed: int) -> None:
+        self._task, self._batches, self._trainer, self._seed = task, batches, trainer, seed
+        self._reference = reference
+        self._observed: Observation | NotApplicable | None = None
+
+    def extend(self, report: Report, trainer: Trainer, threshold: float) -> Report:
+        """Returns the report, extended if the candidate fails on an empty replica.
+
+        Args:
+            report: a report that found training to be right, so any difference comes from the empty replica.
+            trainer: the candidate.
+            threshold: the largest relative distance of two gradients that counts as rounding.
+        """
+        if self._reference.replicas == 1 or not self._batches.empty:
+            return report
+        if self._observed is None:
+            self._observed = self._observe_reference()
+        if isinstance(self._observed, NotApplicable):
+            return replace(report, not_applicable=(*report.not_applicable, self._observed))
+        try:
+            candidate = observe(self._task, self._batches, trainer, self._seed, empty=True)
+        except Exception as error:
+            return report.without(PROBE, f"{trainer.name} fails on it: {describe(error)}")
+        comparison = report.comparison
+        if evidence := wrong_gradient(self._observed, candidate, threshold):
+            training = replace(comparison.training, verdict=DIFFERENT)
+            return replace(
+                report,
+                comparison=replace(comparison, training=training),
+                findings=(_finding(TRAINING, trainer, evidence), *report.findings),
+                certain=True,
+            )
+        if evidence := wrong_number(self._observed, candidate):
+            reporting = replace(comparison.reporting, verdict=DIFFERENT)
+            return replace(
+                report,
+                comparison=replace(comparison, reporting=reporting),
+                findings=(*report.findings, _finding(REPORTING, trainer, evidence)),
+            )
+        return report
+
+    def _observe_reference(self) -> Observation | NotApplicable:
+        failing = sorted({name for name in self._reference.layers if "Conv" in name or "BatchNormalization" in name})
+        if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
+            return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")
+        try:
+            return observe(self._task, self._batches, self._trainer, self._seed, empty=True)
+        except Exception as error:  # a failure of the reference does not count against the candidate
+            return NotApplicable(PROBE, f"{self._reference.name} fails on it: {describe(error)}")
+
+
+def wrong_gradient(reference: Observation, candidate: Observation, threshold: float) -> str:
+    """Describes the first step whose gradient differs from the reference's; empty if there is none."""
+    steps = zip(reference.optimizer_steps, candidate.optimizer_steps, strict=False)
+    for i, (expected_step, step) in enumerate(steps):
+        expected, gradient = summed_gradient(expected_step), summed_gradient(step)
+        off = distance([expected], [gradient]) if expected.shape == gradient.shape else 0.0
+        if off > threshold and not (np.isnan(expected).any() and np.isnan(gradient).any()):
+            text = "is NaN" if np.isnan(gradient).any() else f"has a relative error of {off:.2g}"
+            return f"the gradient of step {i + 1}, whose batch leaves one replica empty, {text}; all others are right"
+    return ""
+
+
+def wrong_number(reference: Observation, candidate: Observation) -> str:
+    """Describes the first reported number that is NaN, and finite in the reference; empty if there is none."""
+    for epoch in reference.logs.keys() & candidate.logs.keys():
+        for key, value in candidate.logs[epoch].items():
+            if np.isnan(value) and np.isfinite(reference.logs[epoch].get(key, np.nan)):
+                return f"{key} is NaN if a batch leaves one replica empty"
+    return ""
+
+
+def summed_gradient(step: OptimizerStep) -> np.ndarray:
+    """Returns the gradient summed over all replicas as one float64 vector; missing gradients are left out."""
+    variables = zip(*step.gradients, strict=True)
+    dense = [[np.asarray(g).astype(np.float64) for g in replicas if g is not None] for replicas in variables]
+    return np.concatenate([np.sum(replicas, axis=0).ravel() for replicas in dense if replicas] or [np.zeros(0)])
+
+
+def _finding(kind: str, trainer: Trainer, evidence: str) -> Finding:
+    cause = CATALOGUE["empty-replica-batch"]
+    return Finding(cause.id, kind, trainer.name, evidence, cause.remedy)

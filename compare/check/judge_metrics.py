@@ -1,0 +1,77 @@
+"""Judges the numbers that a trainer reports against those recomputed from the weights that it had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from compare.check.case import Case
+from compare.check.judgement import Judgement
+from compare.check.metric_replay import MetricTable, ReportedMetric
+from compare.check.recipe import EPSILON, Recipe
+from compare.check.report import NotApplicable
+from compare.check.search import Explanation, find_explanations, recognisers
+from compare.check.weight_gaps import ROUNDING
+
+THRESHOLD = ROUNDING * EPSILON
+"""The largest relative error of a reported number that counts as rounding."""
+
+
+def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgement:
+    """Judges reported numbers by the weights that the trainer itself had.
+
+    Args:
+        case: the trainer's observation and replay.
+        recipe: how the trainer computes its gradients.
+        keys: the names of the reported numbers.
+    """
+    judgement = Judgement()
+    table = MetricTable(case, recipe)
+    explanations: dict[str, list[Explanation]] = {}
+    wrong: dict[str, float] = {}
+    for key in keys:
+        with judgement.probe(f"reporting probe of {key}"):
+            metric = ReportedMetric(table, key)
+            if not metric.known():
+                judgement.not_applicable.append(NotApplicable("reporting probe", f"{key} cannot be recomputed"))
+                judgement.unexplained.add(key)
+                continue
+            right = metric.residual(metric.right)
+            if right <= THRESHOLD:
+                judgement.add_fit(key, right, THRESHOLD)
+                continue
+            judgement.unexplained.add(key)  # until it is explained
+            wrong[key] = right
+            # A wrong loss that is reported just as it is trained on needs no cause of its own.
+            formulas = (
+                [replace(metric.right, trained_loss=True), metric.right] if recipe != Recipe() else [metric.right]
+            )
+            if formulas[0].trained_loss and metric.residual(formulas[0]) <= THRESHOLD:
+                what = "is the loss" if metric.is_loss else "weights examples as in the loss"
+                judgement.mark_wrong(f"{key} {what} that is trained on, which is not the experiment's")
+                judgement.unexplained.discard(key)
+                continue
+            for formula in formulas:
+                search = find_explanations(formula, recognisers("formula", metric), metric.residual, THRESHOLD)
+                explanations[key] = search.explanations
+                if search.explanations:
+                    judgement.unexplained.discard(key)
+                    break
+            judgement.add_fit(key, right, THRESHOLD, search)
+    _name_causes(judgement, explanations, wrong)
+    return judgement
+
+
+def _name_causes(
+    judgement: Judgement, explanations: Mapping[str, list[Explanation]], wrong: Mapping[str, float]
+) -> None:
+    """Names the causes of each metric; where one has several explanations, the other metrics may decide."""
+    certain = {found[0].ids for found in explanations.values() if len(found) == 1}
+    for key, found in explanations.items():
+        fitting = [explanation for explanation in found if explanation.ids in certain] if len(found) > 1 else found
+        if len(found) > 1 and not fitting and certain:
+            fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
+        if not judgement.add_explanation(fitting if len(fitting) == 1 else found, wrong[key], key) and not found:
+            judgement.evidence.append(
+                f"{key} is off by {wrong[key]:.2g}, relative, from the value recomputed from the weights"
+            )

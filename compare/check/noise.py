@@ -1,0 +1,56 @@
+"""Compares a short run with noise twins of the reference over the same batches."""
+
+from __future__ import annotations
+
+from compare.check.batches import Batches
+from compare.check.observation import EPOCHS, as_record
+from compare.check.observe import CraftedRun
+from compare.engine.noise_twins import TwinRun
+from compare.engine.run import Task
+from compare.records import AnyRecord, Place, Record
+from compare.trainer import Trainer
+from compare.verdict import Comparison, noise_start, rounding, with_noise
+
+TWINS, MORE_TWINS = 2, 6
+"""The number of noise twins that a short run is compared with: at first, and at most."""
+
+
+class CraftedTwin(CraftedRun, TwinRun):
+    """A noise twin over the check's batches."""
+
+
+class NoiseTwins:
+    """Trains noise twins of the reference when they are needed, and keeps their records.
+
+    Args:
+        task: the task of the short runs.
+        batches: the sizes of its batches.
+        reference: the trainer to repeat.
+        seed: the seed of the short runs.
+    """
+
+    def __init__(self, task: Task, batches: Batches, reference: Trainer, seed: int) -> None:
+        self._task, self._batches, self._reference, self._seed = task, batches, reference, seed
+        self._twins: dict[Place, list[Record]] = {}
+
+    def judge(self, comparison: Comparison, reference: Record, candidate: Record) -> Comparison:
+        """Returns the comparison with its weight difference judged by noise twins."""
+        start = noise_start(reference, candidate, training=comparison.training)
+        if start is None:
+            return comparison
+        twins = self._twins.setdefault(start, [])
+        while not twins or not rounding.enough(
+            rounding.measure(reference, candidate, twins=twins, start=start), len(twins), TWINS, MORE_TWINS
+        ):
+            twins.append(self._train(start, len(twins) + 1, loud=len(twins) >= TWINS))
+        return with_noise(comparison, reference, candidate, twins=twins)
+
+    def _train(self, start: Place, number: int, *, loud: bool) -> Record:
+        records: list[AnyRecord] = []
+        run = CraftedTwin(
+            self._task, seed=self._seed, epochs=EPOCHS, start=start, twin=number, loud=loud, sinks=[records.append]
+        )
+        run.batches = self._batches
+        self._reference.train(run)
+        run.close()
+        return as_record(rounding.twin_name(number, loud), records)

@@ -1,0 +1,101 @@
+"""Calls the functions of an experiment that build its parts, and checks what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.engine.fingerprints import distributed
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.user_errors import blaming, place_of
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "build_model": ("a tf.keras.Model", lambda value: isinstance(value, tf.keras.Model)),
+    "build_optimizer": ("a tf.keras.optimizers.Optimizer", lambda value: hasattr(value, "apply_gradients")),
+    "build_loss": (
+        "a tf.keras.losses.Loss, or one for each output",
+        lambda value: all(loss is None or hasattr(loss, "call") for loss in tf.nest.flatten(value)),
+    ),
+}
+"""What a function of an experiment must return: a description for messages, and a check."""
+
+
+def built(experiment: Experiment, part: str) -> Any:
+    """Calls one of an experiment's functions and returns its result.
+
+    Args:
+        experiment: the experiment.
+        part: name of the function, such as "build_model".
+
+    Raises:
+        RequestError: if the function raises, or returns an object of the wrong kind; the message names file and line.
+    """
+    function = getattr(experiment, part)
+    with blaming(part, function):
+        value = function()
+    expected, is_valid = KINDS.get(part, ("", lambda value: True))
+    if not is_valid(value):
+        raise RequestError(f"{part} ({place_of(function)}) returned {type(value).__name__}: it must return {expected}")
+    return value
+
+
+def refuse_used(
+    optimizer: Any, experiment: Experiment, strategy: tf.distribute.Strategy, *, made_twice: bool = False
+) -> None:
+    """Refuses an optimizer that was created earlier, because it belongs to another strategy or another run's model.
+
+    Args:
+        optimizer: the optimizer that ``build_optimizer`` returned under the strategy's scope.
+        experiment: the experiment.
+        strategy: the strategy.
+        made_twice: whether ``build_optimizer`` returned the same object twice.
+
+    Raises:
+        RequestError: if the optimizer was created earlier.
+    """
+    # With gradient accumulation, optimizer.iterations is not a variable.
+    counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
+    elsewhere = not strategy.extended.variable_created_in_scope(counter)
+    if made_twice or elsewhere or getattr(optimizer, "built", False):
+        raise RequestError(
+            f"build_optimizer ({place_of(experiment.build_optimizer)}) returned an optimizer that was created earlier: "
+            "create a new one in every call, since each run needs its own variables under its strategy's scope"
+        )
+
+
+def forget_compile(model: tf.keras.Model) -> None:
+    """Marks a compiled model as not compiled, so that it does not update its own loss and metrics beside the run's."""
+    for name in ("compiled", "_is_compiled"):  # Keras 3, Keras 2
+        if getattr(model, name, False):
+            setattr(model, name, False)
+
+
+def restore_policy(policy: Any) -> None:
+    """Restores the global dtype policy if it was changed.
+
+    The policy is not set otherwise: Keras 2 derives it from ``floatx`` until it is set for the first time.
+    """
+    if tf.keras.mixed_precision.global_policy().name != policy.name:
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Converts reported values to floats, by name.
+
+    A metric whose result is a vector is split into ``name[0]``, ``name[1]`` and so on.
+
+    Raises:
+        TypeError, ValueError: if a value is not a number.
+    """
+    values: dict[str, float] = {}
+    for name, value in logs.items():
+        array = np.asarray(value)
+        if array.ndim == 0:
+            values[str(name)] = float(value)
+        else:
+            values |= {f"{name}[{i}]": float(element) for i, element in enumerate(array.reshape(-1))}
+    return values

@@ -1,0 +1,165 @@
+"""``run.json``: a run's options, data, strategy, versions and status. Only ``RunJson`` writes the file."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict
+
+from compare.errors import RequestError
+from compare.records.files import read_json, write_json
+from compare.records.model import RecordError
+
+BEGUN, TRAINING, TRAINED, INTERRUPTED, FINISHED = "begun", "training", "trained", "interrupted", "finished"
+"""The values of ``status``, in the order in which a run reaches them."""
+
+Strategy = TypedDict(
+    "Strategy",
+    {"name": str, "class": str, "replicas": int, "workers": int, "global_batch_size": int, "devices": list[str]},
+)
+
+
+class Data(TypedDict):
+    """The data set of a run; checksums are hexadecimal SHA-256 digests."""
+
+    source: str
+    training_examples: int
+    validation_examples: int
+    training_sha256: str
+    validation_sha256: str
+
+
+class Failure(TypedDict):
+    """Why a trainer has no result; ``side`` is its name, or empty if all trainers failed."""
+
+    side: str
+    error: str
+    remedy: str
+
+
+class Warned(TypedDict):
+    """One finding of the preflight checks."""
+
+    id: str
+    severity: str
+    message: str
+
+
+@dataclass(kw_only=True)
+class RunJson:
+    """The content of ``run.json``. Values that are None are not known yet and are not in the file.
+
+    Attributes:
+        folder: the run's folder.
+        schema: the version of the file format.
+        status: ``begun``, ``training``, ``trained``, ``interrupted`` or ``finished``.
+        title: one line that names the experiment, the trainers and the strategy.
+        notes: notes shown with every result, such as "sample of the data set".
+        command: the command line.
+        options: the options by name.
+        trainers: the trainers' names, the reference first.
+        strategy: the strategy and its devices.
+        data: the data set.
+        versions: the versions of Python and of the packages.
+        machine: the platform and the number of processors.
+        threads: the sizes of TensorFlow's thread pools.
+        started: when training started (ISO 8601, UTC).
+        code: SHA-256 digests of this package and of the user's files, by name.
+        resumed: the times at which the run was resumed (ISO 8601, UTC).
+        preflight: the findings of the checks before training.
+        failures: why trainers have no result.
+        initial_weights_sha256: the SHA-256 digests of the initial weights, by seed.
+        parallel: how ``--parallel`` divided the processor.
+        study: how the trainings of a study were distributed.
+        check: the findings of the short check by candidate, as in ``verdict.json``.
+        finished: when the run finished (ISO 8601, UTC).
+    """
+
+    folder: Path
+    schema: int = 1
+    status: str = BEGUN
+    title: str | None = None
+    notes: list[str] | None = None
+    command: list[str] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    trainers: list[str] | None = None
+    strategy: Strategy | None = None
+    data: Data | None = None
+    versions: dict[str, str] | None = None
+    machine: dict[str, Any] | None = None
+    threads: dict[str, int] | None = None
+    started: str | None = None
+    code: dict[str, str] | None = None
+    resumed: list[str] | None = None
+    preflight: list[Warned] | None = None
+    failures: list[Failure] | None = None
+    initial_weights_sha256: dict[str, str] | None = None
+    parallel: dict[str, int] | None = None
+    study: dict[str, Any] | None = None
+    check: dict[str, Any] | None = None
+    finished: str | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> RunJson:
+        """Reads the ``run.json`` of a run's folder.
+
+        Raises:
+            RecordError: if the file is missing or damaged.
+        """
+        content = read_json(folder / "run.json")
+        known = {item.name for item in fields(cls)} - {"folder"}
+        try:
+            if not isinstance(content["options"], dict):
+                raise TypeError("options")
+            return cls(folder=folder, **{name: content[name] for name in known & content.keys()})
+        except (KeyError, TypeError, AttributeError):
+            raise RecordError(f"{folder}/run.json is not a run's") from None
+
+    @classmethod
+    def of_run(cls, folder: Path) -> RunJson:
+        """Reads the ``run.json`` of a folder that the user gave.
+
+        Raises:
+            RequestError: if the folder is not a run's.
+        """
+        try:
+            return cls.read(folder)
+        except RecordError as error:
+            raise RequestError(f"{error}; give the folder of a run") from None
+
+    def save(self, **changes: Any) -> None:
+        """Changes some values and writes the file atomically.
+
+        Raises:
+            StorageError: if the file cannot be written.
+        """
+        for name, value in changes.items():
+            setattr(self, name, value)
+        if self.status == FINISHED and self.finished is None:
+            self.finished = now()
+        write_json(self.folder / "run.json", self.content())
+
+    def begin_training(self, known: Mapping[str, Any]) -> None:
+        """Adds the values that are known once the data is loaded and the strategy is created.
+
+        A resumed run keeps its start time and the digests of its initial weights.
+        """
+        if self.started is not None:
+            self.resumed = [*(self.resumed or []), now()]
+        known = {**known, "started": self.started or known["started"], "status": TRAINING}
+        for name, value in known.items():
+            setattr(self, name, value)
+        self.initial_weights_sha256 = self.initial_weights_sha256 or {}
+        self.failures, self.check, self.finished = [], None, None
+
+    def content(self) -> dict[str, Any]:
+        """The known values as a JSON object."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "folder"}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def now() -> str:
+    """The current time in UTC, in ISO 8601 format."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,70 @@
+"""The columns of ``metrics.csv`` as numbers, their means over seeds, and the effect of rounding on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from compare.verdict import absolute_gap
+from compare.verdict.rounding import units_of
+
+ROUNDING = 2.0**-24, 2.0**-23
+"""The smallest and the largest relative distance of neighbouring float32 numbers."""
+
+Values = dict[int, float]
+"""Maps an epoch to a value; missing values are absent."""
+TrainerSeed = tuple[str, int]
+"""A trainer and a seed."""
+Curves = dict[TrainerSeed, dict[str, Values]]
+"""The columns of ``metrics.csv`` by trainer and seed."""
+
+
+def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
+    """Parses the rows of ``metrics.csv``; ``epoch`` is one of the columns, for every epoch that has a row."""
+    curves: Curves = {}
+    for key in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
+        selected = [row for row in rows if (row["trainer"], int(row["seed"])) == key]
+        curves[key] = {}
+        for name in list(selected[0])[2:]:
+            texts = {int(row["epoch"]): row[name] for row in selected if row[name]}
+            # float32 values are written with the fewest digits that identify them: a gap of one unit in the
+            # last place is right only if the text is read back as float32.
+            with np.errstate(over="ignore"):
+                single = all(str(np.float32(text)) == text for text in texts.values())
+            curves[key][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
+    return curves
+
+
+def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
+    """The mean over seeds per epoch, and the lower and upper ends of its confidence interval (Student's t)."""
+    from scipy import stats  # imported late: it takes most of a second, and a single seed does not need it
+
+    mean, low, high = {}, {}, {}
+    for epoch in sorted(set().union(*seeds)):
+        values = [seed[epoch] for seed in seeds if math.isfinite(seed.get(epoch, math.nan))]
+        if values:
+            mean[epoch] = float(np.mean(values))
+            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            half = 0.0 if error == 0 else error * float(stats.t.ppf((1 + level) / 2, max(len(values) - 1, 1)))
+            low[epoch], high[epoch] = mean[epoch] - half, mean[epoch] + half
+    return mean, low, high
+
+
+def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
+    """By epoch, the largest gap of a metric between the noise twins and the reference, in training or validation."""
+    largest: Values = {}
+    for (trainer, seed), columns in curves.items():
+        if trainer != reference:
+            continue
+        for name in (metric, f"val_{metric}"):
+            expected = columns.get(name, {})
+            for twins in noise:
+                for (twin, twin_seed), twin_columns in twins.items():
+                    actual = twin_columns.get(name, {}) if twin_seed == seed else {}
+                    for epoch in expected.keys() & actual.keys():
+                        gap = absolute_gap(expected[epoch], actual[epoch])
+                        if gap is not None:
+                            largest[epoch] = max(largest.get(epoch, 0.0), gap / units_of(twin))
+    return {epoch: largest[epoch] for epoch in sorted(largest)}

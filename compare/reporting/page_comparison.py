@@ -1,0 +1,234 @@
+"""One comparison of a run, as its page shows it; imports no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import Cause
+from compare.reporting.gaps import reference_name
+from compare.reporting.sentences import difference, sentence, where
+from compare.verdict import Failure
+
+Entry = Mapping[str, Any]
+"""One entry of ``comparisons`` in ``verdict.json``."""
+
+
+@dataclass(frozen=True)
+class NamedCause:
+    """A cause that a comparison names.
+
+    Attributes:
+        id: its id in the catalogue.
+        side: the trainer at fault; empty if it is unknown.
+        evidence: the evidence, a sentence.
+        remedy: the line of code to write, or what to do.
+        known: its entry in the catalogue; None if the catalogue does not have it.
+        link: the address of its story, relative to the page; empty if there is none.
+        of_reference: whether the reference is at fault.
+    """
+
+    id: str
+    side: str
+    evidence: str
+    remedy: str
+    known: Cause | None
+    link: str
+    of_reference: bool
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One test of a study, as text."""
+
+    metric: str
+    epoch: int
+    difference: str
+    interval: str
+    margin: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """The tests of a study of several seeds."""
+
+    seeds: int
+    seeds_needed: int | None
+    reason: str
+    rows: Sequence[StudyRow]
+
+
+@dataclass(frozen=True)
+class ComparisonView:
+    """One candidate compared with its reference.
+
+    Attributes:
+        entry: the comparison's entry in ``verdict.json``.
+        candidate: the name of the candidate.
+        verdict: the verdict of the comparison.
+        against: the folder of a recorded run that the candidate is compared with; else empty.
+        reference: the name of the reference.
+        sentence: the verdict as a sentence.
+        basis: (heading, sentence) pairs that state what the verdict is based on.
+        where: where the two diverge, in a few words.
+        causes: the named causes.
+        evidence: sentences on what was measured, if no cause is named.
+        not_applicable: the probes that could not run, each with ``probe`` and ``reason``.
+        failure: why one side could not run; else None.
+        study: the tests of several seeds; else None.
+        reason: why there is no verdict, or how the runs differ other than in weights; else empty.
+        equal_before: whether all weights are equal before the first difference, a step.
+        variables: the variables that differ at the first difference, each with ``name`` and ``gap``.
+    """
+
+    entry: Entry
+    candidate: str
+    verdict: str
+    against: str
+    reference: str
+    sentence: str
+    basis: Sequence[tuple[str, str]]
+    where: str
+    causes: Sequence[NamedCause]
+    evidence: Sequence[str]
+    not_applicable: Sequence[Mapping[str, str]]
+    failure: Failure | None
+    study: StudyTable | None
+    reason: str
+    equal_before: bool
+    variables: Sequence[Mapping[str, Any]]
+
+
+def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> ComparisonView:
+    """Describes one comparison for the page.
+
+    Args:
+        entry: the comparison's entry in ``verdict.json``.
+        reference: the reference trainer's name.
+        scope: the scope of the verdict, ``run`` or ``check``.
+        stories: the path of the page with the stories of all causes, relative to the run's page; empty if absent.
+    """
+    training, failure = entry["training"], entry.get("failure")
+    first = training["first_difference"]
+    return ComparisonView(
+        entry=entry,
+        candidate=entry["candidate"],
+        verdict=entry["verdict"],
+        against=entry.get("against", ""),
+        reference=reference_name(entry, reference),
+        sentence=sentence(dict(entry), reference) + ".",
+        basis=_basis(entry, scope),
+        where=where(entry),
+        causes=[_named_cause(cause, reference, stories) for cause in entry["causes"]],
+        evidence=[_as_sentence(text) for text in entry.get("evidence", [])],
+        not_applicable=entry.get("not_applicable", []),
+        failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
+        study=_study(entry["study"]) if entry.get("study") else None,
+        reason=training.get("reason", ""),
+        equal_before=bool(first and first["step"]),
+        variables=training.get("differing_variables", []),
+    )
+
+
+def _named_cause(cause: Mapping[str, Any], reference: str, stories: str) -> NamedCause:
+    known = CATALOGUE.get(cause["id"])
+    return NamedCause(
+        id=cause["id"],
+        side=cause.get("side") or "",
+        evidence=_as_sentence(cause["evidence"]),
+        remedy=cause["remedy"],
+        known=known,
+        link=f"{quote(stories)}#{quote(cause['id'])}" if stories and known else "",
+        of_reference=cause.get("side") == reference,
+    )
+
+
+def _as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _basis(entry: Entry, scope: str) -> list[tuple[str, str]]:
+    """What the verdict is based on: (heading, sentence) pairs."""
+    if entry.get("failure"):
+        return [("What happened", _as_sentence(entry["failure"]["error"]))]
+    basis = [*_basis_of_weights(entry["training"], scope), *_basis_of_numbers(entry["reporting"])]
+    if entry.get("study"):
+        study = entry["study"]
+        text = f"The verdict on the paired differences of {study['seeds']} seeds is {study['verdict']}; see below."
+        basis.append(("Seeds", text))
+    return basis
+
+
+def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str, str]]:
+    """What was compared of the weights, how large the gap is, and how it compares with rounding."""
+    basis = []
+    steps = training.get("steps_compared", 0)
+    if scope == "check":
+        basis.append(("Method", "A few small batches were trained on one replica, and on two if available."))
+    elif "steps_made" in training:
+        how = f"A hash of all weights on every replica was compared after each of the {steps:,} calls"
+        basis.append(("Weights", f"{how}, which made {training['steps_made']:,} optimizer steps."))
+    elif steps:
+        how = "bit for bit, by a hash of all weights on every replica after each step"
+        basis.append(("Weights", f"{steps:,} optimizer steps were compared {how}."))
+    elif training["first_difference"] is not None or training["verdict"] == "identical":
+        basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
+    gap = training.get("max_weight_gap")
+    if gap is not None and steps:
+        equal = "No weight differs at the end of any epoch." if gap == 0 else ""
+        basis.append(("Largest gap", equal or f"At epoch ends, individual weights differ by up to {gap:.3g}."))
+    noise = training.get("noise")
+    if noise and noise["largest_ratio"] is None:
+        text = (
+            f"Rounding alone, measured with {noise['twins']} noise twins, does not change {noise['variable']} at all."
+        )
+        basis.append(("Rounding", text))
+    elif noise:
+        text = f"The gap is {noise['largest_ratio']:.2g} times the effect of rounding alone, measured with"
+        limit = f"up to {noise['factor']:g} times counts as rounding"
+        basis.append(("Rounding", f"{text} {noise['twins']} noise twins; {limit}."))
+    return basis
+
+
+def _basis_of_numbers(reporting: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which reported numbers were compared, and how they differ."""
+    basis = []
+    metrics = reporting.get("metrics", {})
+    alone = {name: m["not_reported_by"] for name, m in metrics.items() if m.get("not_reported_by")}
+    if reporting["verdict"] == "identical" and metrics:
+        compared = [_metric_name(name, m) for name, m in metrics.items() if name not in alone]
+        basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
+    elif metrics:
+        gaps = [f"{name} {m['max_gap']:.1e}" for name, m in metrics.items() if m["max_gap"]]
+        judged = {"different": "; the numbers do not match the weights", "alike": "; no more than rounding"}
+        if gaps:
+            text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting['verdict'] or '', '')}."
+            basis.append(("Numbers", text))
+    for who in dict.fromkeys(alone.values()):
+        names = ", ".join(name for name, lacking in alone.items() if lacking == who)
+        basis.append(("Not compared", f"{names}: {who} does not report {'them' if ',' in names else 'it'}."))
+    return basis
+
+
+def _metric_name(name: str, metric: Mapping[str, Any]) -> str:
+    return f"{name} (reported as {metric['reported_as']})" if metric.get("reported_as") else name
+
+
+def _study(study: Mapping[str, Any]) -> StudyTable:
+    """Formats the tests of a study."""
+    rows = [
+        StudyRow(
+            metric=test["metric"],
+            epoch=test["epoch"],
+            difference=difference(test, "mean"),
+            interval="" if test["low"] is None else f"{difference(test, 'low')} to {difference(test, 'high')}",
+            margin=f"±{difference(test, 'margin', '')}",
+            verdict=test["verdict"],
+        )
+        for test in study["tests"]
+    ]
+    return StudyTable(study["seeds"], study["seeds_needed"], study["reason"], rows)

@@ -1,0 +1,108 @@
+"""The summary of a run's page: each question with its answer in a few words; imports no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.reporting.page_comparison import ComparisonView
+from compare.reporting.page_tables import CostRow
+from compare.reporting.run_files import RunFiles
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with its short answer.
+
+    Attributes:
+        id: the id of the section with the long answer.
+        question: the question, the heading of that section.
+        answer: the answer, a few words.
+        more: a detail below the answer; may be empty.
+    """
+
+    id: str
+    question: str
+    answer: str
+    more: str = ""
+
+
+def summary(files: RunFiles, comparisons: Sequence[ComparisonView], costs: Sequence[CostRow]) -> list[Answer]:
+    """The questions after "Do they train alike?", answered for the worst comparison."""
+    first = comparisons[0] if comparisons else None
+    return [
+        Answer("where", "Where do they diverge?", *_where(first)),
+        Answer("why", "Why?", *_why(first, files.verdict_word)),
+        Answer("reached", "What results did they reach?", *_results(files)),
+        Answer("cost", "What did they cost?", *_costs(costs)),
+        Answer("run", "What exactly was run?", *_run(files.run)),
+    ]
+
+
+def _where(first: ComparisonView | None) -> tuple[str, str]:
+    if first is None:
+        return "Not known yet", ""
+    training = first.entry["training"]
+    steps = training.get("steps_compared", 0)
+    if training["verdict"] == "identical" and steps:
+        unit = "calls" if "steps_made" in training else "steps"
+        return first.where, f"weights equal after each of {steps:,} {unit}"
+    if training["verdict"] != "identical" and first.variables:
+        count = len(first.variables)
+        return first.where, f"in {count} variable{'s' * (count > 1)}"
+    return first.where, ""
+
+
+def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
+    if first is None:
+        return "Not known yet", ""
+    if first.causes:
+        sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
+        more = f"in {' and '.join(sides)}" if sides else ""
+        return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
+    if first.failure:
+        return f"{first.failure.side} cannot run" if first.failure.side else "No trainer can run", ""
+    if verdict == "different":
+        return "No known cause", "see the evidence below"
+    if verdict == "alike":
+        return "Rounding", "measured with noise twins" if first.entry["training"].get("noise") else ""
+    if verdict == "inconclusive":
+        return "Too little evidence", "see below for the reason"
+    return "Nothing to explain", ""
+
+
+def _results(files: RunFiles) -> tuple[str, str]:
+    columns = [column for column in files.columns if column.startswith("val_")] or files.columns
+    columns = [column for column in columns if "loss" not in column] or columns
+    if not columns:
+        return "No numbers", "short check only" if files.scope == "check" else "no epoch was finished"
+    name = columns[0]
+    finished = files.finished_epochs
+    epoch = min(finished.values())
+    values = {}
+    for trainer in finished:
+        seeds = [curves.get(name, {}) for (who, _), curves in files.curves.items() if who == trainer]
+        reported = [values_of_seed[epoch] for values_of_seed in seeds if epoch in values_of_seed]
+        if reported:
+            values[trainer] = f"{np.mean(reported):.4g}"
+    more = f"{name} after {epoch} epoch{'s' * (epoch > 1)}{', mean of seeds' * (files.seeds > 1)}"
+    if len(set(values.values())) == 1 and len(values) > 1:
+        return f"{'both' if len(values) == 2 else 'all'} {next(iter(values.values()))}", more
+    return ", ".join(f"{trainer} {value}" for trainer, value in values.items()), more
+
+
+def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
+    if not costs:
+        return "Unknown", ""
+    return ", ".join(f"{row.name} {row.epoch or row.first_epoch}" for row in costs), "per epoch"
+
+
+def _run(run: Mapping[str, Any]) -> tuple[str, str]:
+    options, versions = run["options"], run.get("versions", {})
+    replicas = run.get("strategy", {}).get("replicas")
+    size = f", {replicas} replica{'s' * (replicas > 1)}" if replicas else ""
+    more = f"TensorFlow {versions['tensorflow']}, Keras {versions['keras']}" if versions else ""
+    return f"{options['experiment']} under {options['strategy']}{size}", more

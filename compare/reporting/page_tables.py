@@ -1,0 +1,222 @@
+"""The tables of a run's page: metrics per epoch, costs and options, and the command that repeats the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare.options import EXPERIMENTS, Options, is_file
+from compare.reporting.run_files import RunFiles
+from compare.verdict import absolute_gap
+
+TRAINERS = ("fit", "loop", "tutorial")
+"""The names of the built-in trainers, as in ``compare.app.loading``."""
+DEFAULTS = Options(keras=3).as_json()
+
+
+# Metrics per epoch
+
+
+@dataclass(frozen=True)
+class EpochLine:
+    """One line of the table of epochs: a trainer's metrics, or the gap to the reference if ``style`` is None."""
+
+    name: str
+    style: int | None
+    cells: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """The lines of one epoch."""
+
+    epoch: int
+    lines: Sequence[EpochLine]
+
+
+def epoch_rows(files: RunFiles) -> list[EpochRow]:
+    """Per epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference."""
+    names, columns = files.names, files.columns
+    rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}
+    curves = {trainer: values for (trainer, _), values in files.curves.items()}
+    table = []
+    for epoch in sorted({epoch for _, epoch in rows}):
+        lines = []
+        for name in [name for name in names if (name, epoch) in rows]:
+            cells = [rows[name, epoch][column] for column in columns]
+            lines.append(EpochLine(name, min(names.index(name), 5), cells))
+            if name != names[0] and (names[0], epoch) in rows:
+                reference, candidate = curves[names[0]], curves[name]
+                gaps = [_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
+                lines.append(EpochLine("gap", None, gaps))
+        table.append(EpochRow(epoch, lines))
+    return table
+
+
+def _gap(reference: float | None, candidate: float | None) -> str:
+    if reference is None or candidate is None:
+        return ""
+    if absolute_gap(reference, candidate) == 0:
+        return "0"
+    return f"{candidate - reference:+.1e}"
+
+
+# Costs
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """The costs of one trainer as text; empty where a value is unknown.
+
+    Attributes:
+        name: the trainer's name.
+        first_epoch: the duration of the first epoch, the median over seeds.
+        epoch: the median duration of the later epochs.
+        rate: the median number of training examples per second.
+        total: the duration of all epochs.
+        first_step: the duration of the first step.
+        step: the median duration of the later steps.
+        memory: the peak memory.
+        own_peak: whether the peak memory covers only this trainer's training.
+    """
+
+    name: str
+    first_epoch: str
+    epoch: str
+    rate: str
+    total: str
+    first_step: str
+    step: str
+    memory: str
+    own_peak: bool
+
+
+def cost_rows(files: RunFiles) -> list[CostRow]:
+    """The costs of every trainer that reported an epoch."""
+    table = []
+    for name in files.names:
+        runs = [columns for (trainer, _), columns in files.curves.items() if trainer == name]
+        if not runs:
+            continue
+        first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
+        later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
+        rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 or not later]
+        costs: Mapping[str, Any] = next(iter(files.costs.get(name, {}).values()), {})
+        table.append(
+            CostRow(
+                name=name,
+                first_epoch=f"{np.median(first):,.1f} s" if first else "",
+                epoch=f"{np.median(later):,.1f} s" if later else "",
+                rate=f"{np.median(rates):,.0f}" if rates else "",
+                total=f"{sum(v for columns in runs for v in columns['seconds'].values()):,.1f} s",
+                first_step=_duration(costs.get("first_step_seconds")),
+                step=_duration(costs.get("step_seconds")),
+                memory=f"{costs['peak_memory_bytes'] / 1e9:.2f} GB" if costs.get("peak_memory_bytes") else "",
+                own_peak=costs.get("own_peak", True),
+            )
+        )
+    return table
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def parallel_note(run: Mapping[str, Any]) -> str:
+    """A sentence that says that trainings ran in parallel, if they did."""
+    parallel = run.get("parallel") or run.get("study") or {}
+    processes, threads = parallel.get("processes", 1), parallel.get("threads_per_process", 1)
+    if processes < 2:
+        return ""
+    return (
+        f"{processes} trainings ran in parallel, each in a process with {threads} thread{'s' * (threads > 1)}, "
+        "so these times are for a shared processor."
+    )
+
+
+# Options and the command
+
+
+def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The options, devices, data set and versions of a run: (name, value) pairs."""
+    rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in run["options"].items()]
+    strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
+    if strategy:
+        rows += [
+            ("strategy class", strategy["class"]),
+            ("replicas in sync", str(strategy["replicas"])),
+            ("workers", str(strategy["workers"])),
+            ("global batch size", str(strategy["global_batch_size"])),
+            ("devices", ", ".join(strategy["devices"])),
+        ]
+    if data:
+        rows += [
+            ("data set", str(data["source"])),
+            ("training examples", f"{data['training_examples']:,}"),
+            ("validation examples", f"{data['validation_examples']:,}"),
+            ("training data, SHA-256", str(data["training_sha256"])),
+            ("validation data, SHA-256", str(data["validation_sha256"])),
+        ]
+    for seed, digest in run.get("initial_weights_sha256", {}).items():
+        rows.append((f"initial weights of seed {seed}, SHA-256", digest))
+    rows += [(f"version of {name}", str(value)) for name, value in versions.items()]
+    machine = run.get("machine", {})
+    if machine:
+        rows += [("platform", machine["platform"]), ("processors", str(machine["processors"]))]
+    threads = {name: str(value or "chosen by TensorFlow") for name, value in run.get("threads", {}).items()}
+    rows += [(f"threads, {name.replace('_', '-')}", value) for name, value in threads.items()]
+    rows += [(name, str(run[name])) for name in ("started", "finished", "status") if run.get(name)]
+    return rows
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if value is None:
+        return "not given"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def repeat_command(run: Mapping[str, Any]) -> tuple[str, str]:
+    """The command that repeats a run, without its ``--name``, which is taken; and a note for the reader."""
+    given = [str(part) for part in run.get("command", [])]
+    program, note = "python scripts/compare.py", "The option --name is omitted because that name is taken."
+    if given and Path(given[0]).name in ("compare.py", "fit-vs-loop"):
+        program, arguments = (program if given[0].endswith(".py") else "fit-vs-loop"), given[1:]
+    else:  # started from Python, or by a process of a cluster
+        arguments = _arguments(run["options"])
+        if not _is_nameable(run["options"]):
+            return "", "The run was started from Python: compare.run with the options below and objects of the caller."
+    kept, skip = [], False
+    for part in arguments:
+        if skip or part == "--name":
+            skip = not skip
+        elif part != "--resume" and not part.startswith("--name="):
+            kept.append(part)
+    return f"{program} {shlex.join(kept)}".strip(), "" if kept == arguments else note
+
+
+def _arguments(options: Mapping[str, Any]) -> list[str]:
+    """The command-line arguments for the options that differ from their defaults."""
+    arguments = []
+    for name, value in options.items():
+        if value == DEFAULTS.get(name) or value is None or value is False:
+            continue
+        values = [] if value is True else map(str, value) if isinstance(value, list) else [str(value)]
+        arguments += [f"--{name.replace('_', '-')}", *values]
+    return arguments
+
+
+def _is_nameable(options: Mapping[str, Any]) -> bool:
+    """Whether the experiment and the trainers can be given on the command line by their recorded names."""
+    named = (options["experiment"], EXPERIMENTS), *((trainer, TRAINERS) for trainer in options["trainers"])
+    return all(name in known or is_file(name) or ":" in name for name, known in named)

@@ -1,0 +1,140 @@
+"""The content of a run's files, read once for its page and its charts; imports no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from compare.records import COSTS, RecordError, read_json, read_metrics, read_verdict
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.reporting.curves import Curves, read_curves
+from compare.verdict import FROM_BEST
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The content of a run's files, with the values that are derived from several of them.
+
+    Attributes:
+        folder: the run's folder.
+        run: the content of ``run.json``.
+        verdict: the content of ``verdict.json``; empty if there is none yet.
+        rows: the rows of ``metrics.csv``; empty if there is none yet.
+        costs: the content of ``costs.json``; empty if there is none.
+        noise: the curves of the noise twins of each candidate that has some.
+    """
+
+    folder: Path
+    run: Mapping[str, Any]
+    verdict: Mapping[str, Any]
+    rows: Sequence[Mapping[str, str]]
+    costs: Mapping[str, Any]
+    noise: Sequence[Curves]
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the run."""
+        options: Mapping[str, Any] = self.run["options"]
+        return options
+
+    @property
+    def verdict_word(self) -> str:
+        """The overall verdict, or ``unfinished``."""
+        return str(self.verdict.get("verdict", "unfinished"))
+
+    @property
+    def scope(self) -> str:
+        """``run``, or ``check`` for the short check."""
+        return str(self.verdict.get("scope", "run"))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run was interrupted."""
+        return bool(self.verdict.get("interrupted"))
+
+    @cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """The entries of ``comparisons`` in ``verdict.json``, the worst verdict first."""
+        entries = self.verdict.get("comparisons", [])
+        return sorted(entries, key=lambda entry: -FROM_BEST.index(entry["verdict"]))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the trainers, the reference first."""
+        names = list(self.run.get("trainers") or self.options["trainers"])
+        only_rows = bool(self.verdict) and bool(self.rows) and not self.entries
+        reported = [*(row["trainer"] for row in self.rows), *(entry["candidate"] for entry in self.entries)]
+        if not only_rows:
+            names += [name for name in dict.fromkeys(reported) if name not in names]
+        reference = self.verdict.get("reference", names[0])
+        return [reference, *(name for name in names if name != reference)]
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The metric columns of ``metrics.csv``."""
+        return [name for name in (self.rows[0] if self.rows else {}) if name not in KEY_COLUMNS + TIME_COLUMNS]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The names of the metrics without ``val_``, the loss first."""
+        metrics = dict.fromkeys(name.removeprefix("val_") for name in self.columns)
+        return sorted(metrics, key=lambda name: name != "loss")
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The columns of ``metrics.csv`` as numbers, by trainer and seed."""
+        return read_curves(self.rows)
+
+    @cached_property
+    def seeds(self) -> int:
+        """The number of seeds in ``metrics.csv``."""
+        return len({row["seed"] for row in self.rows})
+
+    @cached_property
+    def epochs(self) -> int:
+        """The last epoch in ``metrics.csv``; 1 if there is none."""
+        return max((int(row["epoch"]) for row in self.rows), default=1)
+
+    @cached_property
+    def finished_epochs(self) -> dict[str, int]:
+        """By trainer, the last epoch that it finished with every seed it was trained with."""
+        finished: dict[str, int] = {}
+        for (trainer, _), columns in self.curves.items():
+            last = max(columns["epoch"])
+            finished[trainer] = min(finished.get(trainer, last), last)
+        return finished
+
+
+def read(folder: Path) -> RunFiles:
+    """Reads the files of a run's folder.
+
+    Raises:
+        RecordError: if the folder is not a run's, or a file is damaged.
+    """
+    run = read_object(folder / "run.json")
+    if not isinstance(run.get("options"), dict):
+        raise RecordError(f"{folder / 'run.json'}: damaged, it has no options")
+    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    return RunFiles(
+        folder=folder,
+        run=run,
+        verdict=read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {},
+        rows=read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else [],
+        costs=read_object(folder / COSTS) if (folder / COSTS).exists() else {},
+        noise=[read_curves(rows) for rows in twins if rows],
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        RecordError: if the file cannot be read or does not hold a JSON object.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise RecordError(f"{path}: damaged, it is not a JSON object")
+    return content

@@ -1,0 +1,41 @@
+"""Training beside fit in one process, a few examples on a few replicas; for tests of many experiments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import compare
+from compare.records import MetricsFile, Recorder, read_records
+from compare.verdict import Comparison, compare_records, moved
+
+GLOBAL_BATCH_SIZE = 32
+TRAINING = 140
+VALIDATION = 86
+"""The last batch of an epoch is short, and splits evenly over two replicas."""
+
+
+def held_against_fit(
+    experiment: compare.Experiment, trainers: list[Any], folder: Any, replicas: int
+) -> list[Comparison]:
+    """Train with fit and with each trainer, two epochs of a few examples; what the records say."""
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, Task
+    from compare.trainers.keras_fit import KerasFit
+
+    train, validation = input_pipeline.load(experiment)
+    task = Task(
+        experiment,
+        train.first(min(TRAINING, train.count)),
+        validation.first(min(VALIDATION, validation.count)),
+        strategies.make("mirrored", replicas),
+        GLOBAL_BATCH_SIZE,
+    )
+    metrics = MetricsFile(folder / "metrics.csv")
+    for trainer in [KerasFit(), *trainers]:
+        recorder = Recorder(folder, metrics, trainer.name, 0)
+        run = Run(task, seed=0, epochs=range(1, 3), sinks=[recorder])
+        trainer.train(run)
+        run.close()
+    fit, *others = read_records(folder)
+    assert moved(fit), "training must have moved the weights"
+    return [compare_records(fit, other) for other in others]
