@@ -54,7 +54,7 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'compare' has no attribute {name!r}")
-    import importlib
+    import importlib  # noqa: PLC0415 (lazy)
 
     return getattr(importlib.import_module(_LAZY[name]), name)
 
@@ -86,8 +86,8 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
         request = Options(experiment=experiment, **options)
     except TypeError as error:
         raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
-    from compare.app.session import carry_out, new_console
-    from compare.records.run_folder import claimed
+    from compare.app.session import carry_out, new_console  # noqa: PLC0415 (lazy)
+    from compare.records.run_folder import claimed  # noqa: PLC0415 (lazy)
 
     with claimed(request) as folder:
         return carry_out(request, folder, new_console(request))
@@ -95,11 +95,11 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
 
 def _show_options() -> None:
     """Show every option in the signature and in the docstring of ``run``, from its one declaration."""
-    import inspect
-    from dataclasses import fields
+    import inspect  # noqa: PLC0415 (lazy)
+    from dataclasses import fields  # noqa: PLC0415 (lazy)
 
-    from compare.option import default_of
-    from compare.options import declaration
+    from compare.option import default_of  # noqa: PLC0415 (lazy)
+    from compare.options import declaration  # noqa: PLC0415 (lazy)
 
     parameters: list[inspect.Parameter] = []
     lines: list[str] = []
@@ -131,9 +131,9 @@ def load(run: str | Path) -> Result:
     Raises:
         RequestError: when no judged run is there, or its files are damaged.
     """
-    from compare.records import RecordError, read_verdict
-    from compare.reporting.result import Result
-    from compare.verdict import EXIT_STATUS
+    from compare.records import RecordError, read_verdict  # noqa: PLC0415 (lazy)
+    from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
+    from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     folder = Path(run)
     try:
@@ -167,10 +167,10 @@ def assert_alike(
         AssertionError: when they do not train and report alike; the message names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
-    from compare.app.loading import load_experiment, load_trainers
-    from compare.check import check
-    from compare.engine.strategies import configure
-    from compare.verdict import EXIT_STATUS
+    from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
+    from compare.check import check  # noqa: PLC0415 (lazy)
+    from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
+    from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)
-        from compare.records.run_folder import claimed
+        from compare.records.run_folder import claimed  # noqa: PLC0415 (lazy)
 
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
@@ -91,8 +91,8 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         options: the request.
         folder: where the results go; a member of a cluster that is not its chief has its checkpoints there only.
     """
-    from compare.app.cluster_session import take_part
-    from compare.app.session import carry_out, new_console
+    from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
+    from compare.app.session import carry_out, new_console  # noqa: PLC0415 (lazy)
 
     signals.catch()
     try:

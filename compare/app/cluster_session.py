@@ -56,8 +56,8 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
     except RequestError as error:
         say(console, f"The cause was not looked for: {error}")
         return None
-    from compare.app import diagnose
-    from compare.app.publish import judge_and_publish
+    from compare.app import diagnose  # noqa: PLC0415 (lazy)
+    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
 
     say(
         console,
@@ -93,12 +93,12 @@ def take_part(options: Options, folder: Path) -> None:
         raise RequestError(f"--resume: {folder} does not exist here: it must be in a file system that all tasks share")
     select_keras(options)
     if options.spec.parameter_servers:
-        from compare.engine import strategies
+        from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
         strategies.serve()
         return
-    from compare.app import describe_run
-    from compare.engine import preflight
+    from compare.app import describe_run  # noqa: PLC0415 (lazy)
+    from compare.engine import preflight  # noqa: PLC0415 (lazy)
 
     trainers = load_trainers(options)
     task = prepare(options, load_experiment(options))

@@ -119,7 +119,7 @@ def _train(
     Returns:
         The failures: a trainer's name, and what it raised, or a line about it where it trained elsewhere.
     """
-    from compare.engine.run import initial_weights
+    from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     plan = ResumePlan(folder, options.resume)
     task.initial_weights = InitialWeights(folder)

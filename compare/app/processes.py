@@ -34,7 +34,7 @@ def division(options: Options, jobs: int) -> tuple[int, int]:
 
 def lost() -> tuple[type[BaseException], ...]:
     """The exceptions that a lost worker raises."""
-    from concurrent.futures import BrokenExecutor, CancelledError
+    from concurrent.futures import BrokenExecutor, CancelledError  # noqa: PLC0415 (lazy)
 
     return BrokenExecutor, CancelledError, ConnectionError
 
@@ -42,7 +42,7 @@ def lost() -> tuple[type[BaseException], ...]:
 @contextmanager
 def local(processes: int) -> Iterator[Executor]:
     """Worker processes on this machine, which end with the block."""
-    from loky import ProcessPoolExecutor
+    from loky import ProcessPoolExecutor  # noqa: PLC0415 (lazy)
 
     executor = ProcessPoolExecutor(max_workers=processes)
     try:
@@ -57,7 +57,7 @@ def limit_threads(threads: int) -> None:
     Raises:
         RuntimeError: when it is in use already, with another number.
     """
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     if tf.config.threading.get_intra_op_parallelism_threads() != threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)

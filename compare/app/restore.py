@@ -77,12 +77,12 @@ def restore(given: argparse.Namespace) -> None:
     refuse_changes({**recorded.content(), "code": of_user}, requested, "restore.py")
     options = _under(original, recorded.strategy["replicas"], given)
 
-    from compare.app.train import prepare
-    from compare.engine.keras_generation import select_keras
+    from compare.app.train import prepare  # noqa: PLC0415 (lazy)
+    from compare.engine.keras_generation import select_keras  # noqa: PLC0415 (lazy)
 
     select_keras(options)
-    from compare.app.loading import load_experiment
-    from compare.engine.checkpoints import folder_of, saved
+    from compare.app.loading import load_experiment  # noqa: PLC0415 (lazy)
+    from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
     task = prepare(options, load_experiment(options))
     seed = original.seed if given.seed is None else given.seed
@@ -107,13 +107,17 @@ def restore(given: argparse.Namespace) -> None:
 def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
     """The run's options with the requested strategy."""
     strategy = given.strategy or ("default" if original.spec.several_processes else original.strategy)
+    if strategy not in SPECS:
+        raise RequestError(f"--strategy {strategy}: unknown; there are {', '.join(ONE_PROCESS)}")
     if SPECS[strategy].several_processes:
         raise RequestError(f"--strategy {strategy} needs several processes, and restoring uses one: use mirrored")
     replicas = given.replicas
     facts = Facts(strategy, original.keras, (), replicas or own, 1, (0, 0), 0)
     for limit in SPECS[strategy].limits:
         if limit.metrics and limit.applies(facts):
-            raise RequestError(f"nothing can be evaluated with --strategy {strategy}: {limit.message}; {limit.remedy}")
+            raise RequestError(
+                f"nothing can be evaluated with --strategy {strategy}: {limit.message}; use --strategy default"
+            )
     if replicas is None and not SPECS[strategy].one_replica:
         replicas = own
     return dataclasses.replace(
@@ -128,10 +132,10 @@ def _rows(run: Path) -> list[dict[str, str]]:
 
 def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:
     """Metrics of the latest undamaged checkpoint on the validation set, and notes to print with them."""
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
 
-    from compare.engine.checkpoints import Checkpoints, copies_in, damage, path_of
-    from compare.engine.run import Run
+    from compare.engine.checkpoints import Checkpoints, copies_in, damage, path_of  # noqa: PLC0415 (lazy)
+    from compare.engine.run import Run  # noqa: PLC0415 (lazy)
 
     notes = []
     for epoch in epochs:
@@ -147,6 +151,8 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
                 f"Note: the {max(replicas)} replicas' batch normalization statistics differ (Keras 3 does not average "
                 "them); those of the first replica are used here, so the metrics differ from the reported ones"
             )
+        for metric in [*metrics, *(run.weighted_metrics or ())]:
+            metric.reset_state()  # the checkpoint may hold sums of training; evaluate resets what it has used before
         with task.strategy.scope():
             model.compile(
                 optimizer=optimizer,

@@ -117,8 +117,8 @@ class ResumePlan:
 
 def _usable(shown: str, folders: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
     """The epochs with an undamaged checkpoint of every worker, up to ``last``, the latest first; then 0."""
-    from compare.engine.checkpoints import damage, path_of, saved
-    from compare.engine.dry_run import why_not_resumable
+    from compare.engine.checkpoints import damage, path_of, saved  # noqa: PLC0415 (lazy)
+    from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
 
     reason = why_not_resumable(task) if last else ""
     for epoch in saved(folders[0]) if not reason else []:

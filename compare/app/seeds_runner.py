@@ -106,7 +106,7 @@ def run_all(
 def _executor(options: Options, processes: int) -> Iterator[Executor]:
     if options.backend == "dask":
         try:
-            from distributed import Client
+            from distributed import Client  # noqa: PLC0415 (lazy)
         except ImportError:
             raise RequestError('--backend dask needs Dask: pip install "fit-vs-loop[dask]"') from None
         try:
@@ -183,7 +183,7 @@ def train_study(
     Returns:
         What the first trainer that failed raised.
     """
-    from compare.engine.run import initial_weights
+    from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
     folder = run.folder

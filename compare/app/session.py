@@ -107,7 +107,7 @@ def _judge_interrupted(folder: Path, console: Console) -> None:
     run = RunJson.read(folder)
     if run.trainers is None:
         return  # it had not begun to train
-    from compare.app.publish import judge_and_publish
+    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
 
     recover(folder)
     run.save(status=INTERRUPTED)
@@ -117,8 +117,7 @@ def _judge_interrupted(folder: Path, console: Console) -> None:
 def _train_and_judge(
     options: Options, folder: Path, plan: ResumePlan, console: Console, executor: Executor | None
 ) -> Result:
-    from compare.app import diagnose
-    from compare.app.publish import judge_and_publish
+    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
 
     session = _prepare(options, folder, plan, console)
     run = session.run
@@ -129,6 +128,8 @@ def _train_and_judge(
     raised = _train(session, executor)
     run.save(status=TRAINED)
     if not options.spec.several_processes:
+        from compare.app import diagnose  # noqa: PLC0415 (lazy)
+
         diagnose.diagnose(run, session.trainers, session.task, options, console)
     run.save(status=FINISHED)
     result = Result(folder, judge_and_publish(folder, console))
@@ -141,9 +142,9 @@ def _train_and_judge(
 def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
     select_keras(options)
-    from compare.app import describe_run
-    from compare.engine import preflight, strategies
-    from compare.engine.dry_run import try_out
+    from compare.app import describe_run  # noqa: PLC0415 (lazy)
+    from compare.engine import preflight, strategies  # noqa: PLC0415 (lazy)
+    from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
     if options.parallel:
         limit_threads(threads_each(options))
@@ -178,7 +179,7 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
 
 
 def _print_first_lines(session: Session, findings: list[Finding]) -> None:
-    from compare.engine import preflight
+    from compare.engine import preflight  # noqa: PLC0415 (lazy)
 
     console, run, task = session.console, session.run, session.task
     assert run.strategy is not None
@@ -200,7 +201,7 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
     Returns:
         What the first of a user's own trainers raised.
     """
-    from compare.app import describe_run
+    from compare.app import describe_run  # noqa: PLC0415 (lazy)
 
     options, run, task, console = session.options, session.run, session.task, session.console
     if options.seeds > 1 and not options.spec.several_processes:

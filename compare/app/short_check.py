@@ -24,10 +24,10 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     A strategy of several processes is checked in this process, under the strategy that computes the same.
     """
     select_keras(options)
-    from compare.app.publish import publish
-    from compare.app.train import load_data
-    from compare.check import NotApplicable, check
-    from compare.engine import strategies
+    from compare.app.publish import publish  # noqa: PLC0415 (lazy)
+    from compare.app.train import load_data  # noqa: PLC0415 (lazy)
+    from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
+    from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
     same = in_one_process(options) if options.spec.several_processes else options
     anywhere = same.strategy == "mirrored" and same.replicas is None

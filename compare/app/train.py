@@ -37,7 +37,7 @@ def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
     Raises:
         RequestError: when there are fewer training examples, or the data cannot be used.
     """
-    from compare.engine import input_pipeline
+    from compare.engine import input_pipeline  # noqa: PLC0415 (lazy)
 
     train, validation = input_pipeline.load(experiment)
     if options.train_examples is not None:
@@ -51,8 +51,8 @@ def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
 
 def prepare(options: Options, experiment: Experiment) -> Task:
     """Make the strategy and load the data: everything that all trainers share."""
-    from compare.engine import strategies
-    from compare.engine.run import Task
+    from compare.engine import strategies  # noqa: PLC0415 (lazy)
+    from compare.engine.run import Task  # noqa: PLC0415 (lazy)
 
     strategies.configure(options.replicas, deterministic=not options.jit)
     # Before the data: some strategies allow no operation before they are made.
@@ -105,7 +105,7 @@ def train_all(
 
 def train_truth(options: Options, task: Task, folder: Path, plan: ResumePlan, console: Console) -> None:
     """Train on one replica in float64, which shows which side is off."""
-    from compare.trainers.float64 import Truth, exact_task
+    from compare.trainers.float64 import Truth, exact_task  # noqa: PLC0415 (lazy)
 
     never_saved = dataclasses.replace(options, checkpoint_every=0)
     recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), Truth.name, options.seed)
@@ -138,8 +138,8 @@ def train_on(
         shown: the trainer's name as printed.
         gap: the gap to the trainers before it.
     """
-    from compare.engine.checkpoints import Checkpoints, folder_of
-    from compare.engine.run import NotResumableError
+    from compare.engine.checkpoints import Checkpoints, folder_of  # noqa: PLC0415 (lazy)
+    from compare.engine.run import NotResumableError  # noqa: PLC0415 (lazy)
 
     console = console or Console(quiet=True)
     if plan.done(name, options.seed):
@@ -209,7 +209,7 @@ def train(
         TrainerError: when the trainer breaks the contract.
         NotResumableError: when training cannot continue from there.
     """
-    from compare.engine.run import NotFiniteError, Run, TrainerError
+    from compare.engine.run import NotFiniteError, Run, TrainerError  # noqa: PLC0415 (lazy)
 
     name = name or trainer.name
     epochs = range(point.epoch + 1, options.epochs + 1)
@@ -237,7 +237,7 @@ def train(
             f"{options.epochs}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
     if export is not None:
-        from compare.engine.export import export_model
+        from compare.engine.export import export_model  # noqa: PLC0415 (lazy)
 
         export_model(run, export)
     return End()

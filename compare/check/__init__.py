@@ -23,7 +23,7 @@ __all__ = ["Checker", "Finding", "NotApplicable", "Report", "check"]
 def __getattr__(name: str) -> Any:
     # Imported lazily: reports and the catalogue must not import TensorFlow.
     if name in ("Checker", "check"):
-        from compare.check import probe
+        from compare.check import probe  # noqa: PLC0415 (lazy)
 
         return getattr(probe, name)
     raise AttributeError(f"module 'compare.check' has no attribute {name!r}")

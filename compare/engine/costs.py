@@ -60,7 +60,7 @@ class CostMeter:
 def peak_memory() -> int | None:
     """Returns the peak resident memory of this process in bytes; None if the system does not provide it."""
     try:
-        import resource
+        import resource  # noqa: PLC0415 (lazy)
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -213,7 +213,7 @@ def _download(folder: Path) -> None:
 
 def _fetch(file: str, folder: Path) -> None:
     """Downloads one file as ``tf.keras.datasets.fashion_mnist`` does."""
-    import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     with contextlib.redirect_stdout(sys.stderr):  # the progress bar must not mix with results on stdout
         tf.keras.utils.get_file(file, origin=ORIGIN + file, cache_subdir=str(folder.absolute()))

@@ -28,7 +28,7 @@ def select_keras(options: Options) -> None:
     if first:
         os.environ["TF_USE_LEGACY_KERAS"] = "1" if options.keras == 2 else "0"
     with _permanent_imports() if first else nullcontext():
-        from compare.engine.strategies import keras_version
+        from compare.engine.strategies import keras_version  # noqa: PLC0415 (lazy)
 
         version = keras_version()  # imports Keras
     if int(version.partition(".")[0]) != options.keras:

@@ -30,7 +30,7 @@ def tensor(array: np.ndarray) -> tf.Tensor:
         array: numbers or text. The memory is shared (zero-copy) only for read-only arrays from ``empty``; other
             arrays are copied.
     """
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     if array.dtype.kind not in "uif" or array.size == 0:
         return tf.constant(array)  # DLPack does not support text

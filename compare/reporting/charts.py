@@ -105,7 +105,7 @@ def counts(last: float, first: float = 1, most: int = 8) -> Axis:
     return Axis(lambda value: (value - low) / (high - low), shown)
 
 
-def chart(
+def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting libraries)
     title: str,
     summary: str,
     x: Axis,

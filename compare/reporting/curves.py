@@ -39,7 +39,7 @@ def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
 
 def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
     """The mean over seeds per epoch, and the lower and upper ends of its confidence interval (Student's t)."""
-    from scipy import stats  # imported late: it takes most of a second, and a single seed does not need it
+    from scipy import stats  # noqa: PLC0415 (imported late: it takes most of a second, and a single seed does not need it)
 
     mean, low, high = {}, {}, {}
     for epoch in sorted(set().union(*seeds)):

@@ -31,7 +31,7 @@ class Result:
     @property
     def metrics(self) -> pd.DataFrame:
         """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN."""
-        import pandas as pd
+        import pandas as pd  # noqa: PLC0415 (lazy)
 
         frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
         whole = {"seed": int, "epoch": int}
@@ -59,9 +59,9 @@ class Result:
         is -1 at the end of an epoch if a trainer does not report its steps. The frame is empty if no steps were
         recorded.
         """
-        import pandas as pd
+        import pandas as pd  # noqa: PLC0415 (lazy)
 
-        from compare.reporting.gaps import gaps_of
+        from compare.reporting.gaps import gaps_of  # noqa: PLC0415 (lazy)
 
         frames = [
             pd.DataFrame(
@@ -83,13 +83,13 @@ class Result:
     @property
     def figures(self) -> dict[str, Figure]:
         """The Matplotlib figures of the run by name: ``comparison``, or none if no epoch was reported."""
-        from compare.reporting import plots
+        from compare.reporting import plots  # noqa: PLC0415 (lazy)
 
         figure = plots.figure_of(self.path)
         return {} if figure is None else {"comparison": figure}
 
     def _repr_html_(self) -> str:
         """The HTML that notebooks display."""
-        from compare.reporting import html
+        from compare.reporting import html  # noqa: PLC0415 (lazy)
 
         return html.notebook(self.path)

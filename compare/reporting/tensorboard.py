@@ -110,18 +110,18 @@ def _markdown(verdict: dict[str, Any]) -> str:
 
 
 def _scalar(step: int, wall_time: float, tag: str, value: float) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 (lazy)
 
     return Event(step=step, wall_time=wall_time, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]))
 
 
 def _text(tag: str, text: str, wall_time: float) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.plugins.text.metadata import create_summary_metadata
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 (lazy)
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # noqa: PLC0415 (lazy)
+    from tensorboard.compat.proto.types_pb2 import DT_STRING  # noqa: PLC0415 (lazy)
+    from tensorboard.plugins.text.metadata import create_summary_metadata  # noqa: PLC0415 (lazy)
 
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
     value = Summary.Value(tag=tag, tensor=tensor, metadata=create_summary_metadata(tag, ""))
@@ -129,8 +129,8 @@ def _text(tag: str, text: str, wall_time: float) -> Any:
 
 
 def _write(folder: Path, events: list[Any]) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
+    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415 (lazy)
 
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / FILE, "wb") as file:

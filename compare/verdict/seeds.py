@@ -182,7 +182,7 @@ def _with(test: Test, **changes: Any) -> Test:
 def _interval(mean: float, deviation: float, n: int, level: float) -> tuple[float, float]:
     if deviation == 0:
         return mean, mean
-    from scipy import stats  # imported late: it takes most of a second, and a single run does not need it
+    from scipy import stats  # noqa: PLC0415 (imported late: it takes most of a second, and a single run does not need it)
 
     low, high = stats.t.interval(level, n - 1, mean, deviation / np.sqrt(n))
     return float(low), float(high)
@@ -192,7 +192,7 @@ def _p(mean: float, deviation: float, n: int, limit: float) -> float:
     """The larger p-value of the two one-sided tests of |mean| < limit."""
     if deviation == 0:
         return 0.0 if abs(mean) < limit else 1.0
-    from scipy import stats
+    from scipy import stats  # noqa: PLC0415 (lazy)
 
     error = deviation / np.sqrt(n)
     above = stats.t.sf((mean + limit) / error, n - 1)
@@ -213,7 +213,7 @@ def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
     """
     if abs(mean) >= limit:
         return None
-    from scipy import stats
+    from scipy import stats  # noqa: PLC0415 (lazy)
 
     def sufficient(n: int) -> bool:
         critical, root = stats.t.ppf(1 - ALPHA, n - 1), np.sqrt(n) / deviation
