@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What training costs, side by side: this project's trainers, bare scripts, the tutorials, and other libraries.
+"""Measure what training costs: this project's trainers beside bare scripts, the tutorials and other libraries.
 
 Every program runs in a fresh process, and a round runs each of them once, one after the other: a machine
 whose speed drifts slows all alike. Ratios are taken within a round. Writes benchmark.csv, a plot and README.md
@@ -131,7 +131,7 @@ def has(python: str, module: str) -> bool:
 
 
 def measure(number: int, program: str, python: str, data: str, epochs: int, examples: int) -> Measurement:
-    """Run a program once, alone in a process, whose CPU time and memory the kernel then tells.
+    """Run a program once in a process of its own, and read its CPU time and peak memory from the kernel.
 
     Args:
         number: of the round.
@@ -183,7 +183,7 @@ def measure(number: int, program: str, python: str, data: str, epochs: int, exam
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process that is running, so far; not a number where the kernel does not tell."""
+    """User and system time so far of a running process; NaN if the kernel does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -196,7 +196,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def spread(values: Sequence[float | None], form: str) -> str:
-    """Median and range, or a dash when there are no values."""
+    """Median and range, or a dash if there are no values."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"

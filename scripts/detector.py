@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How good the short check is as a detector: every planted bug, unknown bug and correct style, everywhere.
+"""Measure the short check as a detector: every planted bug, unknown bug and correct style, in every setting.
 
-Writes reports/detector/detector.csv, a row per check, as it goes; goes on where it stopped; and in the
+Writes reports/detector/detector.csv, one row per check; a second call continues where the first stopped; and in the
 end reports/detector/README.md, the tables. All of it takes hours; --models, --optimizers, --replicas and
 --only choose a part, and several processes may write to the same folder, each its own part.
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kill real runs at random moments, resume them, and hold what they leave against a run that was never interrupted.
+"""Kill real runs at random moments, resume them, and compare the result with an undisturbed run.
 
 Every process is a command of its own, ended by SIGKILL after a random part of the time that a whole run takes;
-``--resume`` goes on, and is killed again, until a run is through. Weights and numbers must then be the same, bit
+The run is resumed and killed again until it finishes. Weights and numbers must then be the same, bit
 for bit. Prints a line per run, and exits with status 1 if any differs.
 """
 

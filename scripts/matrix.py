@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which strategy runs with fit, which with the loop, and do they train alike: strategy x replicas x Keras.
+"""Find out which strategies fit and the loop run under, and whether they train alike: strategy x replicas x Keras.
 
 Every cell is a run of the main job on the embedded sample, in a process of its own with a time limit.
 Writes matrix.csv, README.md and matrix.png into reports/matrix/. Takes some ten minutes on two cores.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the pages of runs again from their files: report.html in each run's folder; see --help."""
+"""Recreate the pages of runs from their files; see --help."""
 
 import sys
 from pathlib import Path

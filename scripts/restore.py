@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Restore what a run's trainers had learned, and evaluate it; see --help."""
+"""Restore the checkpoints of a run's trainers and evaluate them; see --help."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What grows with what: memory with the number of examples, time with that of replicas; and what parts of it take.
+"""Measure how memory grows with the number of examples and time with the number of replicas, part by part.
 
 Every measurement is a process of its own. Writes scaling.csv and README.md into reports/scaling/.
 """

@@ -292,7 +292,7 @@ def test_an_interruption_is_said_and_exit_130(
     monkeypatch.setattr("compare.app.session.carry_out", interrupted)
     assert cli.main(["--reports", str(tmp_path)]) == 130
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("compare.py: interrupted; go on with: ") and line.endswith(" --resume")
+    assert line.startswith("compare.py: interrupted; continue with: ") and line.endswith(" --resume")
 
 
 # The one-way rule

@@ -355,7 +355,7 @@ def test_a_signal_ends_a_run_within_seconds_and_says_how_to_go_on(commands, tmp_
     process.send_signal(number)
     errors = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130, errors
-    assert "go on with: " in errors and errors.rstrip().endswith("--resume") and "Traceback" not in errors
+    assert "continue with: " in errors and errors.rstrip().endswith("--resume") and "Traceback" not in errors
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) > 1
     verdict = read_json(tmp_path / "run" / "verdict.json")
     assert verdict["interrupted"] is True and verdict["verdict"] == "inconclusive"

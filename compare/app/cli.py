@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status == EXIT_INTERRUPTED:
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
-            go_on = f"; go on with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}"
+            go_on = f"; continue with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}"
             return _fail("interrupted" + ("" if options.check else go_on), status)
         return status
     except RequestError as error:
