@@ -186,7 +186,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_said(experiment, begun_
         latest.write_bytes(content if harm == "flipped" else content[: len(content) // 2])
     resumed(experiment, tmp_path, quiet=False)
     told = capsys.readouterr().out
-    assert "ckpt-4" in told and "damaged" in told and "goes on after epoch 2" in told
+    assert "ckpt-4" in told and "damaged" in told and "continues after epoch 2" in told
     assert left_by(tmp_path / "run") == begun_once[1]
 
 
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_other_weights_is_not_gone_on_from(experiment, begun, tm
     shutil.rmtree(ours)
     shutil.copytree(theirs, ours)
     resumed(experiment, tmp_path, quiet=False)
-    assert "cannot go on from epoch 2" in capsys.readouterr().out
+    assert "cannot continue from epoch 2" in capsys.readouterr().out
     assert left_by(tmp_path / "run") == begun
 
 
@@ -224,7 +224,7 @@ def test_what_no_checkpoint_holds_is_begun_again(tmp_path, capsys):
     experiment = tasks.experiment(build_callbacks=scheduled)
     interrupted(experiment, tmp_path)
     resumed(experiment, tmp_path, quiet=False)
-    assert "begins again: callbacks keep a state of their own" in capsys.readouterr().out
+    assert "starts again: callbacks keep a state of their own" in capsys.readouterr().out
     assert_the_same(tmp_path, experiment)
 
 
