@@ -186,7 +186,7 @@ def experiment_of(cell: Cell) -> Any:
 def task_of(cell: Cell, split: int = 1) -> Any:
     """What a cell trains, on ``split`` times its replicas, with as large a global batch."""
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
 
     experiment = experiment_of(cell)
     strategy = strategies.make("mirrored", cell.replicas * split)
@@ -194,7 +194,7 @@ def task_of(cell: Cell, split: int = 1) -> Any:
     parts = input_pipeline.load(experiment)
     if cell.of_gallery:
         parts = tuple(part.first(min(EXAMPLES, part.count)) for part in parts)
-    return Task(experiment, *parts, strategy, size * cell.replicas)
+    return TrainingTask(experiment, *parts, strategy, size * cell.replicas)
 
 
 def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **of_twin: Any) -> Any:

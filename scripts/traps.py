@@ -131,14 +131,14 @@ class Theater:
     def __init__(self, stage: Stage) -> None:
         from compare.check import Checker
         from compare.engine import input_pipeline, strategies
-        from compare.engine.run import Task
+        from compare.engine.run import TrainingTask
         from compare.trainers.keras_fit import KerasFit
 
         self.stage = stage
         experiment = find_experiment(stage.experiment)
         train, validation = input_pipeline.load(experiment)
         self.strategy = strategies.make("mirrored", stage.replicas)
-        self.task = Task(experiment, train.first(stage.examples), validation, self.strategy, GLOBAL_BATCH)
+        self.task = TrainingTask(experiment, train.first(stage.examples), validation, self.strategy, GLOBAL_BATCH)
         self.checker = Checker(experiment, KerasFit(), self.strategy)
         self.folder = tempfile.TemporaryDirectory()
         self.fit = self.train(KerasFit(), "fit")

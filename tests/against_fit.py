@@ -19,11 +19,11 @@ def held_against_fit(
 ) -> list[Comparison]:
     """Train with fit and with each trainer, two epochs of a few examples; what the records say."""
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, Task
+    from compare.engine.run import Run, TrainingTask
     from compare.trainers.keras_fit import KerasFit
 
     train, validation = input_pipeline.load(experiment)
-    task = Task(
+    task = TrainingTask(
         experiment,
         train.first(min(TRAINING, train.count)),
         validation.first(min(VALIDATION, validation.count)),

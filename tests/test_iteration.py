@@ -32,7 +32,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train with a built-in trainer, or one given; the records, read back from disk."""
     from compare.app.loading import load_trainers
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, Task
+    from compare.engine.run import Run, TrainingTask
 
     @functools.cache
     def train(
@@ -45,7 +45,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
     ) -> Record:
         experiment = given or tasks.experiment(batch_norm=True, dropout=True, regularize=True)
         strategy = strategies.make("mirrored", replicas)
-        task = Task(experiment, *input_pipeline.load(experiment), strategy, 16, execution)
+        task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 16, execution)
         folder = tmp_path_factory.mktemp("run")
         (name, found), _ = load_trainers(Options(trainers=(trainer, "fit")))
         recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
@@ -284,7 +284,7 @@ def test_what_cannot_run_is_known_beforehand() -> None:
     facts = preflight.Facts("mirrored", 3, ["fit", "loop"], 2, 1, (64, 64), 32)
 
     def found(**changes: Any) -> list[str]:
-        return [finding.id for finding in preflight.findings(replace(facts, **changes))]
+        return [finding.id for finding in preflight.problems(replace(facts, **changes))]
 
     assert found() == []
     assert found(steps_per_execution=2) == ["fit-steps-per-execution-keras-3"]

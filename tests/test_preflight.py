@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.engine.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, findings, parts
+from compare.engine.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, problems, split_sizes
 
 EVEN = {
     "strategy": "mirrored",
@@ -18,7 +18,7 @@ EVEN = {
 
 
 def found(**changes):
-    return {finding.id: finding for finding in findings(Facts(**(EVEN | changes)))}
+    return {finding.id: finding for finding in problems(Facts(**(EVEN | changes)))}
 
 
 def test_an_even_run_has_nothing_to_be_warned_of():
@@ -30,7 +30,7 @@ def test_an_even_run_has_nothing_to_be_warned_of():
     [(64, 2, [32, 32]), (17, 2, [9, 8]), (17, 4, [5, 5, 5, 2]), (1, 2, [1, 0]), (5, 4, [2, 2, 1, 0]), (0, 2, [0, 0])],
 )
 def test_parts_are_those_that_tensorflow_makes(examples, replicas, split):
-    assert parts(examples, replicas) == split
+    assert split_sizes(examples, replicas) == split
 
 
 def test_parts_equal_a_distributed_data_set(tensorflow):
@@ -40,7 +40,7 @@ def test_parts_equal_a_distributed_data_set(tensorflow):
     for size in range(1, 18):
         dataset = tensorflow.data.Dataset.from_tensor_slices(tensorflow.range(size)).batch(size)
         (batch,) = strategy.experimental_distribute_dataset(dataset)
-        assert [len(part) for part in strategy.experimental_local_results(batch)] == parts(size, 4)
+        assert [len(part) for part in strategy.experimental_local_results(batch)] == split_sizes(size, 4)
 
 
 def test_batch_sizes_are_the_full_one_and_the_short_last_one():
@@ -93,7 +93,7 @@ def test_batch_norm_on_replicas_is_a_warning():
 
 def test_every_finding_says_what_to_do():
     worst = Facts(**(EVEN | {"examples": (257, 33), "strategy": "central-storage", "batch_norm": True}))
-    for finding in findings(worst):
+    for finding in problems(worst):
         assert finding.message
         assert finding.remedy
         assert "\n" not in str(finding)

@@ -233,7 +233,7 @@ def test_random_numbers_that_cannot_be_drawn_again_are_seen():
 
     from compare.engine import input_pipeline, strategies
     from compare.engine.dry_run import why_not_resumable
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
 
     class Noisy(tf.keras.layers.Layer):
         def call(self, x, training=False):
@@ -243,7 +243,9 @@ def test_random_numbers_that_cannot_be_drawn_again_are_seen():
         return tf.keras.Sequential([Noisy(), tf.keras.layers.Dense(3)])
 
     def why(experiment):
-        return why_not_resumable(Task(experiment, *input_pipeline.load(experiment), strategies.make("default"), 8))
+        return why_not_resumable(
+            TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("default"), 8)
+        )
 
     assert "RandomStandardNormal" in why(tasks.experiment(build_model=noisy))
     assert why(tasks.experiment(dropout=True)) == ""

@@ -141,11 +141,11 @@ def test_an_epoch_is_made_when_its_turn_has_come_unless_another_process_must_mak
 def test_fit_begins_with_one_look_at_the_weights_however_many_epochs_there_are(tf: Any) -> None:
     from compare.engine import strategies
     from compare.engine.input_pipeline import load
-    from compare.engine.run import Run, Task
+    from compare.engine.run import Run, TrainingTask
     from compare.records import INITIAL, StepRecord
 
     records: list[Any] = []
-    task = Task(stream(), *load(stream()), strategies.make("default"), 25)
+    task = TrainingTask(stream(), *load(stream()), strategies.make("default"), 25)
     run = Run(task, seed=0, epochs=range(1, 10), sinks=[records.append])
     run.build()
     for _ in run.train_datasets():

@@ -20,13 +20,13 @@ def trainer(request, tensorflow):
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
     """One run of a trainer; all records it emitted."""
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, Task
+    from compare.engine.run import Run, TrainingTask
 
     records = []
     strategy = strategies.make("mirrored", replicas)
     trainer.train(
         Run(
-            Task(experiment, *input_pipeline.load(experiment), strategy, 8 * replicas),
+            TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 8 * replicas),
             seed=seed,
             epochs=epochs,
             sinks=[records.append],
@@ -151,6 +151,7 @@ def test_the_tutorial_parts_at_the_short_batch_and_the_loop_does_not(tensorflow,
     assert loop["causes"] == []
 
 
+@pytest.mark.slow
 def test_the_tutorial_is_identical_in_training_where_no_batch_is_short(tensorflow, tmp_path):
     task = tasks.experiment(train=64)
     options = {"trainers": ("fit", "tutorial"), "replicas": 2, "epochs": 2, "batch_size": 8, "quiet": True}
@@ -242,14 +243,14 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
 def test_an_optimizer_may_go_by_the_global_batch_size(tensorflow):
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Run, Task
+    from compare.engine.run import Run, TrainingTask
     from compare.experiments import BUILT_IN
 
     experiment = BUILT_IN["regression"](None)
     rates = {}
     for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
         strategy = strategies.make("mirrored", replicas)
-        task = Task(experiment, *input_pipeline.load(experiment), strategy, replicas * per_replica)
+        task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, replicas * per_replica)
         _, optimizer, *_ = Run(task, seed=0, epochs=range(1, 2)).build()
         rates[replicas * per_replica] = round(float(optimizer.learning_rate.numpy()), 3)
     assert rates == {32: 0.1, 64: 0.1, 128: 0.15, 256: 0.2, 1000: 0.2}

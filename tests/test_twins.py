@@ -20,10 +20,10 @@ def task(tensorflow: Any) -> Any:
     import tasks
 
     from compare.engine import input_pipeline, strategies
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
 
     experiment = tasks.experiment(batch_norm=True)
-    return Task(experiment, *input_pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
+    return TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("mirrored", REPLICAS), 16)
 
 
 def steps(task: Any, start: Any = None, twin: int = 1) -> dict[tuple[int, int], np.ndarray]:

@@ -102,7 +102,7 @@ def take_part(options: Options, folder: Path) -> None:
 
     trainers = load_trainers(options)
     task = prepare(options, load_experiment(options))
-    findings = preflight.findings(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
+    findings = preflight.problems(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(finding.severity in stops for finding in findings):
         return  # as the chief does, which says why

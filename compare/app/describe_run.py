@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine import preflight, strategies
-from compare.engine.run import Task, built
+from compare.engine.run import TrainingTask, built
 from compare.engine.tf_config import this_task
 from compare.options import Options
 from compare.records.run_folder import code
 from compare.records.run_json import now
 
 
-def before_training(options: Options, task: Task, trainers: Sequence[str]) -> dict[str, Any]:
+def before_training(options: Options, task: TrainingTask, trainers: Sequence[str]) -> dict[str, Any]:
     """Values for ``RunJson`` that are known once the data are loaded and the strategy is made."""
     strategy, experiment = task.strategy, task.experiment
     replicas = strategy.num_replicas_in_sync
@@ -72,7 +72,7 @@ def before_training(options: Options, task: Task, trainers: Sequence[str]) -> di
     }
 
 
-def for_preflight(options: Options, task: Task, trainers: Sequence[str]) -> preflight.Facts:
+def for_preflight(options: Options, task: TrainingTask, trainers: Sequence[str]) -> preflight.Facts:
     """The facts that the preflight checks use; builds a model and discards it."""
     member = this_task()
     layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]

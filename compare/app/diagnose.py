@@ -12,7 +12,7 @@ from rich.console import Console
 from compare.app.judge import Pair, Recorded, pairs
 from compare.check import Checker
 from compare.engine.noise_twins import TwinRun
-from compare.engine.run import Task
+from compare.engine.run import TrainingTask
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.records.run_json import RunJson
@@ -23,7 +23,7 @@ from compare.verdict import DIFFERENT, rounding
 
 
 def diagnose(
-    run: RunJson, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+    run: RunJson, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
 ) -> None:
     """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``."""
     run.save(check=_check(run.folder, trainers, task, options, console))
@@ -31,7 +31,7 @@ def diagnose(
 
 
 def _check(
-    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
 ) -> dict[str, Any]:
     """The short check of every candidate that is not identical, by name, as in ``verdict.json``."""
     different = [pair.candidate.trainer for pair in _not_identical(folder) if not pair.exactly.against]
@@ -65,7 +65,7 @@ def _check(
 
 
 def _measure_noise(
-    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: Task, options: Options, console: Console
+    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
 ) -> None:
     """Train noise twins for every difference of weights that rounding might explain."""
     for pair in _not_identical(folder):
@@ -92,7 +92,7 @@ def _not_identical(folder: Path) -> list[Pair]:
 
 
 def _train_twins(
-    pair: Pair, start: Place, trainer: Trainer, folder: Path, task: Task, options: Options, console: Console
+    pair: Pair, start: Place, trainer: Trainer, folder: Path, task: TrainingTask, options: Options, console: Console
 ) -> None:
     """Train twins up to the end of the first epoch that differs and, if they explain that much, one to the end.
 

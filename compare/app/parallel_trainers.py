@@ -33,7 +33,7 @@ from compare.reporting.terminal import say
 from compare.user_errors import describe
 
 if TYPE_CHECKING:
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
     from compare.trainer import Trainer
 
 SENT_EVERY = 0.5
@@ -76,7 +76,7 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
 def train_in_parallel(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
-    task: Task,
+    task: TrainingTask,
     run: RunJson,
     console: Console,
     executor: Executor,
@@ -109,7 +109,7 @@ def train_in_parallel(
 def _train(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
-    task: Task,
+    task: TrainingTask,
     folder: Path,
     console: Console,
     executor: Executor,
@@ -159,11 +159,11 @@ def _train(
     return failed
 
 
-_prepared: list[Task] = []
+_prepared: list[TrainingTask] = []
 """What this worker process has prepared."""
 
 
-def _get_ready(options: Options, threads: int, parent: int) -> Task:
+def _get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
     """Import TensorFlow and load the data, unless that is done."""
     processes.end_with(parent)
     if not _prepared:

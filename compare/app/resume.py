@@ -19,7 +19,7 @@ from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.terminal import say
 
 if TYPE_CHECKING:
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
 
 HARMLESS = {"resume", "quiet", "verbose", "tensorboard", "reports", "name"}
 """Options that may differ when a run is resumed."""
@@ -83,7 +83,7 @@ class ResumePlan:
         self,
         trainer: str,
         options: Options,
-        task: Task,
+        task: TrainingTask,
         checkpoints: Sequence[Path],
         recorder: Recorder | None,
         console: Console,
@@ -115,7 +115,7 @@ class ResumePlan:
             yield ResumePoint(epoch, hashes)
 
 
-def _usable(shown: str, folders: Sequence[Path], last: int, task: Task, console: Console) -> Iterator[int]:
+def _usable(shown: str, folders: Sequence[Path], last: int, task: TrainingTask, console: Console) -> Iterator[int]:
     """The epochs with an undamaged checkpoint of every worker, up to ``last``, the latest first; then 0."""
     from compare.engine.checkpoints import damage, path_of, saved  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)

@@ -29,7 +29,7 @@ from compare.reporting.terminal import say
 from compare.user_errors import describe
 
 if TYPE_CHECKING:
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
 
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
@@ -168,7 +168,7 @@ _NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local"
 
 
 def train_study(
-    names: Sequence[str], options: Options, task: Task, run: RunJson, plan: ResumePlan, console: Console
+    names: Sequence[str], options: Options, task: TrainingTask, run: RunJson, plan: ResumePlan, console: Console
 ) -> Exception | None:
     """Train with every trainer and seed, with one training per processor at a time.
 

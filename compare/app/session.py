@@ -30,8 +30,8 @@ from compare.reporting.sentences import sentences
 from compare.reporting.terminal import details, say, style_of
 
 if TYPE_CHECKING:
-    from compare.engine.preflight import Finding
-    from compare.engine.run import Task
+    from compare.engine.preflight import Problem
+    from compare.engine.run import TrainingTask
     from compare.trainer import Trainer
 
 
@@ -55,7 +55,7 @@ class Session:
     run: RunJson
     plan: ResumePlan
     trainers: list[tuple[str, Trainer]]
-    task: Task
+    task: TrainingTask
 
 
 def new_console(options: Options) -> Console:
@@ -161,7 +161,7 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
     known = describe_run.before_training(options, task, names)
     if plan.resumed:
         refuse_changes(run.content(), known)
-    findings = preflight.findings(describe_run.for_preflight(options, task, names))
+    findings = preflight.problems(describe_run.for_preflight(options, task, names))
     for finding in findings:
         if finding.severity == preflight.REFUSED:
             raise RequestError(str(finding))
@@ -178,7 +178,7 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
     return session
 
 
-def _print_first_lines(session: Session, findings: list[Finding]) -> None:
+def _print_first_lines(session: Session, findings: list[Problem]) -> None:
     from compare.engine import preflight  # noqa: PLC0415 (lazy)
 
     console, run, task = session.console, session.run, session.task

@@ -24,7 +24,7 @@ from compare.user_errors import describe, place_in, place_of
 if TYPE_CHECKING:
     from compare.engine.checkpoints import Checkpoints
     from compare.engine.input_pipeline import Examples, Stream
-    from compare.engine.run import Task
+    from compare.engine.run import TrainingTask
     from compare.experiment import Experiment
     from compare.trainer import Trainer
 
@@ -49,10 +49,10 @@ def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
     return train, validation
 
 
-def prepare(options: Options, experiment: Experiment) -> Task:
+def prepare(options: Options, experiment: Experiment) -> TrainingTask:
     """Make the strategy and load the data: everything that all trainers share."""
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
-    from compare.engine.run import Task  # noqa: PLC0415 (lazy)
+    from compare.engine.run import TrainingTask  # noqa: PLC0415 (lazy)
 
     strategies.configure(options.replicas, deterministic=not options.jit)
     # Before the data: some strategies allow no operation before they are made.
@@ -63,13 +63,13 @@ def prepare(options: Options, experiment: Experiment) -> Task:
     # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
     replicas = 1 if options.spec.parameter_servers else strategy.num_replicas_in_sync
     global_batch_size = options.batch_size * replicas
-    return Task(experiment, train, validation, strategy, global_batch_size, options.execution)
+    return TrainingTask(experiment, train, validation, strategy, global_batch_size, options.execution)
 
 
 def train_all(
     trainers: Sequence[tuple[str, Trainer]],
     options: Options,
-    task: Task,
+    task: TrainingTask,
     run: RunJson,
     plan: ResumePlan,
     console: Console,
@@ -103,7 +103,7 @@ def train_all(
     return raised
 
 
-def train_truth(options: Options, task: Task, folder: Path, plan: ResumePlan, console: Console) -> None:
+def train_truth(options: Options, task: TrainingTask, folder: Path, plan: ResumePlan, console: Console) -> None:
     """Train on one replica in float64, which shows which side is off."""
     from compare.trainers.float64 import Truth, exact_task  # noqa: PLC0415 (lazy)
 
@@ -116,7 +116,7 @@ def train_on(
     name: str,
     trainer: Trainer,
     options: Options,
-    task: Task,
+    task: TrainingTask,
     folder: Path,
     plan: ResumePlan,
     recorder: Recorder | None = None,
@@ -178,7 +178,7 @@ def train_on(
 def train(
     trainer: Trainer,
     options: Options,
-    task: Task,
+    task: TrainingTask,
     sinks: Sequence[Any],
     console: Console | None = None,
     name: str = "",

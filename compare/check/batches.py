@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compare.engine.preflight import split_sizes
+
 EVERY_SIZE = 24
 """Examples per replica if the batch size is unknown; divisible into 2, 3, 4, 6, 8 or 12 micro-batches."""
 USUAL = 64
@@ -89,7 +91,7 @@ def craft_batches(examples: int, validation: int, batch_size: int | None, replic
     heavy = numbers >= HEAVY
     user_run = UserRun(examples, (batch_size or USUAL) * replicas)
     rest = examples % user_run.global_batch_size
-    leaves_one_empty = 0 < rest <= -(-rest // replicas) * (replicas - 1)
+    leaves_one_empty = rest > 0 and 0 in split_sizes(rest, replicas)
     empty = replicas - 1 if leaves_one_empty else 0
     if batch_size is None:
         each = EVERY_SIZE_OF_HEAVY if heavy else EVERY_SIZE

@@ -28,7 +28,7 @@ from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Re
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline
-from compare.engine.run import Task
+from compare.engine.run import TrainingTask
 from compare.experiment import Experiment
 from compare.records import Record
 from compare.trainer import Trainer
@@ -92,7 +92,7 @@ class Checker:
         numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
         self.batches = craft_batches(train.count, validation.count, batch_size, replicas, numbers)
         samples = train.sample(self.batches.per_epoch), validation.sample(self.batches.validation)
-        self.task = Task(experiment, *samples, strategy, self.batches.full)
+        self.task = TrainingTask(experiment, *samples, strategy, self.batches.full)
         self.seed = seed
         self.reference = observe(self.task, self.batches, reference, seed)
         self._twins = NoiseTwins(self.task, self.batches, reference, seed)

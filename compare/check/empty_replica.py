@@ -12,7 +12,7 @@ from compare.check.observation import Observation, OptimizerStep
 from compare.check.observe import observe
 from compare.check.recipe import distance
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
-from compare.engine.run import Task
+from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
 from compare.verdict import DIFFERENT
@@ -31,7 +31,9 @@ class EmptyReplicaProbe:
         seed: the seed of the short runs.
     """
 
-    def __init__(self, task: Task, batches: Batches, trainer: Trainer, reference: Observation, seed: int) -> None:
+    def __init__(
+        self, task: TrainingTask, batches: Batches, trainer: Trainer, reference: Observation, seed: int
+    ) -> None:
         self._task, self._batches, self._trainer, self._seed = task, batches, trainer, seed
         self._reference = reference
         self._observed: Observation | NotApplicable | None = None

@@ -6,7 +6,7 @@ from compare.check.batches import Batches
 from compare.check.observation import EPOCHS, as_record
 from compare.check.observe import CraftedRun
 from compare.engine.noise_twins import TwinRun
-from compare.engine.run import Task
+from compare.engine.run import TrainingTask
 from compare.records import AnyRecord, Place, Record
 from compare.trainer import Trainer
 from compare.verdict import Comparison, noise_start, rounding, with_noise
@@ -29,7 +29,7 @@ class NoiseTwins:
         seed: the seed of the short runs.
     """
 
-    def __init__(self, task: Task, batches: Batches, reference: Trainer, seed: int) -> None:
+    def __init__(self, task: TrainingTask, batches: Batches, reference: Trainer, seed: int) -> None:
         self._task, self._batches, self._reference, self._seed = task, batches, reference, seed
         self._twins: dict[Place, list[Record]] = {}
 

@@ -25,7 +25,7 @@ from compare.check.observation import (
     configuration,
 )
 from compare.engine.fingerprints import distributed
-from compare.engine.run import Run, Task
+from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 
@@ -54,7 +54,7 @@ class ProbeRun(CraftedRun):
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         batches: Batches,
         *,
         seed: int,
@@ -257,7 +257,7 @@ def _component(values: Sequence[Any], replica: int) -> Any:
 
 
 def observe(
-    task: Task,
+    task: TrainingTask,
     batches: Batches,
     trainer: Trainer,
     seed: int,

@@ -17,6 +17,7 @@ from compare.check.dropout import fix_dropout
 from compare.check.losses import broadcast, broadcastable, class_weights, other_logits
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, Clip, Recipe, Span, Split
+from compare.engine.preflight import split_sizes
 from compare.engine.run import restore_policy, scalars
 from compare.experiment import Experiment
 
@@ -191,8 +192,7 @@ class Replay:
 
     def parts(self, span: Span) -> list[Span]:
         """Splits a span over the replicas as tf.distribute does: the last replicas may get less, or nothing."""
-        size = -(-(span.stop - span.start) // self.replicas)
-        edges = [min(span.start + i * size, span.stop) for i in range(self.replicas + 1)]
+        edges = itertools.accumulate(split_sizes(span.stop - span.start, self.replicas), initial=span.start)
         return [Span(span.epoch, a, b) for a, b in itertools.pairwise(edges)]
 
     def replica_pass(self, step: OptimizerStep, replica: int, part: Span, recipe: Recipe, nudge: int = 0) -> PassResult:

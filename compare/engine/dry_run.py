@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from compare.engine.building import built, refuse_used, restore_policy
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.run import Task
+from compare.engine.run import TrainingTask
 from compare.errors import RequestError
 from compare.experiment import nothing
 from compare.user_errors import describe, place_of
 
 
-def try_out(task: Task, *, fit: bool = True) -> None:
+def try_out(task: TrainingTask, *, fit: bool = True) -> None:
     """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
 
     Args:
@@ -54,7 +54,7 @@ def try_out(task: Task, *, fit: bool = True) -> None:
         restore_policy(policy)
 
 
-def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
+def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
     # Use the static shapes of a replica's first batch: with an unknown batch size, labels [batch] would wrongly seem to
     # match predictions [batch, 3].
     size = max(1, task.global_batch_size // task.strategy.num_replicas_in_sync)
@@ -80,7 +80,7 @@ def _trace(task: Task, model: tf.keras.Model, what: str, examples: Examples | St
         ) from error
 
 
-def why_not_resumable(task: Task) -> str:
+def why_not_resumable(task: TrainingTask) -> str:
     """Returns the reason why a run cannot be resumed exactly from a checkpoint; empty if it can."""
     experiment = task.experiment
     if experiment.build_callbacks is not nothing:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.run import Run, Task
+from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord, Place, Sink, in_time
 from compare.verdict.rounding import LOUD
 
@@ -39,7 +39,7 @@ class TwinRun(Run):
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         *,
         seed: int,
         epochs: range,

@@ -54,7 +54,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """A problem or warning found before training.
 
     Attributes:
@@ -76,12 +76,12 @@ class Finding:
         return f"{self.message}; {self.remedy}"
 
 
-def parts(examples: int, replicas: int) -> list[int]:
+def split_sizes(examples: int, replicas: int) -> list[int]:
     """Returns the per-replica sizes into which ``tf.distribute`` splits a batch.
 
     All parts have the same size, rounded up; the last ones take what remains.
 
-    >>> parts(17, 4), parts(5, 4)
+    >>> split_sizes(17, 4), split_sizes(5, 4)
     ([5, 5, 5, 2], [2, 2, 1, 0])
     """
     part = -(-examples // replicas)
@@ -94,10 +94,10 @@ def batch_sizes(examples: int, batch: int) -> list[int]:
     return list(dict.fromkeys([first, last]))
 
 
-def findings(facts: Facts) -> list[Finding]:
-    """Returns all findings for a run, the most severe first."""
+def problems(facts: Facts) -> list[Problem]:
+    """Returns all problems of a run, the most severe first."""
     limits = [
-        Finding(
+        Problem(
             limit.id,
             WARNING if limit.only_warns else CANNOT_RUN,
             limit.side,
@@ -111,10 +111,10 @@ def findings(facts: Facts) -> list[Finding]:
     return sorted(every, key=lambda finding: (REFUSED, CANNOT_RUN, WARNING).index(finding.severity))
 
 
-def _refused(facts: Facts) -> Iterator[Finding]:
+def _refused(facts: Facts) -> Iterator[Problem]:
     examples, batch, replicas = facts.examples[0], facts.global_batch_size, facts.replicas
     if batch > examples:
-        yield Finding(
+        yield Problem(
             "batch-exceeds-examples",
             REFUSED,
             "",
@@ -124,22 +124,22 @@ def _refused(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _cannot_run(facts: Facts) -> Iterator[Finding]:
+def _cannot_run(facts: Facts) -> Iterator[Problem]:
     fit = "fit" in facts.trainers
     if fit and facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch:
         for what, examples in zip(("training", "validation"), facts.examples, strict=True):
             first = batch_sizes(examples, facts.global_batch_size)[0]
-            if len(set(parts(first, facts.replicas))) > 1:
-                yield Finding(
+            if len(set(split_sizes(first, facts.replicas))) > 1:
+                yield Problem(
                     "fit-first-batch-uneven",
                     CANNOT_RUN,
                     "fit",
                     f"Keras 3's fit fails if the first {what} batch splits unevenly over the replicas, here {first} "
-                    f"examples into {parts(first, facts.replicas)} (InvalidArgumentError: AddN)",
+                    f"examples into {split_sizes(first, facts.replicas)} (InvalidArgumentError: AddN)",
                     f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
                 )
     if fit and facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
-        yield Finding(
+        yield Problem(
             "fit-steps-per-execution-keras-3",
             CANNOT_RUN,
             "fit",
@@ -148,7 +148,7 @@ def _cannot_run(facts: Facts) -> Iterator[Finding]:
             "use --keras 2 or one replica; the custom loop runs a whole epoch per call with --iteration function",
         )
     if facts.jit_compile and facts.replicas > 1:
-        yield Finding(
+        yield Problem(
             "jit-several-replicas",
             CANNOT_RUN,
             "",
@@ -158,13 +158,13 @@ def _cannot_run(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _empty_replicas(facts: Facts) -> Iterator[Finding]:
+def _empty_replicas(facts: Facts) -> Iterator[Problem]:
     for what, examples in zip(("training", "validation"), facts.examples, strict=True):
         for size in batch_sizes(examples, facts.global_batch_size):
-            split = parts(size, facts.replicas)
+            split = split_sizes(size, facts.replicas)
             if facts.replicas > 1 and 0 in split:
                 fatal = facts.convolution
-                yield Finding(
+                yield Problem(
                     "empty-replica-batch",
                     CANNOT_RUN if fatal else WARNING,
                     "",
@@ -180,12 +180,12 @@ def _empty_replicas(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _warnings(facts: Facts) -> Iterator[Finding]:
+def _warnings(facts: Facts) -> Iterator[Problem]:
     if facts.replicas > 1:
         size = facts.examples[0] % facts.global_batch_size
-        split = parts(size, facts.replicas)
+        split = split_sizes(size, facts.replicas)
         if len(set(split)) > 1 and 0 not in split:
-            yield Finding(
+            yield Problem(
                 "uneven-replica-batches",
                 WARNING,
                 "",
@@ -194,7 +194,7 @@ def _warnings(facts: Facts) -> Iterator[Finding]:
                 "choose sizes that split evenly, or measure the effect with --truth",
             )
     if facts.batch_norm and facts.replicas > 1:
-        yield Finding(
+        yield Problem(
             "batch-norm-per-replica",
             WARNING,
             "",

@@ -52,7 +52,7 @@ class NotResumableError(Exception):
 
 
 @dataclass
-class Task:
+class TrainingTask:
     """The parts that all runs of a comparison share: experiment, data, strategy and initial weights.
 
     Attributes:
@@ -83,7 +83,7 @@ class Task:
         return math.ceil(self.train.count / self.global_batch_size)
 
 
-def initial_weights(task: Task, seed: int) -> list[np.ndarray]:
+def initial_weights(task: TrainingTask, seed: int) -> list[np.ndarray]:
     """Returns the initial weights of all models built with a seed."""
     if seed not in task.initial_weights:
         Run(task, seed=seed, epochs=range(1, 2)).build()
@@ -118,7 +118,7 @@ class Run:
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         *,
         seed: int,
         epochs: range,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.run import Run, Task
+from compare.engine.run import Run, TrainingTask
 from compare.experiment import Part
 from compare.trainers.custom_loop import CustomLoop
 
@@ -26,7 +26,7 @@ class Truth:
             tf.keras.backend.set_floatx(default)
 
 
-def exact_task(task: Task) -> Task:
+def exact_task(task: TrainingTask) -> TrainingTask:
     """Returns the task for one replica and with float64 data; initial weights and batches are unchanged."""
 
     def to_float64(*batch: Any) -> Part:

@@ -13,7 +13,7 @@ import numpy as np  # noqa: E402
 
 from compare.engine import input_pipeline, memory, strategies  # noqa: E402
 from compare.engine.costs import peak_memory  # noqa: E402
-from compare.engine.run import Run, Task  # noqa: E402
+from compare.engine.run import Run, TrainingTask  # noqa: E402
 from compare.experiments import BUILT_IN  # noqa: E402
 from compare.trainers.custom_loop import CustomLoop  # noqa: E402
 
@@ -46,7 +46,7 @@ def load_data():
 
 experiment = replace(BUILT_IN["fashion-mnist-sample"](None), name="generated", load_data=load_data)
 strategies.configure()
-task = Task(experiment, *input_pipeline.load(experiment), strategies.make("mirrored"), 64)
+task = TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("mirrored"), 64)
 try:
     CustomLoop().train(FirstSteps(task, seed=0, epochs=range(1, 2)))
 except EnoughError:

@@ -21,7 +21,7 @@ select_keras(options)  # imports TensorFlow as the command does
 
 from compare.app.loading import load_trainers  # noqa: E402
 from compare.engine import input_pipeline, strategies  # noqa: E402
-from compare.engine.run import Run, Task  # noqa: E402
+from compare.engine.run import Run, TrainingTask  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
 from compare.reporting.terminal import TrainerProgress  # noqa: E402
@@ -30,7 +30,7 @@ strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist(folder)
 train, validation = input_pipeline.load(experiment)
-task = Task(experiment, train.first(examples), validation, strategy, 64, options.execution)
+task = TrainingTask(experiment, train.first(examples), validation, strategy, 64, options.execution)
 (name, trainer), _ = load_trainers(options)  # options take no fewer than two
 
 with tempfile.TemporaryDirectory() as out:

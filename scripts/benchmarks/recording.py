@@ -17,7 +17,7 @@ from rich.console import Console  # noqa: E402
 
 from compare.engine import input_pipeline, strategies  # noqa: E402
 from compare.engine.fingerprints import Fingerprinter  # noqa: E402
-from compare.engine.run import Run, Task  # noqa: E402
+from compare.engine.run import Run, TrainingTask  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist_sample  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
 from compare.reporting.terminal import TrainerProgress  # noqa: E402
@@ -26,7 +26,7 @@ blocks, steps = map(int, sys.argv[1:])
 strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist_sample(None)
-task = Task(experiment, *input_pipeline.load(experiment), strategy, 64)
+task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 64)
 
 with tempfile.TemporaryDirectory() as out:
     recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), "loop", seed=0)
