@@ -359,7 +359,8 @@ class Options:
         content = {field.name: getattr(self, field.name) for field in fields(self)}
         content["experiment"] = _text(self.experiment)
         content["trainers"] = [_text(trainer) for trainer in self.trainers]
-        return {name: str(value) if isinstance(value, Path) else value for name, value in content.items()}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Options:

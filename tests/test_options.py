@@ -167,7 +167,8 @@ def test_python_names_an_option_that_does_not_exist() -> None:
 
 def test_as_json_holds_every_option_as_a_plain_value() -> None:
     mine = SimpleNamespace(name="mine", train=print)
-    content = Options(experiment="my/task.py", trainers=("fit", mine), data_dir=Path("data")).as_json()
+    asked = {"data_dir": Path("data"), "seeds": 2, "margin": ("val_loss=1%",)}
+    content = Options(experiment="my/task.py", trainers=("fit", mine), **asked).as_json()
     assert json.loads(json.dumps(content)) == content
     assert content.keys() == {field.name for field in fields(Options)}
     assert (content["experiment"], content["trainers"]) == ("my/task.py", ["fit", "mine"])

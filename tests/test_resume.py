@@ -289,11 +289,11 @@ def test_a_finished_run_gives_its_verdict_again(experiment, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"seed": 1}, "--seed 0, this asks for 1"),
-        ({"epochs": 9}, "--epochs 5, this asks for 9"),
-        ({"batch_size": 4}, "--batch-size 16, this asks for 4"),
-        ({"strategy": "mirrored"}, '--strategy "default", this asks for "mirrored"'),
-        ({"trainers": ("fit", "loop")}, '--trainers ["eager", "interrupted"], this asks for ["fit", "loop"]'),
+        ({"seed": 1}, "--seed 0, this request has 1"),
+        ({"epochs": 9}, "--epochs 5, this request has 9"),
+        ({"batch_size": 4}, "--batch-size 16, this request has 4"),
+        ({"strategy": "mirrored"}, '--strategy "default", this request has "mirrored"'),
+        ({"trainers": ("fit", "loop")}, '--trainers ["eager", "interrupted"], this request has ["fit", "loop"]'),
         ({"name": "never"}, "no run has begun in"),
     ],
 )

@@ -152,9 +152,10 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
     """
     recorded, requested = before["options"], now["options"]
     for name in requested:
-        if name not in HARMLESS and recorded.get(name) != requested[name]:
+        # An option that is not recorded did not exist when the run began.
+        if name in recorded and name not in HARMLESS and recorded[name] != requested[name]:
             raise RequestError(
-                f"{who}: the run began with {flag(name)} {json.dumps(recorded.get(name))}, this request has "
+                f"{who}: the run began with {flag(name)} {json.dumps(recorded[name])}, this request has "
                 f"{json.dumps(requested[name])}: give the original options, or start another run"
             )
     for part in SAME:
