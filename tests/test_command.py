@@ -227,7 +227,7 @@ def test_the_api_raises_what_a_users_trainer_raised_and_keeps_the_rest(tensorflo
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (lambda run: run.end_epoch(2, {}), "where epoch 1 of 1..1 was due"),
+        (lambda run: run.end_epoch(2, {}), "but epoch 1 of 1..1 was expected"),
         (lambda run: run.end_epoch(1, {"loss": "high"}), "dict of metric name to float"),
         (lambda run: run.end_epoch(1, 0.5), "dict of metric name to float"),
         (lambda run: None, "without ending epoch 1 of 1"),
