@@ -108,7 +108,7 @@ def test_it_leaves_what_one_after_the_other_leaves_with_as_many_threads(
         ]
         assert (folder / "exports" / name).is_dir()
     page = (folder / "report.html").read_text()
-    assert "2 runs were made at the same time" in page, "times of trainers that shared the processor are marked as such"
+    assert "2 trainings ran in parallel" in page, "times of trainers that shared the processor are marked as such"
 
     # One after the other on as many threads gives the same weights and numbers.
     threads = {
