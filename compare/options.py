@@ -243,7 +243,7 @@ class Options:
         metavar="N",
         kind=int,
         least=0,
-        refused=FULL_TRAINING | NO_CHECKPOINTS,
+        refused=NO_CHECKPOINTS,
     )
     keep_checkpoints: int = option(
         3,
@@ -251,7 +251,7 @@ class Options:
         metavar="N",
         kind=int,
         least=1,
-        refused=FULL_TRAINING | NO_CHECKPOINTS,
+        refused=NO_CHECKPOINTS,
     )
     resume: bool = option(
         False,
@@ -275,7 +275,6 @@ class Options:
         False,
         "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
         kind=bool,
-        refused=FULL_TRAINING,
     )
 
     def __post_init__(self) -> None:

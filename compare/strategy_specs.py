@@ -37,9 +37,10 @@ class Limit:
 class StrategySpec:
     """What the toolkit needs to know about a ``tf.distribute`` strategy.
 
+    The function of the same name in ``compare.engine.strategies`` creates it.
+
     Attributes:
         name: as in ``--strategy``.
-        maker: the function of ``compare.engine.strategies`` that makes it from the names of the devices.
         one_replica: whether it always has a single replica.
         several_processes: whether each worker is a process of its own, with one replica or as many as it has GPUs.
         parameter_servers: whether other processes hold the variables, and a coordinator sends single steps to the
@@ -50,7 +51,6 @@ class StrategySpec:
     """
 
     name: str
-    maker: str
     one_replica: bool = False
     several_processes: bool = False
     parameter_servers: bool = False
@@ -122,22 +122,19 @@ PARAMETER_SERVER = (
 SPECS = {
     spec.name: spec
     for spec in (
-        StrategySpec("default", "default", one_replica=True),
-        StrategySpec("one-device", "one_device", one_replica=True),
-        StrategySpec("mirrored", "mirrored", even_first_batch=True),
-        StrategySpec("central-storage", "central_storage", even_first_batch=True, limits=CENTRAL_STORAGE),
-        StrategySpec(
-            "multi-worker", "multi_worker", several_processes=True, in_one_process="mirrored", limits=MULTI_WORKER
-        ),
+        StrategySpec("default", one_replica=True),
+        StrategySpec("one-device", one_replica=True),
+        StrategySpec("mirrored", even_first_batch=True),
+        StrategySpec("central-storage", even_first_batch=True, limits=CENTRAL_STORAGE),
+        StrategySpec("multi-worker", several_processes=True, in_one_process="mirrored", limits=MULTI_WORKER),
         StrategySpec(
             "parameter-server",
-            "parameter_server",
             several_processes=True,
             parameter_servers=True,
             in_one_process="default",
             limits=PARAMETER_SERVER,
         ),
-        StrategySpec("tpu", "tpu"),
+        StrategySpec("tpu"),
     )
 }
 """All strategies, by name, in the order in which messages list them."""

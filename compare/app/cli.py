@@ -12,26 +12,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
 
 from compare import signals
 from compare.app.local_cluster import PREFIX
+from compare.app.one_line_parser import OneLineParser
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.option import default_of
 from compare.options import Options, declaration
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line, made from the declarations in ``Options``."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="compare.py",
         allow_abbrev=False,
         description="Train one model with model.fit and with a custom loop, and say whether both train alike: "

@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.app import local_cluster
-from compare.app.loading import load_experiment, load_trainers
+from compare.app.loading import load, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
 from compare.app.train import prepare, train_on
+from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_REQUEST, NoVerdictError, RequestError
@@ -51,7 +52,7 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
     same = in_one_process(options)
     try:
         select_keras(same)
-        trainers, experiment = load_trainers(same), load_experiment(same)
+        trainers, experiment = load(same, Console(quiet=True))
         task = prepare(same, experiment)
     except RequestError as error:
         say(console, f"The cause was not looked for: {error}")
@@ -98,13 +99,12 @@ def take_part(options: Options, folder: Path) -> None:
         strategies.serve()
         return
     from compare.app import describe_run  # noqa: PLC0415 (lazy)
-    from compare.engine import preflight  # noqa: PLC0415 (lazy)
 
     trainers = load_trainers(options)
     task = prepare(options, load_experiment(options))
-    findings = preflight.problems(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
+    problems = preflight.problems(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
-    if any(finding.severity in stops for finding in findings):
+    if any(problem.severity in stops for problem in problems):
         return  # as the chief does, which says why
     plan = ResumePlan(folder, options.resume)
     for seed in options.all_seeds:

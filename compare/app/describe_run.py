@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine import preflight, strategies
-from compare.engine.run import TrainingTask, built
+from compare.engine.building import built
+from compare.engine.run import TrainingTask
 from compare.engine.tf_config import this_task
 from compare.options import Options
 from compare.records.run_folder import code

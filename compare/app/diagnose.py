@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,21 @@ def diagnose(
     run: RunJson, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
 ) -> None:
     """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``."""
-    run.save(check=_check(run.folder, trainers, task, options, console))
-    _measure_noise(run.folder, trainers, task, options, console)
+    recorded = Recorded.read(run.folder)
+    run.save(check=_check(_not_identical(recorded), trainers, task, options, console))
+    # With what the check found: it may leave nothing for twins to explain.
+    _measure_noise(_not_identical(replace(recorded, run=run)), run.folder, trainers, task, options, console)
 
 
 def _check(
-    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
+    differing: Sequence[Pair],
+    trainers: Sequence[tuple[str, Trainer]],
+    task: TrainingTask,
+    options: Options,
+    console: Console,
 ) -> dict[str, Any]:
     """The short check of every candidate that is not identical, by name, as in ``verdict.json``."""
-    different = [pair.candidate.trainer for pair in _not_identical(folder) if not pair.exactly.against]
+    different = [pair.candidate.trainer for pair in differing if not pair.exactly.against]
     if not different:
         return {}
     say(console, f"Looking for the cause: short check of {' and '.join(different)} …")
@@ -65,10 +72,15 @@ def _check(
 
 
 def _measure_noise(
-    folder: Path, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
+    differing: Sequence[Pair],
+    folder: Path,
+    trainers: Sequence[tuple[str, Trainer]],
+    task: TrainingTask,
+    options: Options,
+    console: Console,
 ) -> None:
     """Train noise twins for every difference of weights that rounding might explain."""
-    for pair in _not_identical(folder):
+    for pair in differing:
         start = pair.noise_start
         if start is None:
             continue
@@ -85,10 +97,8 @@ def _measure_noise(
             say(console, f"The noise twins failed: {describe(error)}")
 
 
-def _not_identical(folder: Path) -> list[Pair]:
-    return [
-        pair for pair in pairs(Recorded.read(folder)) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT
-    ]
+def _not_identical(recorded: Recorded) -> list[Pair]:
+    return [pair for pair in pairs(recorded) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT]
 
 
 def _train_twins(

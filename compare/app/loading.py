@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
 from compare.options import Options, is_file, source_and_attribute
+from compare.reporting.terminal import say
 from compare.trainer import Trainer
 from compare.user_errors import describe
 
@@ -20,6 +23,14 @@ TRAINERS = {
     "loop": "compare.trainers.custom_loop:CustomLoop",
     "tutorial": "compare.trainers.tutorial:Tutorial",
 }
+
+
+def load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
+    """The trainers and the experiment that the options name; prints what must be said about the experiment."""
+    trainers, experiment = load_trainers(options), load_experiment(options)
+    for note in experiment.notes:
+        say(console, f"Note: {note}", style="yellow")
+    return trainers, experiment
 
 
 def load_experiment(options: Options) -> Experiment:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from compare.app.one_line_parser import OneLineParser
 from compare.errors import RequestError
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
@@ -15,16 +15,9 @@ from compare.reporting import html, plots, tensorboard
 TOGETHER = "side-by-side.html"
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
-
-
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    parser = _Parser(
+    parser = OneLineParser(
         prog="report.py",
         allow_abbrev=False,
         description="Recreate report.html and comparison.png of each run from its files, and the list of all runs "

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from compare.app.cli import stderr_to
+from compare.app.loading import load_experiment
 from compare.app.resume import refuse_changes
+from compare.app.train import prepare
+from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.options import Options
@@ -77,11 +80,7 @@ def restore(given: argparse.Namespace) -> None:
     refuse_changes({**recorded.content(), "code": of_user}, requested, "restore.py")
     options = _under(original, recorded.strategy["replicas"], given)
 
-    from compare.app.train import prepare  # noqa: PLC0415 (lazy)
-    from compare.engine.keras_generation import select_keras  # noqa: PLC0415 (lazy)
-
     select_keras(options)
-    from compare.app.loading import load_experiment  # noqa: PLC0415 (lazy)
     from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
     task = prepare(options, load_experiment(options))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from compare.app import cluster_session
-from compare.app.loading import load_experiment, load_trainers
+from compare.app.loading import load
 from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
 from compare.app.resume import ResumePlan, refuse_changes
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import prepare, train_all, train_truth
+from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
@@ -30,7 +31,6 @@ from compare.reporting.sentences import sentences
 from compare.reporting.terminal import details, say, style_of
 
 if TYPE_CHECKING:
-    from compare.engine.preflight import Problem
     from compare.engine.run import TrainingTask
     from compare.trainer import Trainer
 
@@ -143,16 +143,14 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
     select_keras(options)
     from compare.app import describe_run  # noqa: PLC0415 (lazy)
-    from compare.engine import preflight, strategies  # noqa: PLC0415 (lazy)
+    from compare.engine import strategies  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
     if options.parallel:
         limit_threads(threads_each(options))
     # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
     strategies.configure(options.replicas, deterministic=not options.jit)
-    trainers, experiment = load_trainers(options), load_experiment(options)
-    for note in experiment.notes:
-        say(console, f"Note: {note}", style="yellow")
+    trainers, experiment = load(options, console)
     task = prepare(options, experiment)
     if not options.spec.several_processes:
         try_out(task, fit="fit" in options.trainers)
@@ -161,26 +159,24 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
     known = describe_run.before_training(options, task, names)
     if plan.resumed:
         refuse_changes(run.content(), known)
-    findings = preflight.problems(describe_run.for_preflight(options, task, names))
-    for finding in findings:
-        if finding.severity == preflight.REFUSED:
-            raise RequestError(str(finding))
+    problems = preflight.problems(describe_run.for_preflight(options, task, names))
+    for problem in problems:
+        if problem.severity == preflight.REFUSED:
+            raise RequestError(str(problem))
     run.begin_training(known)
-    run.preflight = [{"id": f.id, "severity": f.severity, "message": str(f)} for f in findings]
+    run.preflight = [{"id": each.id, "severity": each.severity, "message": str(each)} for each in problems]
     run.failures = [
-        {"side": f.side, "error": f.message, "remedy": f.remedy}
-        for f in findings
-        if f.severity == preflight.CANNOT_RUN and not options.force
+        {"side": each.side, "error": each.message, "remedy": each.remedy}
+        for each in problems
+        if each.severity == preflight.CANNOT_RUN and not options.force
     ]
     run.save()
     session = Session(options, folder, console, run, plan, trainers, task)
-    _print_first_lines(session, findings)
+    _print_first_lines(session, problems)
     return session
 
 
-def _print_first_lines(session: Session, findings: list[Problem]) -> None:
-    from compare.engine import preflight  # noqa: PLC0415 (lazy)
-
+def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> None:
     console, run, task = session.console, session.run, session.task
     assert run.strategy is not None
     say(console, run.title or "", style="bold")
@@ -191,8 +187,8 @@ def _print_first_lines(session: Session, findings: list[Problem]) -> None:
     )
     for line in details(run.content()) if session.options.verbose else ():
         say(console, line)
-    for finding in findings:
-        say(console, f"{'Warning' if finding.severity == preflight.WARNING else 'Cannot run'}: {finding}")
+    for problem in problems:
+        say(console, f"{'Warning' if problem.severity == preflight.WARNING else 'Cannot run'}: {problem}")
 
 
 def _train(session: Session, executor: Executor | None) -> Exception | None:

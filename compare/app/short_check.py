@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.app.cluster_session import in_one_process
-from compare.app.loading import load_experiment, load_trainers
+from compare.app.loading import load
+from compare.app.train import load_data
 from compare.engine.keras_generation import select_keras
 from compare.options import Options
 from compare.records import write_verdict
@@ -25,7 +26,6 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     """
     select_keras(options)
     from compare.app.publish import publish  # noqa: PLC0415 (lazy)
-    from compare.app.train import load_data  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
@@ -33,10 +33,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     anywhere = same.strategy == "mirrored" and same.replicas is None
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
     # Only now: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
-    (reference_name, reference), *candidates = load_trainers(options)
-    experiment = load_experiment(options)
-    for note in experiment.notes:
-        say(console, f"Note: {note}", style="yellow")
+    ((reference_name, reference), *candidates), experiment = load(options, console)
     strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
     data = load_data(options, experiment)
     say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")

@@ -17,8 +17,8 @@ from compare.check.dropout import fix_dropout
 from compare.check.losses import broadcast, broadcastable, class_weights, other_logits
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, Clip, Recipe, Span, Split
+from compare.engine.building import restore_policy, scalars
 from compare.engine.preflight import split_sizes
-from compare.engine.run import restore_policy, scalars
 from compare.experiment import Experiment
 
 CACHE_BYTES = 2**30

@@ -12,10 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine.building import built as built
-from compare.engine.building import forget_compile, refuse_used
-from compare.engine.building import restore_policy as restore_policy
-from compare.engine.building import scalars as scalars
+from compare.engine.building import built, forget_compile, refuse_used, restore_policy, scalars
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream

@@ -13,7 +13,6 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from compare import signals
 from compare.engine.tf_config import meet, this_task
 from compare.errors import RequestError
-from compare.strategy_specs import SPECS
 
 
 def configure(replicas: int | None = None, *, deterministic: bool = True) -> None:
@@ -85,7 +84,7 @@ def make(name: str, replicas: int | None = None) -> tf.distribute.Strategy:
     if replicas is not None and replicas > len(available):
         raise RequestError(f"--replicas {replicas}: this process has {len(available)} device(s); use at most that many")
     chosen = available[: replicas or len(available)]
-    maker: Callable[[list[str]], tf.distribute.Strategy] = globals()[SPECS[name].maker]
+    maker: Callable[[list[str]], tf.distribute.Strategy] = globals()[name.replace("-", "_")]
     return maker(chosen)
 
 
