@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
+from compare.execution import ITERATIONS, Execution
 from compare.option import Option, default_of, flag, option
 from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
 
@@ -25,7 +26,6 @@ EXPERIMENTS = (
 """The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
 STRATEGIES = tuple(SPECS)
 BACKENDS = ("local", "dask")
-ITERATIONS = ("for", "iterator", "function")
 
 SITUATIONS: dict[str, Callable[[Options], bool]] = {
     "check": lambda options: options.check,
@@ -50,21 +50,6 @@ SINGLE_STEPS = {
     "check": "is for a full training; --check looks at single steps: leave one of them out",
 }
 NO_CHECKPOINTS = {"study in processes": "has no effect in a study, whose runs are not checkpointed: leave it out"}
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a trainer executes its steps, where that changes no number.
-
-    Attributes:
-        iteration: one of ``ITERATIONS``.
-        steps_per_execution: optimizer steps per call of a ``tf.function``.
-        jit_compile: whether XLA compiles them.
-    """
-
-    iteration: str = "for"
-    steps_per_execution: int = 1
-    jit_compile: bool = False
 
 
 def _keras_of_the_environment() -> int:

@@ -13,10 +13,10 @@ import pytest
 
 from compare.app import cli
 from compare.app.loading import load_experiment, load_trainers
+from compare.app.run_folder import claimed
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
 from compare.options import STRATEGIES, Options
-from compare.records.run_folder import claimed
 from compare.reporting.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -333,10 +333,10 @@ def test_the_garbage_collector_is_spared_tensorflow_and_goes_on(tmp_path: Path) 
 import gc
 from compare.options import Options
 from compare.engine.keras_generation import select_keras
-select_keras(Options())
+select_keras(Options().keras)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 frozen = gc.get_freeze_count()
-select_keras(Options())
+select_keras(Options().keras)
 assert gc.get_freeze_count() == frozen, "what was made since is not TensorFlow's"
 """
     done = python("-c", code, cwd=ROOT)

@@ -15,7 +15,8 @@ import tasks
 import compare
 from compare.engine import preflight
 from compare.engine.costs import CostMeter
-from compare.options import Execution, Options
+from compare.execution import Execution
+from compare.options import Options
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
 from compare.reporting.sentences import sentence, where
 from compare.verdict import DIFFERENT, IDENTICAL, as_json, compare_records, noise_start

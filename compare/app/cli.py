@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)
-        from compare.records.run_folder import claimed  # noqa: PLC0415 (lazy)
+        from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
 
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)

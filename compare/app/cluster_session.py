@@ -51,7 +51,7 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
     """
     same = in_one_process(options)
     try:
-        select_keras(same)
+        select_keras(same.keras)
         trainers, experiment = load(same, Console(quiet=True))
         task = prepare(same, experiment)
     except RequestError as error:
@@ -92,7 +92,7 @@ def take_part(options: Options, folder: Path) -> None:
         return  # the chief's process is enough for it
     if options.resume and not (folder / "run.json").exists():
         raise RequestError(f"--resume: {folder} does not exist here: it must be in a file system that all tasks share")
-    select_keras(options)
+    select_keras(options.keras)
     if options.spec.parameter_servers:
         from compare.engine import strategies  # noqa: PLC0415 (lazy)
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from compare.app.run_folder import code
 from compare.engine import preflight, strategies
 from compare.engine.building import built
 from compare.engine.run import TrainingTask
 from compare.engine.tf_config import this_task
 from compare.options import Options
-from compare.records.run_folder import code
 from compare.records.run_json import now
 
 

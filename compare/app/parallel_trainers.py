@@ -167,7 +167,7 @@ def _get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
     """Import TensorFlow and load the data, unless that is done."""
     processes.end_with(parent)
     if not _prepared:
-        select_keras(options)
+        select_keras(options.keras)
         processes.limit_threads(threads)
 
         _prepared.append(prepare(options, load_experiment(options)))

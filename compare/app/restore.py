@@ -15,13 +15,13 @@ import numpy as np
 from compare.app.cli import stderr_to
 from compare.app.loading import load_experiment
 from compare.app.resume import refuse_changes
+from compare.app.run_folder import code
 from compare.app.train import prepare
 from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import read_metrics, shortest
-from compare.records.run_folder import code
 from compare.records.run_json import RunJson
 from compare.strategy_specs import SPECS
 
@@ -80,7 +80,7 @@ def restore(given: argparse.Namespace) -> None:
     refuse_changes({**recorded.content(), "code": of_user}, requested, "restore.py")
     options = _under(original, recorded.strategy["replicas"], given)
 
-    select_keras(options)
+    select_keras(options.keras)
     from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
     task = prepare(options, load_experiment(options))

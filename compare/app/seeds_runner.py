@@ -141,7 +141,7 @@ def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray],
         if options.backend == "local":
             end_with(parent)
 
-        select_keras(options)
+        select_keras(options.keras)
         limit_threads(threads)
 
         records: list[AnyRecord] = []

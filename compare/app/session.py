@@ -15,6 +15,7 @@ from compare.app import cluster_session
 from compare.app.loading import load
 from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
 from compare.app.resume import ResumePlan, refuse_changes
+from compare.app.run_folder import code
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import prepare, train_all, train_truth
@@ -24,7 +25,6 @@ from compare.engine.tf_config import this_task
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import recover
-from compare.records.run_folder import code
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
@@ -64,7 +64,7 @@ def new_console(options: Options) -> Console:
 
 
 def carry_out(options: Options, folder: Path, console: Console) -> Result:
-    """Carry out a request in a folder that ``compare.records.run_folder.claimed`` has locked.
+    """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
@@ -141,7 +141,7 @@ def _train_and_judge(
 
 def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
-    select_keras(options)
+    select_keras(options.keras)
     from compare.app import describe_run  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)

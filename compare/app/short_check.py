@@ -24,7 +24,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
 
     A strategy of several processes is checked in this process, under the strategy that computes the same.
     """
-    select_keras(options)
+    select_keras(options.keras)
     from compare.app.publish import publish  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)

@@ -10,31 +10,30 @@ from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
 from compare.errors import RequestError
-from compare.options import Options
 
 
-def select_keras(options: Options) -> None:
+def select_keras(generation: int) -> None:
     """Makes ``tf.keras`` the requested Keras generation. Call it before TensorFlow is imported.
 
     Args:
-        options: the options of the run.
+        generation: 3, or 2 for the package tf-keras.
 
     Raises:
         RequestError: if tf-keras is not installed, or TensorFlow has already been imported with the other generation.
     """
-    if options.keras == 2 and find_spec("tf_keras") is None:
+    if generation == 2 and find_spec("tf_keras") is None:
         raise RequestError('--keras 2 needs the package tf-keras: pip install "fit-vs-loop[keras2]"')
     first = "tensorflow" not in sys.modules
     if first:
-        os.environ["TF_USE_LEGACY_KERAS"] = "1" if options.keras == 2 else "0"
+        os.environ["TF_USE_LEGACY_KERAS"] = "1" if generation == 2 else "0"
     with _permanent_imports() if first else nullcontext():
         from compare.engine.strategies import keras_version  # noqa: PLC0415 (lazy)
 
         version = keras_version()  # imports Keras
-    if int(version.partition(".")[0]) != options.keras:
+    if int(version.partition(".")[0]) != generation:
         raise RequestError(
-            f"--keras {options.keras}: this process has already imported TensorFlow with Keras {version}; "
-            f"set TF_USE_LEGACY_KERAS={int(options.keras == 2)} before TensorFlow is imported"
+            f"--keras {generation}: this process has already imported TensorFlow with Keras {version}; "
+            f"set TF_USE_LEGACY_KERAS={int(generation == 2)} before TensorFlow is imported"
         )
 
 

@@ -17,8 +17,8 @@ from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
 from compare.errors import RequestError
+from compare.execution import Execution
 from compare.experiment import Experiment, nothing
-from compare.options import Execution
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
 from compare.user_errors import place_of_op
 

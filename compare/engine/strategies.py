@@ -74,7 +74,7 @@ def make(name: str, replicas: int | None = None) -> tf.distribute.Strategy:
     """Creates a strategy. A strategy of several processes must be created before any other TensorFlow operation.
 
     Args:
-        name: one of ``compare.options.STRATEGIES``.
+        name: one of ``compare.strategy_specs.SPECS``.
         replicas: number of replicas; None for all visible devices (for one, if the strategy has a single replica).
 
     Raises:

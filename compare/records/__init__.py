@@ -11,6 +11,7 @@ All files are appended to and flushed as each epoch ends, because the next epoch
 point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
 """
 
+from compare.records.estimates import total_norm, variable_norms
 from compare.records.files import read_json, read_verdict, replace_file, write_json, write_verdict
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (
@@ -64,6 +65,8 @@ __all__ = [
     "shortest",
     "stem_of",
     "step_dtype",
+    "total_norm",
+    "variable_norms",
     "write_json",
     "write_verdict",
 ]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_time, read_records
+from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_time, read_records, total_norm
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -127,9 +127,7 @@ def gap_series(
             distance = _distance(_at(anchor or reference, base, common), _at(twin, twin_rows, common))
             noise[at] = np.fmax(noise[at], np.where(distance > 0, distance / units_of(twin.trainer), np.nan))
     units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
-    norms = np.sqrt(np.mean(np.square(a["projections"]), axis=2))
-    with np.errstate(over="ignore", invalid="ignore"):
-        rounding = np.sqrt(np.sum((norms * units) ** 2, axis=1))
+    rounding = total_norm(a["projections"] * units[:, np.newaxis])
     return GapSeries(
         candidate.seed, tuple(places), np.where(equal, 0.0, _distance(a, b)), equal, np.fmax.accumulate(noise), rounding
     )
@@ -147,7 +145,5 @@ def _at(record: Record, rows: dict[Place, int], places: Sequence[Place]) -> np.n
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The estimated Euclidean norm of the difference of all weights, float64 ``[places]``; NaN if it is not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.mean(np.square(a["projections"] - b["projections"]), axis=2)
-        distance = np.sqrt(np.sum(squares, axis=1))
+    distance = total_norm(a["projections"], b["projections"])
     return np.where(np.isfinite(distance), distance, np.nan)

@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from compare.errors import RequestError
-from compare.records import INITIAL, Record, RecordError, read_json, read_metrics, read_records, read_verdict
+from compare.records import (
+    INITIAL,
+    Record,
+    RecordError,
+    read_json,
+    read_metrics,
+    read_records,
+    read_verdict,
+    total_norm,
+)
 from compare.records.metrics_csv import KEY_COLUMNS
 from compare.reporting.gaps import gaps_of
 from compare.reporting.sentences import causes, sentence
@@ -74,7 +81,7 @@ def write(folder: Path) -> Path:
         )
     for record in _records(folder):
         steps = record.steps[record.steps["step"] > INITIAL]
-        norms = np.sqrt(np.sum(np.mean(np.square(steps["projections"]), axis=2), axis=1))
+        norms = total_norm(steps["projections"])
         values = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
         scalars.setdefault(name(record.trainer, record.seed), []).extend(values)
     for entry, reference, gaps in gaps_of(folder, verdict):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest
+from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
 from compare.reporting.sentences import difference
 from compare.verdict import EXIT_STATUS
 
@@ -79,9 +79,7 @@ class RunningGap:
         where = f"epoch {epoch}" + (f", step {step:,}" if step > INITIAL else "")
         gap = ""
         if record is not None and record.epoch in self._ends:
-            with np.errstate(over="ignore", invalid="ignore"):
-                squares = np.mean((record.projections - self._ends[record.epoch]) ** 2, axis=1)
-            gap = f" {float(np.sqrt(squares.sum())):.1e} (norm)"
+            gap = f" {float(total_norm(record.projections, self._ends[record.epoch])):.1e} (norm)"
         return f"weight gap{gap} since {where}"
 
 

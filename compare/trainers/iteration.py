@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from compare.options import Execution
+from compare.execution import Execution
 from compare.trainers.outputs import KERAS_3
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_time
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, variable_norms
 from compare.verdict.model import (
     DIFFERENT,
     IDENTICAL,
@@ -251,9 +251,8 @@ def _differing(reference: np.void, candidate: np.void) -> np.ndarray:
 
 
 def _estimated_gaps(reference: np.void, candidate: np.void) -> list[float | None]:
-    """Per variable, the root mean square of the projected differences, which estimates their Euclidean norm."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        gaps = np.sqrt(np.mean((reference["projections"] - candidate["projections"]) ** 2, axis=1))
+    """The estimated Euclidean norm of the gap of each variable; None where it is not finite."""
+    gaps = variable_norms(reference["projections"], candidate["projections"])
     return [float(gap) if np.isfinite(gap) else None for gap in gaps]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Record
+from compare.records import EPOCH_END, INITIAL, Record, total_norm
 from compare.verdict.exact import metric_gaps
 from compare.verdict.model import Comparison
 
@@ -71,8 +71,8 @@ def _distance(truth: Record, record: Record, place: tuple[int, int]) -> float | 
     exact, initial, actual = (_projections(truth, place), truth.steps[0]["projections"], _projections(record, place))
     if exact is None or actual is None or exact.shape != actual.shape:
         return None
-    moved = np.sqrt(np.sum((exact - initial) ** 2))
-    distance = np.sqrt(np.sum((actual - exact) ** 2)) / moved if moved else np.nan
+    moved = total_norm(exact, initial)
+    distance = total_norm(actual, exact) / moved if moved else np.nan
     return float(distance) if np.isfinite(distance) else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.records import INITIAL, Place, Record, in_time
+from compare.records import INITIAL, Place, Record, in_time, variable_norms
 
 FACTOR = 100.0
 """The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.
@@ -141,8 +141,7 @@ def _gap(a: np.void, b: np.void) -> np.ndarray:
     A norm is NaN if both sides are not finite, and infinite if only one is not.
     """
     a_finite, b_finite = np.isfinite(a["projections"]).all(axis=1), np.isfinite(b["projections"]).all(axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        gap = np.sqrt(np.mean((a["projections"] - b["projections"]) ** 2, axis=1))
+    gap = variable_norms(a["projections"], b["projections"])
     return np.where(a_finite & b_finite, gap, np.where(a_finite | b_finite, np.inf, np.nan))
 
 

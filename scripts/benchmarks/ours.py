@@ -17,7 +17,7 @@ from compare.options import Options  # noqa: E402
 wanted, folder, epochs, examples = sys.argv[1], Path(sys.argv[2]), range(1, int(sys.argv[3]) + 1), int(sys.argv[4])
 how = {"iteration": sys.argv[5]} if sys.argv[5:] else {}
 options = Options(trainers=(wanted, wanted), steps_per_execution=int((sys.argv[6:] or [1])[0]), **how)
-select_keras(options)  # imports TensorFlow as the command does
+select_keras(options.keras)  # imports TensorFlow as the command does
 
 from compare.app.loading import load_trainers  # noqa: E402
 from compare.engine import input_pipeline, strategies  # noqa: E402
