@@ -30,6 +30,7 @@ class Option:
         several: whether it takes several values.
         shown: the default as ``--help`` shows it, where that is not the value itself.
         refused: the situations in which a value other than the default is refused, and why.
+        may_change: whether a resumed run may have another value than it began with.
     """
 
     help: str
@@ -41,6 +42,7 @@ class Option:
     several: bool = False
     shown: str = ""
     refused: Refusals = field(default_factory=dict)
+    may_change: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:
         """The value in the option's own type.

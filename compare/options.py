@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import Field, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,9 +163,13 @@ class Options:
         least=1,
         shown="all",
     )
-    reports: Path = option(Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path)
+    reports: Path = option(Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True)
     name: str | None = option(
-        None, "the run's name; an existing name is refused", metavar="NAME", shown="made from the options"
+        None,
+        "the run's name; an existing name is refused",
+        metavar="NAME",
+        shown="made from the options",
+        may_change=True,
     )
     data_dir: Path | None = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
@@ -243,6 +248,7 @@ class Options:
         "continue an interrupted run: give the same options, and its --name if it had one",
         kind=bool,
         refused=FULL_TRAINING,
+        may_change=True,
     )
     export: bool = option(
         False,
@@ -250,16 +256,18 @@ class Options:
         kind=bool,
         refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
     )
-    quiet: bool = option(False, "print errors only", kind=bool)
+    quiet: bool = option(False, "print errors only", kind=bool, may_change=True)
     verbose: bool = option(
         False,
         "also print versions, checksums, the variables that differ first, and what could not be examined",
         kind=bool,
+        may_change=True,
     )
     tensorboard: bool = option(
         False,
         "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
         kind=bool,
+        may_change=True,
     )
 
     def __post_init__(self) -> None:
@@ -289,10 +297,23 @@ class Options:
             value = getattr(self, declared.name)
             if value == default_of(declared):
                 continue
-            for situation, reason in declaration(declared).refused.items():
-                if SITUATIONS[situation](self):
-                    reason = reason.format(strategy=self.strategy, seeds=self.seeds)
-                    raise RequestError(f"{flag(declared.name)} {reason}")
+            for reason in self._reasons_against(declared):
+                raise RequestError(f"{flag(declared.name)} {reason.format(strategy=self.strategy, seeds=self.seeds)}")
+
+    def _reasons_against(self, declared: Field[Any]) -> list[str]:
+        """Why an option is refused in this situation."""
+        refused = declaration(declared).refused
+        return [reason for situation, reason in refused.items() if SITUATIONS[situation](self)]
+
+    def changed(self, **changes: Any) -> Options:
+        """The same request with other values; options that these values refuse return to their defaults."""
+        draft = copy(self)
+        for name, value in changes.items():
+            draft._set(name, value)
+        for declared in fields(self):
+            if declared.name not in changes and draft._reasons_against(declared):
+                changes[declared.name] = default_of(declared)
+        return replace(self, **changes)
 
     def _refuse_combinations(self) -> None:
         """Refuse values that exclude each other."""
@@ -363,7 +384,7 @@ class Options:
         return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
 
 
-def declaration(declared: Any) -> Option:
+def declaration(declared: Field[Any]) -> Option:
     """The declaration of a field of ``Options``."""
     found: Option = declared.metadata["option"]
     return found

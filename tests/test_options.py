@@ -253,3 +253,14 @@ def test_the_names_that_help_lists_are_those_there_are() -> None:
     from compare.experiments import BUILT_IN
 
     assert tuple(BUILT_IN) == EXPERIMENTS
+
+
+def test_what_a_change_rules_out_returns_to_its_default() -> None:
+    study = Options(seeds=3, jobs=2, margin=("val_loss=0.1",), epochs=2)
+    single = study.changed(seeds=1, seed=2)
+    assert (single.seed, single.jobs, single.margin, single.epochs) == (2, None, None, 2)
+    cluster = Options(strategy="parameter-server", workers=2, parameter_servers=2)
+    here = cluster.changed(strategy="mirrored", replicas=2)
+    assert (here.replicas, here.workers, here.parameter_servers) == (2, None, None)
+    with pytest.raises(RequestError, match="--jobs"):  # what is asked for outright is refused
+        study.changed(seeds=1, jobs=2)

@@ -78,7 +78,7 @@ def in_one_process(options: Options) -> Options:
     task = this_task()
     strategy = SPECS[options.spec.in_one_process]
     replicas = None if strategy.one_replica else options.workers or (task.workers if task else 1)
-    return dataclasses.replace(options, strategy=strategy.name, replicas=replicas, workers=None, parameter_servers=None)
+    return options.changed(strategy=strategy.name, replicas=replicas)
 
 
 def take_part(options: Options, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -119,9 +118,7 @@ def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
             )
     if replicas is None and not SPECS[strategy].one_replica:
         replicas = own
-    return dataclasses.replace(
-        original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, against=None
-    )
+    return original.changed(strategy=strategy, replicas=replicas, against=None)
 
 
 def _rows(run: Path) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from compare.errors import RequestError
 from compare.option import flag
-from compare.options import Options
+from compare.options import Options, declaration
 from compare.records import Recorder, RecordError, hashes_at, kept, read_verdict, recover
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.terminal import say
@@ -21,8 +21,6 @@ from compare.reporting.terminal import say
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
 
-HARMLESS = {"resume", "quiet", "verbose", "tensorboard", "reports", "name"}
-"""Options that may differ when a run is resumed."""
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
 
@@ -151,9 +149,10 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         RequestError: naming what has changed.
     """
     recorded, requested = before["options"], now["options"]
-    for name in requested:
+    fixed = [declared.name for declared in fields(Options) if not declaration(declared).may_change]
+    for name in fixed:
         # An option that is not recorded did not exist when the run began.
-        if name in recorded and name not in HARMLESS and recorded[name] != requested[name]:
+        if name in recorded and recorded[name] != requested[name]:
             raise RequestError(
                 f"{who}: the run began with {flag(name)} {json.dumps(recorded[name])}, this request has "
                 f"{json.dumps(requested[name])}: give the original options, or start another run"

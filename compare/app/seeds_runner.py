@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -155,16 +155,11 @@ def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray],
         task.initial_weights[seed] = initial
         error, end = "", End()
         try:
-            end = train(
-                trainer, dataclasses.replace(options, seed=seed, seeds=1, **_NOT_A_STUDY), task, [sink], name=name
-            )
+            end = train(trainer, options.changed(seed=seed, seeds=1), task, [sink], name=name)
         except Exception as raised:
             traceback.print_exc()
             error = describe(raised)
         return Finished(records, error, end)
-
-
-_NOT_A_STUDY: dict[str, Any] = {"margin": None, "jobs": None, "backend": "local", "scheduler": None}
 
 
 def train_study(

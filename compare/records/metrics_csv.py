@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,12 @@ from compare.records.model import EpochRecord, RecordError
 
 KEY_COLUMNS = ("trainer", "seed", "epoch")
 
-TIME_COLUMNS = ("seconds", "examples_per_second")
+TIMES: Mapping[str, Callable[[EpochRecord], str]] = {
+    "seconds": lambda record: f"{record.seconds:.3f}",
+    "examples_per_second": lambda record: f"{record.examples_per_second:.1f}",
+}
+"""The last columns: the name, and how an epoch's value is written."""
+TIME_COLUMNS = tuple(TIMES)
 
 
 def is_float32(value: float) -> bool:
@@ -94,11 +99,7 @@ class MetricsFile:
                 )
         row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
         row |= {name: shortest(value) for name, value in record.logs.items()}
-        row |= {
-            "seconds": f"{record.seconds:.3f}",
-            "examples_per_second": f"{record.examples_per_second:.1f}",
-        }
-        return row
+        return row | {name: written(record) for name, written in TIMES.items()}
 
     def append(self, row: dict[str, str]) -> None:
         """Writes one epoch's row."""
@@ -145,7 +146,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = next(lines, [])
-        if tuple(columns[:3]) != KEY_COLUMNS or tuple(columns[-2:]) != TIME_COLUMNS:
+        if tuple(columns[: len(KEY_COLUMNS)]) != KEY_COLUMNS or tuple(columns[-len(TIMES) :]) != TIME_COLUMNS:
             raise RecordError(f"{path}: line 1 is not the header of a metrics.csv")
         if len(set(columns)) != len(columns):
             raise RecordError(f"{path}: line 1 names a column twice")
@@ -162,7 +163,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
             if key in seen:
                 raise RecordError(f"{where} repeats an epoch of {row['trainer']!r}")
             seen.add(key)
-            for name in columns[3:]:
+            for name in columns[len(KEY_COLUMNS) :]:
                 _number(row[name], f"{where}, column {name!r}")
             rows.append(row)
     except csv.Error as error:
