@@ -222,3 +222,12 @@ def test_links_lead_somewhere(page):
 def test_every_page_of_the_guide_is_linked_from_the_readme():
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
     assert set(GUIDE) <= linked
+
+
+def test_the_files_that_contributors_are_sent_to_exist():
+    text = GUIDE[ROOT / "reports" / "guide" / "contributing.md"]
+    files = re.findall(r"`((?:compare|tests)/[\w/.]*)`", text)
+    assert len(files) > 10
+    assert not [name for name in files if not (ROOT / name).exists()]
+    rooms = set(re.findall(r"`(\w+)`", text.partition("## Where")[0]))
+    assert {path.parent.name for path in (ROOT / "compare").glob("*/__init__.py")} <= rooms
