@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from compare.engine.data import DEBIAN_FOLDER, keras_cache
+from scripts import measure
+from scripts.pages import benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,14 +48,33 @@ def test_a_pair_is_measured_doing_the_same_work(data_dir: Path, tmp_path: Path) 
     assert "tutorial" not in page
 
 
-def test_one_epoch_has_no_figure_per_epoch_and_no_ratio_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import benchmark
-
-    def measured(program: str, per_epoch: float | None, peak: float) -> benchmark.Measurement:
-        return benchmark.Measurement(1, program, per_epoch, per_epoch, None, 1.0, 10.0, 12.0, peak, "epoch 1/1")
-
-    for per_epoch, ratios in ((None, 1), (2.0, 2)):
-        page = benchmark.markdown([measured("loop", per_epoch, 50), measured("tutorial", per_epoch, 100)], "", [])
+def test_one_epoch_has_no_figure_per_epoch_and_no_ratio_of_it() -> None:
+    for per_epoch, ratios in ((math.nan, 1), (2.0, 2)):
+        figures = [per_epoch, per_epoch, math.nan, 1.0, 10.0, 12.0]
+        rows = [[1, "loop", *figures, 50.0], [1, "tutorial", *figures, 100.0]]
+        page = benchmark.page(pd.DataFrame(rows, columns=[*benchmark.COLUMNS, *benchmark.FIGURES]), "", [])
         assert page.count("| loop / tutorial |") == ratios, page
         assert "| loop / tutorial | peak memory, MiB | 0.500" in page
+
+
+def test_a_program_is_measured_with_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys, time; print('one'); time.sleep(0.3); sys.exit('two')")
+    done = measure.run(str(tmp_path / "program.py"), check=False)
+    (line,) = done.lines
+    assert (line.text, done.errors, done.failure) == ("one", "two\n", "status 1")
+    assert 0 < line.wall_seconds <= done.wall_seconds - 0.3
+    assert done.cpu_seconds > 0 and done.peak_mib > 1
+    with pytest.raises(SystemExit, match=r"status 1\):\none\ntwo"):
+        measure.run(str(tmp_path / "program.py"))
+
+
+def test_a_program_without_end_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+    code = "import subprocess; subprocess.run(['sleep', '60'])"
+    (tmp_path / "program.py").write_text(code)
+    done = measure.run(str(tmp_path / "program.py"), limit=1, check=False)
+    assert done.failure == "no end after 1 s" and done.wall_seconds < 20
+
+
+def test_parts_take_turns() -> None:
+    turns = list(measure.in_turn({"a": lambda: 1, "b": lambda: 2}, rounds=2))
+    assert turns == [(1, "a", 1), (1, "b", 2), (2, "a", 1), (2, "b", 2)]

@@ -1,15 +1,14 @@
-"""What this project's trainers do, written by hand without it: the yardstick for what recording costs.
+"""Does what this project's trainers do, without its package: the yardstick for what recording costs.
 
-It has the same batches, model and options, and ends with the same weights, but takes no fingerprints
-and keeps no records. Run by scripts/benchmark.py as: bare.py fit|loop FOLDER EPOCHS EXAMPLES
+Batches, model and options are the same, and so are the final weights, but it takes no fingerprints and writes no
+records. Run by scripts/benchmark.py.
 """
 
-import sys
-
-import idx
+import common
 import tensorflow as tf
 
-how, folder, epochs, examples = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+arguments = common.parser(__doc__, how="fit or loop").parse_args()
+epochs = arguments.epochs
 SEED, BATCH_SIZE = 0, 64
 
 tf.config.experimental.enable_op_determinism()
@@ -37,27 +36,12 @@ def training_batches(epoch):
     return batches(*training, order)
 
 
-def report(epoch, logs):
-    print(f"epoch {epoch}/{epochs}  " + "  ".join(f"{name} {float(value):.4f}" for name, value in logs.items()))
-
-
-training, validation = (tuple(map(tf.constant, part)) for part in idx.load(folder, examples))
+training, validation = (tuple(map(tf.constant, part)) for part in common.load(arguments.folder, arguments.examples))
 count = len(training[0])
 validation_batches = batches(*validation, order=None)
 
 with strategy.scope():
-    model = tf.keras.Sequential(
-        [
-            tf.keras.layers.Input((28, 28, 1)),
-            tf.keras.layers.Conv2D(32, 3, activation="relu"),
-            tf.keras.layers.MaxPooling2D(),
-            tf.keras.layers.Conv2D(64, 3, activation="relu"),
-            tf.keras.layers.MaxPooling2D(),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(64, activation="relu"),
-            tf.keras.layers.Dense(10),
-        ]
-    )
+    model = common.cnn(tf.keras)
     optimizer = tf.keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -69,7 +53,7 @@ def fit():
     model.compile(optimizer=optimizer, loss=loss_object, metrics=[accuracy], jit_compile=False)
 
     def on_epoch_end(epoch, logs):
-        report(epoch + 1, {name: logs[name] for name in ("loss", "accuracy", "val_loss", "val_accuracy")})
+        common.report(epoch + 1, epochs, logs)
 
     model.fit(
         tf.data.Dataset.range(1, epochs + 1).flat_map(training_batches).with_options(options),
@@ -122,7 +106,7 @@ def loop():
         logs |= {"val_loss": mean_loss.result(), "val_accuracy": accuracy.result()}
         mean_loss.reset_state()
         accuracy.reset_state()
-        report(epoch, logs)
+        common.report(epoch, epochs, logs)
 
 
-{"fit": fit, "loop": loop}[how]()
+{"fit": fit, "loop": loop}[arguments.how]()

@@ -1,6 +1,6 @@
-"""One of this project's trainers alone in a process, with all fingerprints, records and progress of a real run.
+"""Trains with one of this project's trainers alone, with all fingerprints, records and progress of a real run.
 
-Run by scripts/benchmark.py as: ours.py TRAINER FOLDER EPOCHS EXAMPLES [ITERATION [STEPS_PER_EXECUTION]]
+Run by scripts/benchmark.py.
 """
 
 import sys
@@ -13,10 +13,15 @@ from rich.console import Console  # noqa: E402
 
 from compare.engine.keras_generation import select_keras  # noqa: E402
 from compare.options import Options  # noqa: E402
+from scripts.benchmarks import common  # noqa: E402
 
-wanted, folder, epochs, examples = sys.argv[1], Path(sys.argv[2]), range(1, int(sys.argv[3]) + 1), int(sys.argv[4])
-how = {"iteration": sys.argv[5]} if sys.argv[5:] else {}
-options = Options(trainers=(wanted, wanted), steps_per_execution=int((sys.argv[6:] or [1])[0]), **how)
+parser = common.parser(__doc__, trainer="the name of a built-in trainer")
+parser.add_argument("iteration", nargs="?", help="how the loop iterates (default: the command's)")
+parser.add_argument("steps_per_execution", nargs="?", type=int, default=1, help="(default: 1)")
+arguments = parser.parse_args()
+wanted, epochs = arguments.trainer, range(1, arguments.epochs + 1)
+how = {"iteration": arguments.iteration} if arguments.iteration else {}
+options = Options(trainers=(wanted, wanted), steps_per_execution=arguments.steps_per_execution, **how)
 select_keras(options.keras)  # imports TensorFlow as the command does
 
 from compare.app.loading import load_trainers  # noqa: E402
@@ -28,10 +33,10 @@ from compare.reporting.terminal import TrainerProgress  # noqa: E402
 
 strategies.configure()
 strategy = strategies.make("mirrored")
-experiment = fashion_mnist(folder)
+experiment = fashion_mnist(arguments.folder)
 train, validation = input_pipeline.load(experiment)
-task = TrainingTask(experiment, train.first(examples), validation, strategy, 64, options.execution)
-(name, trainer), _ = load_trainers(options)  # options take no fewer than two
+task = TrainingTask(experiment, train.first(arguments.examples), validation, strategy, 64, options.execution)
+(name, trainer), _ = load_trainers(options)  # Options requires two trainers
 
 with tempfile.TemporaryDirectory() as out:
     recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), name, seed=0)

@@ -1,17 +1,19 @@
-"""What fingerprints and records cost: steps of the tutorial's CNN with and without them, in turn, in one process.
+"""Measures what fingerprints and records cost: training steps of the tutorial's CNN with and without them.
 
-Says CPU seconds per step, one line for each part of the work that is done after it, each part with those before.
-Run by scripts/scaling.py as: recording.py BLOCKS STEPS
+Prints a line with the CPU seconds per step for each part of the work done after a step; each part includes the parts
+before it. All parts take turns in one process. Run by scripts/scaling.py.
 """
 
+import argparse
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from rich.console import Console  # noqa: E402
 
@@ -21,8 +23,12 @@ from compare.engine.run import Run, TrainingTask  # noqa: E402
 from compare.experiments.fashion_mnist import fashion_mnist_sample  # noqa: E402
 from compare.records import MetricsFile, Recorder  # noqa: E402
 from compare.reporting.terminal import TrainerProgress  # noqa: E402
+from scripts.measure import in_turn  # noqa: E402
 
-blocks, steps = map(int, sys.argv[1:])
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("blocks", type=int, help="how often each part takes its turn")
+parser.add_argument("steps", type=int, help="consecutive steps in a turn")
+options = parser.parse_args()
 strategies.configure()
 strategy = strategies.make("mirrored")
 experiment = fashion_mnist_sample(None)
@@ -52,10 +58,10 @@ with tempfile.TemporaryDirectory() as out:
 
         def block(after_step):
             began = time.process_time()
-            for _ in range(steps):
+            for _ in range(options.steps):
                 train_on_batch(next(batches))
                 after_step()
-            return (time.process_time() - began) / steps
+            return (time.process_time() - began) / options.steps
 
         fingerprint = Fingerprinter(strategy, model.variables)
         one = fingerprint.copies[-1][0]
@@ -66,7 +72,8 @@ with tempfile.TemporaryDirectory() as out:
             "all of them fingerprinted": fingerprint,
             "and recorded": run.end_step,
         }
-        block(run.end_step)
-        seconds = np.median([[block(part) for part in parts.values()] for _ in range(blocks)], axis=0)
-        for name, each in zip(parts, seconds, strict=True):
-            print(f"{name}: {each}")
+        block(run.end_step)  # traces the step
+        turns = in_turn({name: partial(block, part) for name, part in parts.items()}, options.blocks)
+        seconds = pd.DataFrame(turns, columns=["block", "part", "seconds"])
+        for name, median in seconds.groupby("part", sort=False)["seconds"].median().items():
+            print(f"{name}: {median}")

@@ -1,20 +1,20 @@
-"""TensorFlow's tutorial "Custom training with tf.distribute.Strategy" as it stands, for comparison.
+"""TensorFlow's tutorial "Custom training with tf.distribute.Strategy", up to the end of its training loop.
 
-Changed only where Keras 3 forces it (reduction="none", reset_state), and where data and checkpoints are;
-what follows the loop there (restoring, other ways of iterating) is left out.
-Run by scripts/benchmark.py as: tutorial.py FOLDER EPOCHS EXAMPLES
+It is changed only where Keras 3 requires it (reduction="none", reset_state), and in the locations of data and
+checkpoints. With "fit", the same data and model are trained by ``compile`` and ``fit``, as other tutorials do. Run by
+scripts/benchmark.py.
 """
 
-import sys
 import tempfile
 
-import idx
+import common
 import numpy as np
 import tensorflow as tf
 
-folder, EPOCHS, examples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+arguments = common.parser(__doc__, how="fit or loop").parse_args()
+EPOCHS = arguments.epochs
 
-(train_images, train_labels), (test_images, test_labels) = idx.load(folder, examples)
+(train_images, train_labels), (test_images, test_labels) = common.load(arguments.folder, arguments.examples)
 
 train_images = train_images[..., None]
 test_images = test_images[..., None]
@@ -29,8 +29,6 @@ GLOBAL_BATCH_SIZE = BATCH_SIZE_PER_REPLICA * strategy.num_replicas_in_sync
 train_dataset = tf.data.Dataset.from_tensor_slices((train_images, train_labels))
 train_dataset = train_dataset.shuffle(BUFFER_SIZE).batch(GLOBAL_BATCH_SIZE)
 test_dataset = tf.data.Dataset.from_tensor_slices((test_images, test_labels)).batch(GLOBAL_BATCH_SIZE)
-train_dist_dataset = strategy.experimental_distribute_dataset(train_dataset)
-test_dist_dataset = strategy.experimental_distribute_dataset(test_dataset)
 
 
 def create_model():
@@ -47,70 +45,88 @@ def create_model():
     )
 
 
-with strategy.scope():
-    loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-
-    def compute_loss(labels, predictions):
-        per_example_loss = loss_object(labels, predictions)
-        return tf.nn.compute_average_loss(per_example_loss, global_batch_size=GLOBAL_BATCH_SIZE)
-
-    test_loss = tf.keras.metrics.Mean(name="test_loss")
-    train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="train_accuracy")
-    test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="test_accuracy")
-    model = create_model()
-    optimizer = tf.keras.optimizers.Adam()
-    checkpoint = tf.train.Checkpoint(optimizer=optimizer, model=model)
-
-
-def train_step(inputs):
-    images, labels = inputs
-    with tf.GradientTape() as tape:
-        predictions = model(images, training=True)
-        loss = compute_loss(labels, predictions)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    train_accuracy.update_state(labels, predictions)
-    return loss
-
-
-def test_step(inputs):
-    images, labels = inputs
-    predictions = model(images, training=False)
-    t_loss = loss_object(labels, predictions)
-    test_loss.update_state(t_loss)
-    test_accuracy.update_state(labels, predictions)
-
-
-@tf.function
-def distributed_train_step(dataset_inputs):
-    per_replica_losses = strategy.run(train_step, args=(dataset_inputs,))
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_losses, axis=None)
-
-
-@tf.function
-def distributed_test_step(dataset_inputs):
-    return strategy.run(test_step, args=(dataset_inputs,))
-
-
-with tempfile.TemporaryDirectory() as checkpoint_dir:
-    for epoch in range(EPOCHS):
-        total_loss = 0.0
-        num_batches = 0
-        for x in train_dist_dataset:
-            total_loss += distributed_train_step(x)
-            num_batches += 1
-        train_loss = total_loss / num_batches
-
-        for x in test_dist_dataset:
-            distributed_test_step(x)
-
-        if epoch % 2 == 0:
-            checkpoint.save(f"{checkpoint_dir}/ckpt")
-
-        print(
-            f"Epoch {epoch + 1}, Loss: {train_loss}, Accuracy: {train_accuracy.result() * 100}, "
-            f"Test Loss: {test_loss.result()}, Test Accuracy: {test_accuracy.result() * 100}"
+def fit():
+    with strategy.scope():
+        model = create_model()
+        model.compile(
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            optimizer=tf.keras.optimizers.Adam(),
+            metrics=["accuracy"],
         )
-        test_loss.reset_state()
-        train_accuracy.reset_state()
-        test_accuracy.reset_state()
+
+    class PrintEpoch(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            common.report(epoch + 1, EPOCHS, logs)
+
+    model.fit(train_dataset, epochs=EPOCHS, validation_data=test_dataset, callbacks=[PrintEpoch()], verbose=0)
+
+
+def loop():
+    train_dist_dataset = strategy.experimental_distribute_dataset(train_dataset)
+    test_dist_dataset = strategy.experimental_distribute_dataset(test_dataset)
+
+    with strategy.scope():
+        loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+        def compute_loss(labels, predictions):
+            per_example_loss = loss_object(labels, predictions)
+            return tf.nn.compute_average_loss(per_example_loss, global_batch_size=GLOBAL_BATCH_SIZE)
+
+        test_loss = tf.keras.metrics.Mean(name="test_loss")
+        train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="train_accuracy")
+        test_accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="test_accuracy")
+        model = create_model()
+        optimizer = tf.keras.optimizers.Adam()
+        checkpoint = tf.train.Checkpoint(optimizer=optimizer, model=model)
+
+    def train_step(inputs):
+        images, labels = inputs
+        with tf.GradientTape() as tape:
+            predictions = model(images, training=True)
+            loss = compute_loss(labels, predictions)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        train_accuracy.update_state(labels, predictions)
+        return loss
+
+    def test_step(inputs):
+        images, labels = inputs
+        predictions = model(images, training=False)
+        t_loss = loss_object(labels, predictions)
+        test_loss.update_state(t_loss)
+        test_accuracy.update_state(labels, predictions)
+
+    @tf.function
+    def distributed_train_step(dataset_inputs):
+        per_replica_losses = strategy.run(train_step, args=(dataset_inputs,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_losses, axis=None)
+
+    @tf.function
+    def distributed_test_step(dataset_inputs):
+        return strategy.run(test_step, args=(dataset_inputs,))
+
+    with tempfile.TemporaryDirectory() as checkpoint_dir:
+        for epoch in range(EPOCHS):
+            total_loss = 0.0
+            num_batches = 0
+            for x in train_dist_dataset:
+                total_loss += distributed_train_step(x)
+                num_batches += 1
+            train_loss = total_loss / num_batches
+
+            for x in test_dist_dataset:
+                distributed_test_step(x)
+
+            if epoch % 2 == 0:
+                checkpoint.save(f"{checkpoint_dir}/ckpt")
+
+            print(
+                f"Epoch {epoch + 1}, Loss: {train_loss}, Accuracy: {train_accuracy.result() * 100}, "
+                f"Test Loss: {test_loss.result()}, Test Accuracy: {test_accuracy.result() * 100}"
+            )
+            test_loss.reset_state()
+            train_accuracy.reset_state()
+            test_accuracy.reset_state()
+
+
+{"fit": fit, "loop": loop}[arguments.how]()

@@ -1,34 +1,23 @@
-"""The same network with Keras's fit on the JAX backend, arrays in memory, in a process without TensorFlow's runtime.
+"""Trains the same network with Keras's fit on the JAX backend, from arrays in memory.
 
-Run by scripts/benchmark.py as: with_jax.py FOLDER EPOCHS EXAMPLES
+Run by scripts/benchmark.py.
 """
 
 import os
-import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import idx
+import common
 import keras
 
-folder, epochs, examples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+arguments = common.parser(__doc__).parse_args()
 
 keras.utils.set_random_seed(0)
 training, validation = (
-    ((images[..., None] / 255.0).astype("float32"), labels) for images, labels in idx.load(folder, examples)
+    ((images[..., None] / 255.0).astype("float32"), labels)
+    for images, labels in common.load(arguments.folder, arguments.examples)
 )
-model = keras.Sequential(
-    [
-        keras.layers.Input((28, 28, 1)),
-        keras.layers.Conv2D(32, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(64, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(64, activation="relu"),
-        keras.layers.Dense(10),
-    ]
-)
+model = common.cnn(keras)
 model.compile(
     optimizer=keras.optimizers.Adam(),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -36,17 +25,16 @@ model.compile(
 )
 
 
-def report(epoch, logs):
-    values = (f"{name} {float(logs[name]):.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
-    print(f"epoch {epoch + 1}/{epochs}  " + "  ".join(values))
+def on_epoch_end(epoch, logs):
+    common.report(epoch + 1, arguments.epochs, logs)
 
 
 model.fit(
     *training,
     batch_size=64,
-    epochs=epochs,
+    epochs=arguments.epochs,
     validation_data=validation,
     validation_batch_size=64,
-    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report)],
+    callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end)],
     verbose=0,
 )

@@ -1,18 +1,16 @@
-"""The same network with TensorFlow's own loop library, orbit (of tf-models-official): an epoch is one inner loop.
+"""Trains the same network with Orbit, the loop library in tf-models-official; an epoch is one inner loop.
 
-Run by scripts/benchmark.py as: with_orbit.py FOLDER EPOCHS EXAMPLES
+Run by scripts/benchmark.py.
 """
 
-import sys
-
-import idx
+import common
 import orbit
 import tensorflow as tf
 
-folder, epochs, examples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+arguments = common.parser(__doc__).parse_args()
 BATCH_SIZE = 64
 
-training, validation = idx.load(folder, examples)
+training, validation = common.load(arguments.folder, arguments.examples)
 steps = -(-len(training[1]) // BATCH_SIZE)
 strategy = tf.distribute.MirroredStrategy()
 
@@ -28,18 +26,7 @@ def batches(images, labels, *, shuffled):
 class Training(orbit.StandardTrainer, orbit.StandardEvaluator):
     def __init__(self):
         with strategy.scope():
-            self.model = tf.keras.Sequential(
-                [
-                    tf.keras.layers.Input((28, 28, 1)),
-                    tf.keras.layers.Conv2D(32, 3, activation="relu"),
-                    tf.keras.layers.MaxPooling2D(),
-                    tf.keras.layers.Conv2D(64, 3, activation="relu"),
-                    tf.keras.layers.MaxPooling2D(),
-                    tf.keras.layers.Flatten(),
-                    tf.keras.layers.Dense(64, activation="relu"),
-                    tf.keras.layers.Dense(10),
-                ]
-            )
+            self.model = common.cnn(tf.keras)
             self.optimizer = tf.keras.optimizers.Adam()
             self.optimizer.build(self.model.trainable_variables)
             self.loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,8 +82,7 @@ task = Training()
 controller = orbit.Controller(
     trainer=task, evaluator=task, strategy=strategy, global_step=task.global_step, steps_per_loop=steps
 )
-for epoch in range(1, epochs + 1):
+for epoch in range(1, arguments.epochs + 1):
     controller.train(steps=epoch * steps, checkpoint_at_completion=False)
     logs = task.train_loop_end() | controller.evaluate()
-    values = (f"{name} {float(logs[name]):.4f}" for name in ("loss", "accuracy", "val_loss", "val_accuracy"))
-    print(f"epoch {epoch}/{epochs}  " + "  ".join(values))
+    common.report(epoch, arguments.epochs, logs)

@@ -1,20 +1,18 @@
-"""The same network in a plain PyTorch loop: same data, batches of 64 in another order, Adam, its own initial weights.
+"""Trains the same network on the same data in a plain PyTorch loop, with other initial weights and another order.
 
-Run by scripts/benchmark.py as: with_torch.py FOLDER EPOCHS EXAMPLES
+Run by scripts/benchmark.py.
 """
 
-import sys
-
-import idx
+import common
 import torch
 
-folder, epochs, examples = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+arguments = common.parser(__doc__).parse_args()
 BATCH_SIZE = 64
 
 torch.manual_seed(0)
 training, validation = (
     (torch.from_numpy(images.copy()), torch.from_numpy(labels.copy()).long())
-    for images, labels in idx.load(folder, examples)
+    for images, labels in common.load(arguments.folder, arguments.examples)
 )
 model = torch.nn.Sequential(
     torch.nn.Conv2d(1, 32, 3),
@@ -33,7 +31,7 @@ loss_object = torch.nn.CrossEntropyLoss()
 
 
 def over(images, labels, order, step):
-    """Mean loss and accuracy over an epoch."""
+    """Returns the mean loss and accuracy over an epoch."""
     total_loss = correct = torch.zeros(())
     for indices in order.split(BATCH_SIZE):
         x, y = images[indices, None].float() / 255.0, labels[indices]
@@ -58,10 +56,8 @@ def test_step(x, y):
     return loss_object(predictions, y), predictions
 
 
-for epoch in range(1, epochs + 1):
+for epoch in range(1, arguments.epochs + 1):
     loss, accuracy = over(*training, torch.randperm(len(training[1])), train_step)
     val_loss, val_accuracy = over(*validation, torch.arange(len(validation[1])), test_step)
-    print(
-        f"epoch {epoch}/{epochs}  loss {loss:.4f}  accuracy {accuracy:.4f}  "
-        f"val_loss {val_loss:.4f}  val_accuracy {val_accuracy:.4f}"
-    )
+    logs = {"loss": loss, "accuracy": accuracy, "val_loss": val_loss, "val_accuracy": val_accuracy}
+    common.report(epoch, arguments.epochs, logs)

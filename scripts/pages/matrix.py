@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from scripts import tables
 
 # Okabe and Ito's palette, with a symbol for each verdict so that the picture can be read without colours.
 LOOKS = {
@@ -17,26 +19,21 @@ LOOKS = {
     "different": ("#D55E00", "≠ different"),
     "not-comparable": ("#6E6E6E", "– not comparable"),
 }
-Row = dict[str, str]
+HEADINGS = {"fit": "fit", "loop": "loop", "verdict": "fit and loop"}
 
 
-def read(path: Path) -> list[Row]:
-    """Reads the rows of a ``matrix.csv``, every value as text."""
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def read(path: Path) -> pd.DataFrame:
+    """Reads a ``matrix.csv``, and adds the columns "where" (strategy and size) and "off".
 
-
-def where(row: Row) -> str:
-    """A row's strategy and its number of replicas or workers, for readers."""
-    return (
-        row["strategy"] if row["strategy"] in ("default", "one-device", "tpu") else f"{row['strategy']} × {row['size']}"
-    )
-
-
-def is_off(row: Row, rows: list[Row]) -> bool:
-    """Whether the reported numbers are ten times farther from the float64 run than those of the default strategy."""
-    default = next((other for other in rows if other["strategy"] == "default" and other["keras"] == row["keras"]), row)
-    return bool(row["metrics"] and default["metrics"]) and float(row["metrics"]) > 10 * float(default["metrics"])
+    "off" says whether the reported numbers are ten times farther from the float64 run than the default strategy's.
+    """
+    rows = tables.read(path)
+    single = rows["strategy"].isin(["default", "one-device", "tpu"])
+    rows["where"] = rows["strategy"].where(single, rows["strategy"] + " × " + rows["size"])
+    metrics = pd.to_numeric(rows["metrics"], errors="coerce")
+    default = metrics[rows["strategy"] == "default"].groupby(rows["keras"]).first()
+    rows["off"] = metrics > 10 * rows["keras"].map(default)
+    return rows
 
 
 def markdown(path: Path) -> str:
@@ -45,6 +42,19 @@ def markdown(path: Path) -> str:
     Args:
         path: the ``matrix.csv``.
     """
+    rows = read(path)
+    weights, metrics = (
+        rows[name].map(lambda text: f"{float(text):.0e}" if text else "") for name in ("weights", "metrics")
+    )
+    table = {
+        "strategy": rows["where"],
+        "Keras": rows["keras"],
+        "fit": rows["fit"].map(_cell),
+        "loop": rows["loop"].map(_cell),
+        "fit and loop": rows["verdict"],
+        "weights": weights,
+        "metrics": metrics.where(~rows["off"], metrics + " **off**"),
+    }
     lines = [
         "# Which strategy runs, and do fit and loop train alike?",
         "",
@@ -54,16 +64,12 @@ def markdown(path: Path) -> str:
         "reported in two epochs. *off* marks distances ten times larger than the default strategy's, which come from",
         "rounding.",
         "",
-        "| strategy | Keras | fit | loop | fit and loop | weights | metrics |",
-        "|---|---|---|---|---|---|---|",
+        tables.markdown(pd.DataFrame(table)),
+        "",
+        "![The matrix as a picture](matrix.png)",
+        "",
     ]
-    rows = read(path)
-    for row in rows:
-        runs = [_cell(row[side]) for side in ("fit", "loop")]
-        far = [f"{float(row[name]):.0e}" if row[name] else "" for name in ("weights", "metrics")]
-        far[1] += " **off**" if is_off(row, rows) else ""
-        lines.append(f"| {where(row)} | {row['keras']} | {' | '.join(runs)} | {row['verdict']} | {' | '.join(far)} |")
-    return "\n".join([*lines, "", "![The matrix as a picture](matrix.png)", ""])
+    return "\n".join(lines)
 
 
 def _cell(error: str) -> str:
@@ -74,37 +80,32 @@ def _cell(error: str) -> str:
 def draw(path: Path) -> Path:
     """Draws the matrix next to its CSV file, and returns the path of the picture."""
     rows = read(path)
-    names = list(dict.fromkeys(where(row) for row in rows))
-    columns = [(keras, what) for keras in ("3", "2") for what in ("fit", "loop", "verdict")]
+    names = list(rows["where"].unique())
+    columns = [(keras, what) for keras in ("3", "2") for what in HEADINGS]
     figure = Figure(figsize=(11, 0.9 + 0.42 * len(names)), dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.2, 0.02, 0.79, 1 - 0.85 / figure.get_figheight()))
     axes.set(xlim=(0, len(columns)), ylim=(len(names), 0), yticks=[i + 0.5 for i in range(len(names))])
     axes.set_yticklabels(names)
     axes.set_xticks([i + 0.5 for i in range(len(columns))])
-    headings = {"fit": "fit", "loop": "loop", "verdict": "fit and loop"}
-    axes.set_xticklabels([f"Keras {keras}\n{headings[what]}" for keras, what in columns])
+    axes.set_xticklabels([f"Keras {keras}\n{HEADINGS[what]}" for keras, what in columns])
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    for row in rows:
+    for row in rows.to_dict("records"):
         for x, (keras, what) in enumerate(columns):
             if row["keras"] != keras:
                 continue
             if what == "verdict":
                 colour, text = LOOKS[row["verdict"]]
-                text += ", and off" if row["verdict"] == "identical" and is_off(row, rows) else ""
+                text += ", and off" if row["verdict"] == "identical" and row["off"] else ""
             else:
                 colour, text = ("#6E6E6E", "✕ cannot run") if row[what] else ("#CFE8DD", "runs")
-            y = names.index(where(row))
-            axes.add_patch(_box(x, y, colour))
+            y = names.index(row["where"])
+            axes.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, facecolor=colour, linewidth=0))
             dark = colour in ("#CFE8DD", "#E69F00", "#56B4E9")
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9, color="black" if dark else "white")
     picture = path.with_suffix(".png")
     figure.savefig(picture)
     return picture
-
-
-def _box(x: int, y: int, colour: str) -> Rectangle:
-    return Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, facecolor=colour, linewidth=0)

@@ -1,0 +1,160 @@
+"""Measures programs in processes of their own: wall time, CPU time, peak memory and printed lines."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def parser(description: str, out: str) -> argparse.ArgumentParser:
+    """Returns a parser with the description as it stands and the option --out, a folder."""
+    created = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    created.add_argument("--out", type=Path, default=ROOT / out, help=f"output folder (default: {out})")
+    return created
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of standard output, with the wall and CPU seconds from the program's start until it was read."""
+
+    text: str
+    wall_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One execution of a program; times and peak resident memory are those of the whole process, over all threads."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_mib: float
+    lines: tuple[Line, ...]
+    errors: str
+    failure: str
+
+
+def run(
+    *command: str, python: str = sys.executable, limit: float = math.inf, check: bool = True, **environment: str
+) -> Measurement:
+    """Runs a Python program in the project's folder and measures it.
+
+    Args:
+        command: the script and its arguments.
+        python: the interpreter.
+        limit: seconds after which the program and all processes it started are killed.
+        check: whether this program ends if the measured one fails; else ``failure`` tells why it failed.
+        environment: additional environment variables.
+
+    Raises:
+        SystemExit: if the program fails, with the end of its output.
+    """
+    variables = os.environ | {"PYTHONUNBUFFERED": "1"} | environment  # lines are timed as they appear
+    lines: list[Line] = []
+    late = threading.Event()
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8", "errors": "replace"}
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            [python, *command], cwd=ROOT, env=variables, stderr=errors, start_new_session=True, **streams
+        ) as process,
+    ):
+
+        def stop() -> None:
+            late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            for line in process.stdout:
+                lines.append(Line(line.rstrip("\n"), time.monotonic() - began, cpu_seconds(process.pid)))
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        finally:
+            timer.cancel()
+        wall_seconds = time.monotonic() - began
+        errors.seek(0)
+        printed = errors.read().decode(errors="replace")
+    code = process.returncode
+    failure = f"status {code}" if code > 0 else f"signal {-code}" if code < 0 else ""
+    failure = f"no end after {limit:.0f} s" if late.is_set() else failure
+    if failure and check:
+        output = "\n".join([*(line.text for line in lines[-20:]), printed[-3000:]])
+        raise SystemExit(f"{shlex.join(command)} failed ({failure}):\n{output}")
+    peak_mib = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return Measurement(wall_seconds, usage.ru_utime + usage.ru_stime, peak_mib, tuple(lines), printed, failure)
+
+
+def in_turn(parts: Mapping[str, Callable[[], Any]], rounds: int) -> Iterator[tuple[int, str, Any]]:
+    """Calls all parts once per round, so that changes in the machine's speed affect all parts alike.
+
+    Yields:
+        The number of the round (from 1), the name of the part and its result.
+    """
+    for number in range(1, rounds + 1):
+        for name, part in parts.items():
+            yield number, name, part()
+
+
+def call_in_process(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function in a new process, because TensorFlow never releases what it traced."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly exit ends daemon processes, too
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments, daemon=True)
+    process.start()
+    process.join()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the user and system time of a running process so far; NaN if the system does not report it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def spread(values: pd.Series, form: str) -> str:
+    """Formats the median and the range; a dash if there are no values."""
+    known = values.dropna()
+    if len(known) < 2:
+        return form.format(known.iloc[0]) if len(known) else "–"
+    return f"{form} ({form}–{form})".format(known.median(), known.min(), known.max())
+
+
+def origin(script: str) -> str:
+    """Returns the command that is running and the machine, for the head of a page."""
+    cpuinfo = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = (f"{package} {version(package)}" for package in ("tensorflow", "keras", "numpy"))
+    return (
+        f"Generated by `{shlex.join(['python', script, *sys.argv[1:]])}` on {os.cpu_count()} × "
+        f"{model[1] if model else platform.machine()}, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, {', '.join(packages)}."
+    )
