@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How far correct loops that round differently, and wrong ones, are from fit, in units of its noise twins' gap.
+"""Measures how far correct and faulty loops are from fit, in units of the gap between fit and its noise twins.
 
-Writes reports/calibration/calibration.csv, a row per loop and cell, as it goes, and reports/calibration/README.md.
-The factor in compare/verdict/rounding.py stands on these figures. Rows that are there already are not made again.
+Writes calibration.csv, a row per loop and cell, and finally README.md with the tables. A second call continues where
+the first one stopped. The factor in compare/verdict/rounding.py is based on these figures.
 
     scripts/calibrate.py --gallery --seeds 1 --bugs        # the built-in experiments, with a few examples
     scripts/calibrate.py --models mlp --optimizers adam    # those of tests/planted.py
@@ -11,7 +11,6 @@ The factor in compare/verdict/rounding.py stands on these figures. Rows that are
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import subprocess
 import sys
@@ -20,20 +19,22 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
-sys.path += [str(ROOT / "scripts"), str(ROOT / "tests")]
+sys.path.append(str(ROOT / "tests"))
 
-FIELDS = (
-    *("kind", "loop", "model", "optimizer", "replicas", "seed"),
-    *("ratio", "epoch", "step", "variable", "twins", "verdict", "check"),
-)
+from scripts import measure, tables  # noqa: E402
+
+KEY = ["kind", "loop", "model", "optimizer", "replicas", "seed"]
+FIELDS = [*KEY, "ratio", "epoch", "step", "variable", "twins", "verdict", "check"]
 EPOCHS, GALLERY_EPOCHS = 4, 2
 BATCH_SIZE, GALLERY_BATCH_SIZE = 8, 16
 EXAMPLES = 150
-"""Of an experiment of the gallery; its last batch is short, and splits evenly over 2 replicas."""
+"""Training examples of a built-in experiment. The last batch is short and splits evenly over 2 replicas."""
 ITS_OWN = "its own"
-"""The optimizer of an experiment of the gallery."""
+"""Stands for the optimizer of a built-in experiment."""
 
 THREADS, REPLICAS = "another thread count", "another replica count"
 OTHER_WITH_REPLICAS = {
@@ -45,24 +46,23 @@ OTHER_WITH_REPLICAS = {
     "transformer": "dropout and clipping",
     "ncf": "clipping",
     "clipped": "clipping",
-    "nmt": "each replica's loss is divided by the number of its own characters that are not padding",
+    "nmt": "each replica divides its loss by the number of its own characters that are not padding",
 }
-"""What makes the same on two replicas another computation, by model or optimizer."""
+"""By model or optimizer, why the computation differs on two replicas."""
 
-KINDS = {"correct": "Correct", "bug": "Planted mistakes", "unknown": "Of no known cause"}
-HEAD = "| | cells | smallest | median | largest | within the factor |"
+KINDS = {"correct": "Correct", "bug": "Planted bugs", "unknown": "Bugs of no known cause"}
 NOTES = (
-    "No XLA with more than one replica (TensorFlow cannot), with dropout (other masks), or with max pooling: its "
-    "gradient has no deterministic implementation there. No sums in reverse with dropout: an example meets another "
-    "mask.",
+    "XLA is left out with more than one replica (TensorFlow does not support it), with dropout (the masks differ) and "
+    "with max pooling (its gradient has no deterministic implementation). Reversed sums are left out with dropout, "
+    "because the masks apply to other examples.",
     "",
-    "Kinks: where rounding decides on which side of a bend a value comes to lie (a ReLU, the pixel that a maximum is "
-    "taken of), a gap opens that is thousands of times larger. Of eight twins of densenet, moved by one unit, none met "
-    "the bend that sums in reverse and XLA did (ratios 1,168 and 4,274); with loud ones they are explained.",
+    "Kinks: where rounding decides on which side of a bend a value lies (a ReLU, or the pixel that is the maximum), a "
+    "gap opens that is thousands of times larger. Of eight twins of densenet moved by one unit, none hit the kink that "
+    "reversed sums and XLA hit (ratios 1,168 and 4,274); loud twins explain them.",
     "",
-    "Half precision: weights moved by a unit of float32 are the same weights to layers that compute in bfloat16, and "
-    "twins equalled fit in the first step (ratio infinite, for every loop that rounds otherwise). Since they lend the "
-    "weights a unit of bfloat16 for the time of each step, correct loops are within 22.",
+    "Half precision: layers that compute in bfloat16 do not see a change by one unit of float32, so twins equalled fit "
+    "in the first step (an infinite ratio for every loop that rounds differently). Since the twins change weights by a "
+    "unit of bfloat16 during each step, correct loops are within 22.",
 )
 
 
@@ -78,7 +78,7 @@ class Cell(NamedTuple):
 
     @property
     def same_on_two(self) -> bool:
-        """Whether one replica here can be held against two with half of each batch."""
+        """Whether the cell computes the same on two replicas with half of each batch."""
         names = {self.model, self.optimizer, f"{self.model}, {self.optimizer}"}
         return self.replicas == 1 and not names & OTHER_WITH_REPLICAS.keys()
 
@@ -88,28 +88,30 @@ class Cell(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gallery", action="store_true", help="the built-in experiments")
-    parser.add_argument("--models", nargs="*", help="experiments by name")
-    parser.add_argument("--optimizers", nargs="*")
-    parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--bugs", action="store_true", help="the planted mistakes too, with the first seed")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "calibration")
-    parser.add_argument("--record", type=Path, help="only train fit in every cell, and leave its records there")
-    parser.add_argument("--threads", type=int, help="how many, for and in each operation")
+    parser = measure.parser(__doc__, "reports/calibration")
+    parser.add_argument("--gallery", action="store_true", help="the built-in experiments with their own optimizers")
+    parser.add_argument("--models", nargs="*", metavar="NAME", help="experiments (default: all)")
+    parser.add_argument("--optimizers", nargs="*", metavar="NAME", help="optimizers of tests/planted.py (default: all)")
+    text = "numbers of replicas (default: %(default)s)"
+    parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2], help=text)
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--bugs", action="store_true", help="include the planted bugs, with the first seed")
+    text = "only train fit in every cell and write its records here"
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help=text)
+    text = "threads for and within operations (default: TensorFlow's choice)"
+    parser.add_argument("--threads", type=int, metavar="N", help=text)
     options = parser.parse_args()
 
-    import detector
     import tensorflow as tf
 
     import compare
+    from scripts.detector import disable_iterator_autotuning
 
     if options.threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.threads)
         tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     compare.configure(replicas=2)
-    detector.iterators_end_at_once()
+    disable_iterator_autotuning()
     cells = chosen(options)
     if options.record:
         for cell in cells:
@@ -117,9 +119,7 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "calibration.csv"
-    if not path.exists():
-        path.write_text(",".join(FIELDS) + "\n")
-    done = {tuple(row[field] for field in FIELDS[:6]) for row in read(path)}
+    done = set(tables.read(path, FIELDS)[KEY].itertuples(index=False, name=None))
     todo = {cell: [loop for loop in loops(cell, options) if (*loop[:2], *map(str, cell)) not in done] for cell in cells}
     with tempfile.TemporaryDirectory() as elsewhere:
         if any(name == THREADS for of_cell in todo.values() for _, name, _ in of_cell):
@@ -130,7 +130,7 @@ def main() -> None:
                 began = time.perf_counter()
                 run_cell(path, of_cell, cell, Path(elsewhere))
                 print(*cell, f"{len(of_cell)} loops in {time.perf_counter() - began:.0f} s", flush=True)
-    (options.out / "README.md").write_text(table(read(path)))
+    (options.out / "README.md").write_text(page(tables.read(path, FIELDS)), encoding="utf-8")
     print(options.out / "README.md")
 
 
@@ -149,14 +149,9 @@ def chosen(options: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file, restval=""))
-
-
 def loops(cell: Cell, options: argparse.Namespace) -> list[tuple[str, str, Any]]:
-    """(kind, name, trainer); None for fit itself, in another setting."""
-    import calibrate_loops
+    """Returns kind, name and trainer of the loops of a cell; the trainer is None for fit in another setting."""
+    from scripts import calibrate_loops
 
     found = list(calibrate_loops.correct(cell.model, cell.replicas))
     found.append(("correct", THREADS, None))
@@ -178,13 +173,13 @@ def experiment_of(cell: Cell) -> Any:
 
     if not cell.of_gallery:
         return planted.experiment(cell.model, cell.optimizer)
-    # By way of sys.modules: in the package, the name of this module is that of a function.
+    # Through sys.modules, because the package has a function of the same name as this module.
     sys.modules["compare.experiments.fashion_mnist"].locate_fashion_mnist = lambda data_dir: sample_source()
     return BUILT_IN[cell.model](None)
 
 
 def task_of(cell: Cell, split: int = 1) -> Any:
-    """What a cell trains, on ``split`` times its replicas, with as large a global batch."""
+    """Returns the task of a cell, on ``split`` times as many replicas with the same global batch size."""
     from compare.engine import input_pipeline, strategies
     from compare.engine.run import TrainingTask
 
@@ -198,7 +193,7 @@ def task_of(cell: Cell, split: int = 1) -> Any:
 
 
 def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **of_twin: Any) -> Any:
-    """What a run leaves in a folder, read back; of fit by default, and of its twin with ``of_twin``."""
+    """Trains fit, a twin of fit (given ``of_twin``) or another trainer, and returns the record."""
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
     from compare.records import MetricsFile, Recorder, read_records
@@ -206,7 +201,7 @@ def recorded(cell: Cell, folder: Path, trainer: Any = None, task: Any = None, **
     from compare.verdict import rounding
 
     folder.mkdir()
-    name = rounding.twin_name(of_twin["twin"], of_twin["loud"]) if of_twin else "it"
+    name = rounding.twin_name(of_twin["twin"], of_twin["loud"]) if of_twin else "trainer"
     sinks = [Recorder(folder, MetricsFile(folder / "metrics.csv"), name, cell.seed)]
     epochs = range(1, 1 + (GALLERY_EPOCHS if cell.of_gallery else EPOCHS))
     run = (TwinRun if of_twin else Run)(task or task_of(cell), seed=cell.seed, epochs=epochs, sinks=sinks, **of_twin)
@@ -243,7 +238,7 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
             if start is not None:
                 these = twins.setdefault(start, [])
 
-                # As for a user: some twins, and some more where these do not explain it but others might.
+                # As in a real comparison: train more twins while these do not explain the gap but others might.
                 while True:
                     if these:
                         found = rounding.measure(reference, candidate, these, start)
@@ -260,69 +255,77 @@ def run_cell(path: Path, todo: list[tuple[str, str, Any]], cell: Cell, elsewhere
                 row |= {"ratio": "0"}
             row["verdict"] = comparison.training.verdict
             if kind != "correct" and row["verdict"] != DIFFERENT:
-                # What noise hides in the weights, the short check sees in the gradients.
+                # The short check sees in the gradients what noise hides in the weights.
                 checker = checker or Checker(task.experiment, KerasFit(), task.strategy, seed=cell.seed)
                 row["check"] = checker.check(trainer).comparison.verdict
-            with open(path, "a", newline="") as file:
-                csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)
+            tables.append(path, row, FIELDS)
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """The figures as Markdown."""
+def page(rows: pd.DataFrame) -> str:
+    """All tables as Markdown."""
     from compare.verdict.rounding import FACTOR, LOUD, MORE_TWINS, TWINS
 
+    by_loop = []
+    for kind, text in KINDS.items():
+        of_kind = rows[rows["kind"] == kind]
+        by_loop.append(summary(f"**{text}, all**", of_kind, FACTOR))
+        by_loop += [summary(name, these, FACTOR) for name, these in of_kind.groupby("loop")]
+    gallery = rows[rows["optimizer"] == ITS_OWN]
+    by_experiment = [
+        summary(f"{name}: {KINDS[kind].lower()}", these[these["kind"] == kind], FACTOR)
+        for name, these in gallery.groupby("model")
+        for kind in ("correct", "bug")
+    ]
     lines = [
         "# Rounding, measured",
         "",
         "The gap between a loop's weights and fit's, in units of the gap that noise twins of fit open from the same "
-        f"step on ({TWINS} twins, up to {MORE_TWINS} where these do not explain it, all others of which are loud: "
-        f"moved by {LOUD} units, which its gap is divided by; largest ratio of any variable at "
-        "any step), written by `scripts/calibrate.py` (the cells are in calibration.csv). "
-        f"Up to {FACTOR:g} counts as rounding. Blank: a "
-        "difference that no noise could explain (other steps, or other weights to begin with). Zero: equal weights "
-        "(mistakes in reporting only, or that hide each other, or that need batches split unevenly). What the short "
-        "check finds different is so whatever the ratio: under Adam a loss of another scale hardly moves the weights.",
+        f"step on: the largest ratio of any variable at any step. There are {TWINS} twins, and up to {MORE_TWINS} if "
+        f"these do not explain the gap; the additional ones are loud: they are moved by {LOUD} units, and their gap is "
+        f"divided by {LOUD}. `python scripts/calibrate.py` generated this page; calibration.csv has the cells.",
         "",
-        HEAD,
-        "|---|---|---|---|---|---|",
-    ]
-    for kind, text in KINDS.items():
-        names = sorted({row["loop"] for row in rows if row["kind"] == kind})
-        lines.append(line(f"**{text}, all**", [row for row in rows if row["kind"] == kind], FACTOR))
-        lines += [line(name, [r for r in rows if (r["kind"], r["loop"]) == (kind, name)], FACTOR) for name in names]
-    gallery = [row for row in rows if row["optimizer"] == ITS_OWN]
-    names = sorted({row["model"] for row in gallery})
-    lines += ["", "## By experiment", ""]
-    lines += [
-        f"The built-in ones, each with {EXAMPLES} examples, {GALLERY_EPOCHS} epochs, and {GALLERY_BATCH_SIZE} examples "
-        "per replica: correct loops, and mistakes.",
+        f"A ratio of up to {FACTOR:g} counts as rounding. It is blank for a difference that noise cannot explain "
+        "(other steps or other initial weights). It is 0 for equal weights (bugs in reporting only, bugs that cancel, "
+        "bugs that need unevenly split batches). What the short check finds different is different, whatever the "
+        "ratio: with Adam, a wrongly scaled loss hardly changes the weights.",
         "",
-        HEAD,
-        "|---|---|---|---|---|---|",
+        tables.markdown(pd.DataFrame(by_loop)),
+        "",
+        "## By experiment",
+        "",
+        f"The built-in experiments, with {EXAMPLES} examples, {GALLERY_EPOCHS} epochs and {GALLERY_BATCH_SIZE} "
+        "examples per replica: correct loops and planted bugs.",
+        "",
+        tables.markdown(pd.DataFrame(by_experiment)),
+        "",
+        "Bugs that noise hides in the weights, and the short check's verdict:",
+        "",
+        *([f"- {hidden(row)}" for _, row in rows[rows["check"] != ""].iterrows()] or ["none."]),
+        "",
+        "Not compared with another number of replicas, where the computation differs:",
+        "",
+        *(f"- {name}: {reason}" for name, reason in OTHER_WITH_REPLICAS.items()),
+        "",
+        *NOTES,
+        "",
     ]
-    for name in names:
-        for kind in ("correct", "bug"):
-            of_kind = [row for row in gallery if (row["model"], row["kind"]) == (name, kind)]
-            lines.append(line(f"{name}: {KINDS[kind].lower()}", of_kind, FACTOR))
-    lines += ["", "Mistakes that noise hides in the weights, and what the short check says:", ""]
-    lines += [
-        f"- {row['model']}, {row['replicas']} replica(s), {row['loop']}: {float(row['ratio']):.2g}; {row['check']}"
-        for row in rows
-        if row["check"]
-    ] or ["none."]
-    lines += ["", "Not held against another number of replicas, where it is another computation:", ""]
-    lines += [f"- {name}: {reason}" for name, reason in OTHER_WITH_REPLICAS.items()]
-    lines += ["", *NOTES]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def line(name: str, rows: list[dict[str, str]], factor: float) -> str:
-    ratios = sorted(float(row["ratio"]) for row in rows if row["ratio"])
-    if not ratios:
-        return f"| {name} | {len(rows)} | | | | |"
-    three = ratios[0], ratios[len(ratios) // 2], ratios[-1]
-    shown = [f"{value:.2g}" if math.isfinite(value) else "∞" for value in three]
-    return f"| {name} | {len(rows)} | {' | '.join(shown)} | {sum(r <= factor for r in ratios)} of {len(ratios)} |"
+def hidden(row: pd.Series) -> str:
+    cell = f"{row['model']}, {row['replicas']} replica(s), {row['loop']}"
+    return f"{cell}: {float(row['ratio']):.2g}; {row['check']}"
+
+
+def summary(name: str, rows: pd.DataFrame, factor: float) -> dict[str, Any]:
+    """Smallest, median and largest ratio of some rows, and how many are within the factor."""
+    ratios = tables.numbers(rows["ratio"]).sort_values(ignore_index=True)
+    line = {"": name, "cells": len(rows), "smallest": "", "median": "", "largest": "", "within the factor": ""}
+    if len(ratios):
+        three = {"smallest": ratios.iloc[0], "median": ratios[len(ratios) // 2], "largest": ratios.iloc[-1]}
+        line |= {title: f"{value:.2g}" if math.isfinite(value) else "∞" for title, value in three.items()}
+        line["within the factor"] = f"{(ratios <= factor).sum()} of {len(ratios)}"
+    return line
 
 
 if __name__ == "__main__":

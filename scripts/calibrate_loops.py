@@ -1,4 +1,4 @@
-"""The loops of scripts/calibrate.py: correct ones that round otherwise than fit, and mistakes for any experiment."""
+"""The loops of scripts/calibrate.py: correct ones that round differently from fit, and bugs for any experiment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import test_gallery
 
 import compare
 from compare.trainers.outputs import Outputs
+from scripts.detector import loops
 
 
 class Steps(compare.CustomLoop):
-    """The steps of the package's loop, each called from Python; no validation, which changes no weights."""
+    """The steps of the package's loop, each called from Python. Omits validation, which changes no weights."""
 
     name = "steps"
 
@@ -46,7 +47,7 @@ class Steps(compare.CustomLoop):
 
 
 class Compiled(Steps):
-    """XLA, which TensorFlow supports on one replica only."""
+    """Compiles each step with XLA, which TensorFlow supports on one replica only."""
 
     def on_batch(self, batch: Any) -> None:
         if self.compiled is None:
@@ -55,7 +56,7 @@ class Compiled(Steps):
 
 
 class WholeEpoch(Steps):
-    """One tf.function, and so no end_step; on several replicas the last batch, a short one, has a call of its own."""
+    """Runs an epoch in one tf.function, without end_step. On several replicas, the short last batch is another call."""
 
     def train_epoch(self, run: Any, data: Any) -> None:
         @tf.function
@@ -70,7 +71,7 @@ class WholeEpoch(Steps):
 
 
 class Backwards(compare.CustomLoop):
-    """Each replica's examples in reverse: sums are taken in another order."""
+    """Reverses each replica's examples, so that sums are taken in another order."""
 
     name = "backwards"
 
@@ -86,7 +87,7 @@ class Tripled(compare.CustomLoop):
 
 
 class FullBatches(compare.CustomLoop):
-    """A short batch's loss is divided by the full batch size."""
+    """Divides a short batch's loss by the full batch size."""
 
     name = "full-batches"
 
@@ -123,13 +124,13 @@ class RateOff(compare.CustomLoop):
 
 
 DROPS = ("mlp-dropout", "dropout", "transformer")
-"""Where an example meets another mask when its place in the batch, or the generator, is another one."""
+"""Experiments whose dropout masks depend on an example's place in the batch and on the generator."""
 FLAG = ("batchnorm", "densenet", "dropout", "transformer")
-"""Experiments with layers that do something else in training."""
+"""Experiments with layers that behave differently in training."""
 
 
 def correct(model: str, replicas: int) -> Iterator[tuple[str, str, Any]]:
-    """(kind, name, trainer) of loops that compute the same in another order of rounding."""
+    """Yields kind, name and trainer of loops that differ from fit in rounding only."""
     yield "correct", "eager", Steps()
     yield "correct", "whole epoch in one function", WholeEpoch()
     if model not in DROPS:
@@ -139,17 +140,14 @@ def correct(model: str, replicas: int) -> Iterator[tuple[str, str, Any]]:
 
 
 def wrong(model: str, optimizer: str, replicas: int) -> Iterator[tuple[str, str, Any]]:
-    """Every planted mistake that shows there."""
-    for bug in planted.BUGS:
-        if bug.training and planted.shows(bug, model, optimizer, replicas):
-            yield "bug", bug.name, bug.trainer()
-    for unknown in planted.UNKNOWN:
-        if model != "regression" or unknown is not planted.LabelSmoothing:
-            yield "unknown", unknown.__name__, planted.Bug(unknown).trainer()
+    """Yields kind, name and trainer of all planted bugs that show in a setting."""
+    for kind, bug in loops(model, optimizer, replicas):
+        if kind == "unknown" or (kind == "bug" and bug.training):
+            yield kind, bug.name, bug.trainer()
 
 
 def wrong_in_gallery(name: str, replicas: int) -> Iterator[tuple[str, str, Any]]:
-    """Mistakes that any experiment may have, and with two replicas the one that it is there for."""
+    """Yields bugs that any experiment may have and, on two replicas, the bug that the experiment demonstrates."""
     if replicas == 1:
         yield "bug", FullBatches.__name__, FullBatches()
         return

@@ -1,74 +1,66 @@
 #!/usr/bin/env python3
-"""Measure the short check as a detector: every planted bug, unknown bug and correct style, in every setting.
+"""Measures the short check as a detector: every planted bug, unknown bug and correct style, in every setting.
 
-Writes reports/detector/detector.csv, one row per check; a second call continues where the first stopped; and in the
-end reports/detector/README.md, the tables. All of it takes hours; --models, --optimizers, --replicas and
---only choose a part, and several processes may write to the same folder, each its own part.
+Writes detector.csv, a row per check, and finally README.md with the tables. A second call continues where the first
+one stopped. Everything together takes hours. --models, --optimizers, --replicas and --only select a part; several
+processes may write different parts to the same folder.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import gc
-import multiprocessing
-import signal
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 sys.path.append(str(ROOT / "tests"))
 
-CELL = ("kind", "name", "model", "optimizer", "replicas")
-JUDGED = ("caught", "class_right", "cause_right", "wrong_cause")
-FIELDS = (*CELL, *JUDGED, "training", "reporting", "causes", "right_residual", "next_best", "seconds")
+from scripts import measure, tables  # noqa: E402
+
+CELL = ["kind", "name", "model", "optimizer", "replicas"]
+JUDGED = {
+    "caught": "caught, or passed",
+    "class_right": "class right",
+    "cause_right": "cause right",
+    "wrong_cause": "wrong cause",
+}
+FIELDS = [*CELL, *JUDGED, "training", "reporting", "causes", "right_residual", "next_best", "seconds"]
 KINDS = {"bug": "Planted bugs", "unknown": "Bugs of no known cause", "correct": "Correct loops"}
 
 
 def main() -> None:
     import planted  # TensorFlow itself only starts in the processes of the cells
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(planted.MODELS))
-    parser.add_argument("--optimizers", nargs="*", default=list(planted.OPTIMIZERS))
-    parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2, 4])
-    parser.add_argument("--only", nargs="*", help="names of loops in tests/planted.py")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "detector")
+    parser = measure.parser(__doc__, "reports/detector")
+    models, optimizers = list(planted.MODELS), list(planted.OPTIMIZERS)
+    parser.add_argument("--models", nargs="*", default=models, help=f"models of tests/planted.py (default: {models})")
+    parser.add_argument("--optimizers", nargs="*", default=optimizers, help=f"optimizers (default: {optimizers})")
+    text = "numbers of replicas (default: %(default)s)"
+    parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2, 4], help=text)
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="names of loops in tests/planted.py (default: all)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "detector.csv"
-    if not path.exists():
-        path.write_text(",".join(FIELDS) + "\n")
-    # A process per cell: TensorFlow keeps what it has traced.
-    start = multiprocessing.get_context("spawn").Process
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a daemon dies with its parent
     for model in options.models:
         for optimizer in options.optimizers:
             for replicas in options.replicas:
-                arguments = path, model, optimizer, replicas, options.only
-                cell = start(target=run_cell, args=arguments, daemon=True)
-                cell.start()
-                cell.join()
-    (options.out / "README.md").write_text(page(read(path)))
+                measure.call_in_process(run_cell, path, model, optimizer, replicas, options.only)
+    (options.out / "README.md").write_text(page(tables.read(path, FIELDS)), encoding="utf-8")
     print(options.out / "README.md")
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def loops(model: str, optimizer: str, replicas: int) -> list[tuple[str, object]]:
-    """(kind, style or bug) that can be tried there."""
+def loops(model: str, optimizer: str, replicas: int) -> list[tuple[str, Any]]:
+    """Returns the kind and the bug (without causes for a correct style) of all loops that apply to a cell."""
     import planted
 
     clipped = "clipped" in planted.has(model, optimizer) and replicas > 1
     styles = [style for style in planted.STYLES if not (clipped and style in planted.NOT_IF_CLIPPED)]
-    found: list[tuple[str, object]] = [("correct", planted.Bug(style)) for style in styles]
+    found = [("correct", planted.Bug(style)) for style in styles]
     found += [("bug", bug) for bug in planted.BUGS if planted.shows(bug, model, optimizer, replicas)]
     classes = model != "regression"
     found += [("unknown", planted.Bug(u)) for u in planted.UNKNOWN if classes or u is not planted.LabelSmoothing]
@@ -76,7 +68,7 @@ def loops(model: str, optimizer: str, replicas: int) -> list[tuple[str, object]]
 
 
 def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[str] | None) -> None:
-    """All that is left to do with one model, optimizer and number of replicas."""
+    """Runs the remaining checks of one model, optimizer and number of replicas."""
     import compare
 
     compare.configure(replicas=replicas)
@@ -86,7 +78,7 @@ def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[s
     from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
-    done = {tuple(row[field] for field in CELL) for row in read(path)}
+    done = set(tables.read(path, FIELDS)[CELL].itertuples(index=False, name=None))
     todo = [
         (kind, bug)
         for kind, bug in loops(model, optimizer, replicas)
@@ -94,7 +86,7 @@ def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[s
     ]
     if not todo:
         return
-    iterators_end_at_once()
+    disable_iterator_autotuning()
     began = time.perf_counter()
     strategy = strategies.make("mirrored", replicas)
     checker = Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
@@ -102,18 +94,17 @@ def run_cell(path: Path, model: str, optimizer: str, replicas: int, only: list[s
     for kind, bug in todo:
         row = dict(zip(CELL, (kind, bug.name, model, optimizer, replicas), strict=True))
         row |= judged(checker, kind, bug)
-        with open(path, "a", newline="") as file:
-            csv.DictWriter(file, FIELDS).writerow(row)
+        tables.append(path, row, FIELDS)
         if not good(row):
             print(row, flush=True)
     print(model, optimizer, replicas, f"{len(todo)} in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def iterators_end_at_once() -> None:
-    """Spare half of the time: deleting an iterator waits for its idle autotuning thread.
+def disable_iterator_autotuning() -> None:
+    """Halves the time: deleting an iterator waits for its idle autotuning thread.
 
-    The package switches autotuning off for its data sets, but there is no option for the part that
-    tf.distribute adds for each device. No number depends on it.
+    The package disables autotuning for its data sets, but there is no option for the data set that tf.distribute adds
+    for each device. No result depends on it.
     """
     import tensorflow as tf
     from tensorflow.python.data.ops import multi_device_iterator_ops as ops
@@ -124,13 +115,13 @@ def iterators_end_at_once() -> None:
     ops._create_device_dataset = lambda *arguments: create(*arguments).with_options(options)
 
 
-def judged(checker, kind: str, bug) -> dict[str, object]:
-    """One check, and whether it is what it ought to be."""
+def judged(checker: Any, kind: str, bug: Any) -> dict[str, str]:
+    """Runs one check and compares its result with the expected one."""
     try:
         report = checker.check(bug.trainer())
     except Exception as error:
-        told = " ".join(str(error).split())[:80]
-        return {"caught": "no", "training": "raised", "reporting": type(error).__name__, "causes": told}
+        message = " ".join(str(error).split())[:80]
+        return {"caught": "no", "training": "raised", "reporting": type(error).__name__, "causes": message}
     training, reporting = ({f.id for f in findings} for findings in (report.training, report.reporting))
     different = report.verdict == "different"
     wanted = set(bug.training), set(bug.reporting)
@@ -152,8 +143,9 @@ def judged(checker, kind: str, bug) -> dict[str, object]:
     return row
 
 
-def good(row: dict[str, object]) -> bool:
-    return row.get("wrong_cause") == "no" and "no" not in [row.get(field) for field in JUDGED[:3]]
+def good(row: dict[str, str] | pd.Series) -> bool:
+    rights = [row.get(field) for field in ("caught", "class_right", "cause_right")]
+    return row.get("wrong_cause") == "no" and "no" not in rights
 
 
 def yes(value: bool) -> str:
@@ -164,94 +156,79 @@ def figure(value: float | None) -> str:
     return "" if value is None or value == float("inf") else f"{value:.3g}"
 
 
-# The page.
-
-
-def page(rows: list[dict[str, str]]) -> str:
-    """All figures as Markdown."""
-    models, optimizers, replicas = (sorted({row[field] for row in rows}) for field in CELL[2:])
+def page(rows: pd.DataFrame) -> str:
+    """All tables as Markdown."""
+    models, optimizers, replicas = (", ".join(sorted(rows[field].unique())) for field in CELL[2:])
+    kinds = summary(rows, ["kind"]).set_index("kind").reindex(KINDS).rename(index=KINDS).rename_axis("").reset_index()
+    by_loop = summary(rows, ["kind", "name"])
+    by_loop.insert(0, "loop", by_loop.pop("name") + " (" + by_loop.pop("kind") + ")")
+    causes = rows.groupby(["kind", "name"])["causes"].agg(tables.most_common)
+    bad = rows[~rows.apply(good, axis=1)]
     lines = [
         "# The short check as a detector",
         "",
-        f"{len(rows)} checks, a row each in `detector.csv`, written by `scripts/detector.py`: every loop of "
-        f"`tests/planted.py` where it can show, with the models {', '.join(models)}, the optimizers "
-        f"{', '.join(optimizers)} and {', '.join(replicas)} replicas. The loops are code as users write it, and know "
-        "nothing of how the check recognises a cause. Loops in other styles, on other experiments, by authors who had "
-        "not seen the check: [styles.md](styles.md).",
+        f"{len(rows)} checks, a row each in `detector.csv`, generated by `python scripts/detector.py`: every loop of "
+        f"`tests/planted.py` wherever its bug shows, with the models {models}, the optimizers {optimizers} and "
+        f"{replicas} replicas. The loops are code as users write it, and do not depend on how the check recognises a "
+        "cause. [styles.md](styles.md) has loops in other styles, on other experiments, by authors who had not seen "
+        "the check.",
         "",
-        *table(
-            ["", "checks", "caught, or let pass", "class right", "cause right", "wrong cause"],
-            [[text, *figures([row for row in rows if row["kind"] == kind])] for kind, text in KINDS.items()],
-        ),
+        tables.markdown(kinds),
         "",
-        "Missed, of a wrong class, without the right cause, or with a wrong one:",
+        "Checks that missed a bug, judged the wrong class, lacked the right cause or named a wrong one:",
         "",
-        *(bad_rows(rows) or ["none."]),
+        *([f"- {describe(row)}" for _, row in bad.iterrows()] or ["none."]),
         "",
-        "## Why the threshold is where it is",
+        "## Where the threshold comes from",
         "",
-        "An explanation is taken where it leaves no more than 32 times the noise floor that is measured for the model "
-        "at hand (`ROUNDING` in `compare/check/weight_gaps.py`). In units of that floor, the largest residual that a "
-        "right explanation left, and the smallest that any other left, of all that were tried:",
+        "An explanation is accepted if it leaves at most 32 times the noise floor, which is measured for each model "
+        "(`ROUNDING` in `compare/check/weight_gaps.py`). The table shows, in units of that floor, the largest residual "
+        "that a right explanation left, and the smallest that any other explanation left.",
         "",
-        *table(["", "right: median", "99%", "largest", "other: smallest", "1%", "median"], residuals(rows)),
+        tables.markdown(residuals(rows)),
         "",
         "## By loop",
         "",
-        *table(
-            ["loop", "checks", "caught, or let pass", "class right", "cause right", "wrong cause", "causes named"],
-            by(rows, "name"),
-        ),
+        tables.markdown(by_loop.assign(**{"causes named": causes.to_numpy()})),
+        *(line for field in CELL[2:] for line in ("", f"## By {field}", "", tables.markdown(summary(rows, [field])))),
         "",
-        *(line for field in CELL[2:] for line in ("", *table([field, *("checks", *JUDGED)], by(rows, field)))),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def table(head: list[str], body: Iterable[list[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body]]
+def summary(rows: pd.DataFrame, fields: list[str]) -> pd.DataFrame:
+    """Counts the checks and their judgements, grouped by fields."""
+    grouped = rows.groupby(fields)
+    counts = grouped[list(JUDGED)].agg(share).rename(columns=JUDGED)
+    counts.insert(0, "checks", grouped.size())
+    return counts.reset_index()
 
 
-def figures(rows: list[dict[str, str]]) -> list[str]:
-    return [str(len(rows)), *(share(rows, field) for field in JUDGED)]
+def share(judgements: pd.Series) -> str:
+    known = judgements[judgements != ""]
+    return f"{(known == 'yes').sum()} of {len(known)}" if len(known) else ""
 
 
-def share(rows: list[dict[str, str]], field: str) -> str:
-    known = [row[field] for row in rows if row[field]]
-    return f"{known.count('yes')} of {len(known)}" if known else ""
+def describe(row: pd.Series) -> str:
+    causes = row["causes"] or "none"
+    return f"{' '.join(row[CELL])}: training {row['training']}, reporting {row['reporting']}, causes {causes}"
 
 
-def bad_rows(rows: list[dict[str, str]]) -> list[str]:
-    return [
-        f"- {' '.join(row[field] for field in CELL)}: training {row['training']}, reporting {row['reporting']}, "
-        f"causes {row['causes'] or 'none'}"
-        for row in rows
-        if not good(row)
-    ]
-
-
-def residuals(rows: list[dict[str, str]]) -> Iterable[list[str]]:
+def residuals(rows: pd.DataFrame) -> pd.DataFrame:
+    """Quantiles of the residuals of right and other explanations, by kind."""
+    columns = {
+        "right_residual": {"right: median": 0.5, "99%": 0.99, "largest": 1.0},
+        "next_best": {"other: smallest": 0.0, "1%": 0.01, "median": 0.5},
+    }
+    found = []
     for kind, text in KINDS.items():
-        these = [row for row in rows if row["kind"] == kind]
-        right, other = (
-            sorted(float(row[field]) for row in these if row[field]) for field in ("right_residual", "next_best")
-        )
-        yield [text, *(quantile(right, q) for q in (0.5, 0.99, 1.0)), *(quantile(other, q) for q in (0.0, 0.01, 0.5))]
-
-
-def quantile(values: list[float], q: float) -> str:
-    return f"{values[round(q * (len(values) - 1))]:.3g}" if values else ""
-
-
-def by(rows: list[dict[str, str]], field: str) -> Iterable[list[str]]:
-    """A line per value of a field: figures, and for a loop the causes named."""
-    groups: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for row in rows:
-        groups[row["kind"] if field == "name" else "", row[field]].append(row)
-    for (kind, value), these in sorted(groups.items()):
-        causes = Counter(row["causes"] or "none" for row in these).most_common(3)
-        told = ["; ".join(f"{cause} ({count})" for cause, count in causes)] if kind else []
-        yield [f"{value} ({kind})" if kind else value, *figures(these), *told]
+        line = {"": text}
+        for field, quantiles in columns.items():
+            values = tables.numbers(rows.loc[rows["kind"] == kind, field])
+            for title, q in quantiles.items():
+                line[title] = f"{values.quantile(q, interpolation='nearest'):.3g}" if len(values) else ""
+        found.append(line)
+    return pd.DataFrame(found)
 
 
 if __name__ == "__main__":
