@@ -1,42 +1,43 @@
 #!/usr/bin/env python3
-"""The page of traps: every cause in the catalogue, shown in a real run of a loop that has it.
+"""Measures every cause in the catalogue in a real run of a loop that has it, and writes the page of traps.
 
-Trains fit and one wrong loop per cause on a small task, holds all weights against each other after
-every step, asks the short check for its opinion, and writes reports/traps/: three CSV files with
-what was measured, a picture per cause, and README.md. Takes some twenty minutes on two busy cores;
-each cause is on disk as soon as it is measured, and --only ID… measures these alone. --redraw makes
-pictures and page from the files, without TensorFlow.
+Trains fit and one wrong loop per cause on a small task, compares all weights after every step, runs the short check,
+and writes CSV files with the measurements, a picture per cause, and index.html. Takes about twenty minutes on two
+cores; each cause is saved as soon as it is measured. --redraw makes pictures and page from the CSV files alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
-sys.path += [str(ROOT / "tests"), str(ROOT / "scripts")]
-
-import numpy as np  # noqa: E402
+sys.path.append(str(ROOT / "tests"))
 
 from compare.check.causes import CATALOGUE  # noqa: E402
+from scripts import measure, tables  # noqa: E402
 from scripts.pages import traps  # noqa: E402
 
-OUT = ROOT / "reports" / "traps"
 GLOBAL_BATCH = 64
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a cause shows: a wrong loop, and a small task for it.
+    """A wrong loop, and a small task on which its cause shows.
 
-    The last of 1,000 examples' batches of 64 has 40, which splits evenly over two replicas.
+    The last batch of 1,000 examples in batches of 64 has 40, which splits evenly over two replicas.
     """
 
     loop: str
@@ -46,7 +47,7 @@ class Stage:
     epochs: int = 8
 
 
-# Loops of tests/planted.py, but for those with a file's name in front; experiments likewise.
+# Loops without a module are in tests/planted.py, and experiments without one are built in.
 STAGES = {
     "loss-not-divided-by-replicas": Stage("NotDivided", "regularized"),
     "loss-divided-twice": Stage("KerasDividesToo", "traps_loops:mlp"),
@@ -84,32 +85,30 @@ STAGES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", metavar="ID", choices=list(CATALOGUE), help="measure these causes only")
-    parser.add_argument("--redraw", action="store_true", help="train nothing, use what was measured before")
-    parser.add_argument("--out", type=Path, default=OUT, help="(default: reports/traps)")
+    parser = measure.parser(__doc__, "reports/traps")
+    text = "measure or redraw these causes only"
+    parser.add_argument("--only", nargs="*", metavar="ID", choices=list(CATALOGUE), help=text)
+    parser.add_argument("--redraw", action="store_true", help="train nothing and use the existing CSV files")
     options = parser.parse_args()
     if missing := CATALOGUE.keys() - STAGES.keys():
-        parser.error(f"give STAGES in scripts/traps.py a loop and a task for {', '.join(sorted(missing))}")
+        parser.error(f"STAGES in scripts/traps.py lacks a loop and a task for {', '.join(sorted(missing))}")
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.redraw:
-        measure(options.out, options.only or list(CATALOGUE))
+        measure_causes(options.out, options.only or list(CATALOGUE))
     data = traps.read(options.out)
     for cause in options.only or CATALOGUE:
         traps.draw(options.out, cause, data)
-    (options.out / "README.md").write_text(traps.page(CATALOGUE, data), encoding="utf-8")
-    traps.write_page(options.out)
-    print(options.out / "README.md")
+    print(traps.write_page(options.out))
 
 
-def measure(out: Path, causes: list[str]) -> None:
-    """Run the stages and put what they show into the CSV files, a cause at a time."""
+def measure_causes(out: Path, causes: list[str]) -> None:
+    """Measures causes and saves each in the CSV files."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import compare
 
     compare.configure(replicas=max(stage.replicas for stage in STAGES.values()))
-    traps.write(out, traps.EXAMPLE, [tutorials_example()])
-    # By task, so that fit, the short check's reference and the data are there once for several causes.
+    pd.DataFrame([tutorials_example()]).to_csv(out / traps.EXAMPLE, index=False, lineterminator="\n")
+    # Ordered by task, so that several causes share fit's run, the check's reference and the data.
     causes.sort(key=lambda id: (STAGES[id].experiment, STAGES[id].examples, STAGES[id].epochs, STAGES[id].replicas))
     theater: Theater | None = None
     for number, id in enumerate(causes, 1):
@@ -118,15 +117,21 @@ def measure(out: Path, causes: list[str]) -> None:
             theater = Theater(STAGES[id])
         result, epochs, steps = theater.play(id, STAGES[id])
         for table, rows in ((traps.RESULTS, [result]), (traps.EPOCHS, epochs), (traps.STEPS, steps)):
-            kept = [row for row in traps.read_table(out, table) if row["cause"] != id]
-            rows = sorted([*kept, *rows], key=lambda row: list(CATALOGUE).index(row["cause"]))
-            traps.write(out, table, rows)
+            save(out / table, id, pd.DataFrame(rows))
         seconds = time.perf_counter() - began
-        print(f"{number:2}/{len(causes)} {id}: {result['named'] or 'nothing named'} ({seconds:.0f} s)", flush=True)
+        print(f"{number:2}/{len(causes)} {id}: {result['named'] or 'no cause named'} ({seconds:.0f} s)", flush=True)
+
+
+def save(path: Path, id: str, rows: pd.DataFrame) -> None:
+    """Replaces the rows of a cause in a CSV file, whose rows are in the catalogue's order."""
+    before = tables.read(path, ["cause"])
+    together = pd.concat([before[before["cause"] != id], rows.astype(object)])
+    together = together.sort_values("cause", kind="stable", key=lambda ids: ids.map(list(CATALOGUE).index))
+    together.to_csv(path, index=False, lineterminator="\n")
 
 
 class Theater:
-    """A task, and what fit does on it; wrong loops are held against that."""
+    """A task and fit's run on it, which wrong loops are compared with."""
 
     def __init__(self, stage: Stage) -> None:
         from compare.check import Checker
@@ -144,16 +149,11 @@ class Theater:
         self.fit = self.train(KerasFit(), "fit")
 
     def serves(self, stage: Stage) -> bool:
-        mine = self.stage
-        return (mine.experiment, mine.replicas, mine.examples, mine.epochs) == (
-            stage.experiment,
-            stage.replicas,
-            stage.examples,
-            stage.epochs,
-        )
+        """Returns whether a stage has this task."""
+        return replace(stage, loop=self.stage.loop) == self.stage
 
     def train(self, trainer: Any, name: str) -> tuple[Any, dict[tuple[int, int], list[list[np.ndarray]]]]:
-        """The record of a run, and every replica's copy of every weight after each step."""
+        """Returns the record of a run, and every replica's copy of every weight after each step."""
         from compare.engine.run import Run
         from compare.records import MetricsFile, Recorder, read_records
 
@@ -172,8 +172,8 @@ class Theater:
             (record,) = read_records(Path(folder))
         return record, weights
 
-    def play(self, id: str, stage: Stage) -> tuple[traps.Row, list[traps.Row], list[traps.Row]]:
-        """Train the wrong loop; the rows of the three tables."""
+    def play(self, id: str, stage: Stage) -> tuple[Row, list[Row], list[Row]]:
+        """Trains the wrong loop and returns the rows of the three tables."""
         from compare.verdict import compare_training
 
         loop = find_loop(stage.loop)
@@ -215,7 +215,7 @@ class Theater:
 
 
 def largest_gap(ours: list[list[np.ndarray]], theirs: list[list[np.ndarray]] | None) -> str:
-    """The largest difference of any weight on any replica; blank where the loop makes no such step."""
+    """Returns the largest difference of any weight on any replica; blank if the loop does not make this step."""
     if theirs is None:
         return ""
     pairs = [(a, b) for each in zip(ours, theirs, strict=True) for a, b in zip(*each, strict=True)]
@@ -224,8 +224,8 @@ def largest_gap(ours: list[list[np.ndarray]], theirs: list[list[np.ndarray]] | N
     return f"{gap:.3g}"
 
 
-def tutorials_example() -> traps.Row:
-    """Two replicas with losses [2, 3] and [4, 5], by the tutorial's own means: what becomes of their mean."""
+def tutorials_example() -> Row:
+    """Averages the losses [2, 3] and [4, 5] of two replicas in the tutorial's ways."""
     import tensorflow as tf
 
     from compare.engine import strategies
@@ -257,19 +257,15 @@ def tutorials_example() -> traps.Row:
 
 
 def find_loop(name: str) -> Any:
-    import importlib
-
     module, _, attribute = name.rpartition(":")
-    return getattr(importlib.import_module(module or "planted"), attribute)
+    return getattr(import_module(f"scripts.{module}" if module else "planted"), attribute)
 
 
 def find_experiment(name: str) -> Any:
-    import importlib
-
     from compare.experiments import BUILT_IN
 
     module, _, attribute = name.rpartition(":")
-    return getattr(importlib.import_module(module), attribute) if module else BUILT_IN[name](None)
+    return getattr(import_module(f"scripts.{module}"), attribute) if module else BUILT_IN[name](None)
 
 
 if __name__ == "__main__":

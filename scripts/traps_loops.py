@@ -1,4 +1,4 @@
-"""What scripts/traps.py needs beyond the package's experiments and the wrong loops of tests/planted.py."""
+"""Experiments and a loop of scripts/traps.py that neither the package nor tests/planted.py has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ mlp = replace(
 mlp_batchnorm = replace(
     mlp,
     name="mlp-batchnorm",
-    # Moving statistics that follow quickly: with Keras's momentum of 0.99 they would be off for all of so short a run.
+    # With Keras's default momentum of 0.99, the moving statistics would not converge in so short a run.
     build_model=lambda: tf.keras.Sequential(
         [
             tf.keras.layers.Flatten(),
@@ -45,7 +45,7 @@ mlp_batchnorm = replace(
 
 
 class TrainingFlagInValidation(compare.CustomLoop):
-    """Validates with training=True; in all else it is the correct loop, bit for bit."""
+    """Validates with training=True; otherwise bit-identical to the correct loop."""
 
     def test_step(self, batch):
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)

@@ -203,8 +203,11 @@ def links(text):
 
 
 def anchors(path):
-    """What GitHub makes of a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    """The ids of an HTML page, or what GitHub makes of the headings of a Markdown page."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".html":
+        return set(re.findall(r' id="([^"]+)"', text))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

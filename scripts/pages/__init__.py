@@ -1,1 +1,1 @@
-"""Pages that only maintainers make: the traps and the matrix of strategies. Not part of the package."""
+"""Pages of the maintainers' tools, made from their CSV files; not part of the package."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import csv
 import io
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import ChoiceLoader, FileSystemLoader
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -28,12 +26,12 @@ from compare.check.causes.base import Cause
 from compare.records import replace_file
 from compare.reporting.html import environment
 from compare.reporting.plots import PALE
+from scripts import tables
 
 RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "example.csv"
 """One row per cause; per cause, trainer and epoch; per cause and optimizer step of fit; and for one worked example."""
 
-Row = Mapping[str, Any]
-Data = Mapping[str, Sequence[Row]]
+Data = Mapping[str, pd.DataFrame]
 
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("From the examples' losses to one number", loss_causes.CAUSES),
@@ -45,32 +43,9 @@ DARK = "#000000"
 COLOURS = 48
 
 
-# Files
-
-
 def read(folder: Path) -> Data:
     """Reads all tables, every value as text."""
-    return {name: read_table(folder, name) for name in (RESULTS, EPOCHS, STEPS, EXAMPLE)}
-
-
-def read_table(folder: Path, name: str) -> list[Row]:
-    """Reads the rows of one table; empty if the file does not exist yet."""
-    path = folder / name
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write(folder: Path, name: str, rows: Iterable[Row]) -> None:
-    """Writes a table whose columns are the keys of all rows."""
-    rows = list(rows)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    (folder / name).write_text(text.getvalue(), encoding="utf-8")
+    return {name: tables.read(folder / name, ["cause"]) for name in (RESULTS, EPOCHS, STEPS, EXAMPLE)}
 
 
 class Shown:
@@ -85,29 +60,25 @@ class Shown:
     """
 
     def __init__(self, data: Data, id: str) -> None:
-        results = [row for row in data[RESULTS] if row["cause"] == id]
-        if not results:
+        results, self.rows, self.steps = (data[name][data[name]["cause"] == id] for name in (RESULTS, EPOCHS, STEPS))
+        if results.empty:
             raise LookupError(f"{id} was not measured: run python scripts/traps.py --only {id}")
-        (self.result,) = results
-        self.rows = [row for row in data[EPOCHS] if row["cause"] == id]
-        self.steps = [row for row in data[STEPS] if row["cause"] == id]
+        (self.result,) = results.to_dict("records")
         self.epochs = int(self.result["epochs"])
-        self.metric = "accuracy" if any(row.get("accuracy") for row in self.rows) else "mae"
+        self.metric = "accuracy" if "accuracy" in self.rows and self.rows["accuracy"].any() else "mae"
+        self.gaps = [float(gap or "nan") for gap in self.steps["gap"]]
+        """The largest weight gap after each of fit's steps; NaN if it is unknown or not finite."""
 
     def curve(self, trainer: str, column: str) -> list[float]:
         """A column of one trainer per epoch; NaN where there is no number."""
-        values = {int(row["epoch"]): row[column] for row in self.rows if row["trainer"] == trainer}
+        rows = self.rows[self.rows["trainer"] == trainer]
+        values = dict(zip(rows["epoch"].astype(int), rows[column], strict=True))
         return [float(values.get(epoch) or "nan") for epoch in range(1, self.epochs + 1)]
 
     def last(self, trainer: str, column: str) -> str:
         """The value of the last epoch, as text."""
         value = self.curve(trainer, column)[-1]
         return f"{value:.3f}" if abs(value) < 1000 else f"{value:.2g}" if math.isfinite(value) else "not a number"
-
-    @property
-    def gaps(self) -> list[float]:
-        """The largest weight gap after each of fit's steps; NaN if it is unknown or not finite."""
-        return [float(row["gap"] or "nan") for row in self.steps]
 
     @property
     def largest(self) -> float:
@@ -210,7 +181,7 @@ def _draw_gaps(axes: Axes, shown: Shown) -> None:
         axes.axvline(epoch * per_epoch + 0.5, color="#EEEEEE", linewidth=0.8, zorder=0)
     steps = range(1, len(gaps) + 1)
     axes.plot(steps, [g if math.isfinite(g) else math.nan for g in gaps], color="#B34700", linewidth=2, clip_on=False)
-    lacking = [i for i, row in zip(steps, shown.steps, strict=True) if not row["gap"]]
+    lacking = [i for i, gap in zip(steps, shown.steps["gap"], strict=True) if not gap]
     _cross(axes, lacking, "no such step")
     _cross(axes, [i for i, gap in zip(steps, gaps, strict=True) if not math.isfinite(gap) and i not in lacking], "NaN")
     axes.set_xlim(0, len(gaps) + 1)
@@ -244,57 +215,6 @@ def _legend(figure: Figure) -> None:
 # The page
 
 
-def page(catalogue: Mapping[str, Cause], data: Data) -> str:
-    """The page as a Markdown document."""
-    lines = [
-        "# Traps",
-        "",
-        "<!-- Generated by `python scripts/traps.py --redraw` from compare/check/causes and the CSV files here. -->",
-        "",
-        f"Each of these {len(catalogue)} bugs makes a custom training loop train or report differently from "
-        "`model.fit`, and the short check (`python scripts/compare.py --check`) identifies it by name. Every plot "
-        "shows a real run: `fit` and a loop with this one bug, with the same initial weights and the same data. Look "
-        "at the panel on the right first: the curves often look normal long after the weights have diverged.",
-        "",
-    ]
-    for title, causes in FAMILIES:
-        lines += [f"**{title}**", "", "| cause | what you see | affects |", "|---|---|---|"]
-        lines += [f"| [`{c.id}`](#{c.id}) | {c.symptom} | {c.kind} |" for c in causes]
-        lines += [""]
-    lines += [
-        "How to read the plots: the wide pale line is `fit` and the thin dark line is the loop, so coinciding curves "
-        "stay distinguishable; filled lines show training, hollow lines validation. The panel on the right shows the "
-        "largest difference of any weight on any replica after each optimizer step; 0 means that all weights are "
-        "equal, bit for bit. The runs are small: a difference of 0.01 in validation accuracy is 10 of 1,000 images "
-        "(4 of 378 in *weighted*). The evidence of the check comes from its own batches of at most 12 examples.",
-        "",
-    ]
-    for title, causes in FAMILIES:
-        lines += [f"## {title}", ""]
-        for cause in causes:
-            lines += section(cause, data)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def section(cause: Cause, data: Data) -> list[str]:
-    """The section on one cause; reports link to its heading."""
-    shown = Shown(data, cause.id)
-    lines = [f"### {cause.id}", "", f"**What you see.** {cause.symptom}", ""]
-    lines += [f"![fit and a loop with {cause.id}: loss, {shown.metric} and weight gap]({cause.id}.png)", ""]
-    lines += [f"*{caption(shown)}*", ""]
-    lines += [f"**Why.** {cause.explanation}", ""]
-    lines += [f"**How the check recognises it.** {cause.recognised}", ""]
-    if shown.result["evidence"]:
-        lines += [f"Its evidence for this loop: {_escaped(shown.result['evidence'])}.", ""]
-    lines += ["```python", "# wrong", _code(cause.wrong), "", "# right", _code(cause.remedy), "```", ""]
-    if cause.id == "loss-not-reduced":
-        lines += worked_example(data[EXAMPLE][0])
-    if cause.met:
-        lines += ["**Reported by users.** " + "; ".join(_link(line) for line in cause.met.split("\n")), ""]
-    lines += ["To reproduce it:", "", "```sh", command(shown), "```", ""]
-    return lines
-
-
 def caption(shown: Shown) -> str:
     """The caption of a plot, with the measured numbers."""
     result, metric = shown.result, {"accuracy": "accuracy", "mae": "mean absolute error"}[shown.metric]
@@ -315,36 +235,12 @@ def caption(shown: Shown) -> str:
     if shown.first is None:
         texts.append(f"All weights are equal, bit for bit, after each of {len(shown.steps)} steps.")
     else:
-        broken = any(row["gap"] and not math.isfinite(float(row["gap"])) for row in shown.steps)
+        broken = any(gap and not math.isfinite(float(gap)) for gap in shown.steps["gap"])
         texts.append(
             f"Weights differ {_place(shown)}, by up to {shown.largest:.2g}"
             + (" until they become NaN or infinite." if broken else ".")
         )
     return " ".join(texts)
-
-
-def worked_example(row: Row) -> list[str]:
-    """TensorFlow's own example, with the numbers that tf.distribute returned."""
-    first, second, metric, total, mean = (
-        f"{float(row[key]):g}" for key in ("first", "second", "metric", "sum", "mean")
-    )
-    return [
-        "**Example.** TensorFlow's tutorials use this example: two replicas, with losses [2, 3] on one and [4, 5] on "
-        "the other, and a global batch of 4. Under `MirroredStrategy` with two logical replicas "
-        "(`tutorials_example` in `scripts/traps.py`), it gives:",
-        "",
-        "| | what TensorFlow returns |",
-        "|---|---|",
-        f"| `tf.nn.compute_average_loss([2, 3], global_batch_size=4)` on the first replica | {first} |",
-        f"| the same for [4, 5] on the second replica | {second} |",
-        f"| `tf.keras.metrics.Mean`, updated with these on both: their sum, divided by *two updates* | **{metric}** |",
-        f"| `strategy.reduce(tf.distribute.ReduceOp.SUM, …)` of the two | **{total}** |",
-        f"| the mean of the four losses | **{mean}** |",
-        "",
-        "The two values are right for the gradient, which is summed over replicas. A metric averages them, so it is "
-        "too small by a factor of the number of replicas.",
-        "",
-    ]
 
 
 def command(shown: Shown) -> str:
@@ -365,27 +261,8 @@ def _file(name: str, default: str) -> str:
     return f"{file}:{attribute}" if file else attribute
 
 
-def _link(met: str) -> str:
-    """Formats "title, URL" as a Markdown link."""
-    match = re.fullmatch(r"(.*), (https?://\S+)", met)
-    return f"[{match[1]}]({match[2]})" if match else met
-
-
-def _code(text: str) -> str:
-    """The text if it is Python code, else the text as a comment."""
-    try:
-        ast.parse(text)
-    except SyntaxError:
-        return "# " + text
-    return text
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
-
-
 def write_page(folder: Path) -> Path:
-    """Writes ``index.html``, the story of every cause, next to the pictures and CSV files of ``reports/traps``."""
+    """Writes ``index.html``, the page with the story of every cause, next to its pictures and CSV files."""
     data = read(folder)
     families = []
     for title, causes in FAMILIES:
@@ -406,7 +283,8 @@ def write_page(folder: Path) -> Path:
     templates = ChoiceLoader([FileSystemLoader(Path(__file__).parent / "templates"), environment().loader])
     template = environment().overlay(loader=templates).get_template("traps.html")
     path = folder / "index.html"
-    replace_file(path, template.render(families=families, count=len(CATALOGUE)).encode())
+    (example,) = data[EXAMPLE].astype(float).to_dict("records")
+    replace_file(path, template.render(families=families, count=len(CATALOGUE), example=example).encode())
     return path
 
 
