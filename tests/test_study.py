@@ -12,7 +12,8 @@ import pytest
 from scipy import stats
 
 from compare.records import Record
-from compare.verdict.seeds import ALPHA, DEFAULT_MARGINS, POWER, Margin, Study, overall, seeds_needed, study
+from compare.verdict import Comparison, Reporting, Training, with_study
+from compare.verdict.seeds import ALPHA, DEFAULT_MARGINS, POWER, Margin, Study, seeds_needed, study
 
 ACCURACY = (Margin("val_accuracy", 0.01),)
 
@@ -153,8 +154,9 @@ def test_no_number_of_seeds_helps_a_mean_beyond_the_margin() -> None:
 def test_equal_runs_are_identical_not_merely_alike() -> None:
     found = pair([0.0, 0.0, 0.0])
     assert found.verdict == "alike"
-    assert overall(["identical"] * 3, found) == "identical"
-    assert overall(["identical", "different", "identical"], found) == "alike"
+    for exact, judged in (("identical", "identical"), ("different", "alike")):
+        comparison = Comparison("loop", Training(exact, None, None, 1), Reporting(None, {}))
+        assert with_study(comparison, found, known_cause=False).training.verdict == judged
 
 
 def test_it_is_plain_data() -> None:

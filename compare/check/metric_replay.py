@@ -15,7 +15,7 @@ from compare.check.recipe import GIVEN, MetricFormula, Recipe, Split, mean_of_me
 from compare.check.replay import PassResult
 from compare.engine.strategies import keras_version
 
-ALL, TRAIN, VALIDATION = "all", "train", "validation"
+TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from compare.records.model import (
     StepRecord,
     Variable,
     in_time,
-    stem_of,
     step_dtype,
 )
 from compare.records.reader import hashes_at, kept, read_records, recover
@@ -63,7 +62,6 @@ __all__ = [
     "recover",
     "replace_file",
     "shortest",
-    "stem_of",
     "step_dtype",
     "total_norm",
     "variable_norms",

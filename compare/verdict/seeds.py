@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compare.records import Record
-from compare.verdict.model import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
+from compare.verdict.model import ALIKE, DIFFERENT, INCONCLUSIVE
 
 ALPHA = 0.05
 """The significance level of each one-sided test, and of all tests for a difference together."""
@@ -232,8 +232,3 @@ def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
         middle = (few + many) // 2
         few, many = (few, middle) if sufficient(middle) else (middle, many)
     return many
-
-
-def overall(exact_verdicts: Sequence[str], study: Study) -> str:
-    """The verdict of several seeds: ``identical`` if every seed's exact comparison is, else the study's verdict."""
-    return IDENTICAL if set(exact_verdicts) == {IDENTICAL} else study.verdict
