@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Train with fit and with a custom loop and say whether both train alike; see --help."""
+"""Trains with fit and with a custom loop and reports whether both train alike; see --help."""
 
 import sys
 from pathlib import Path
 
-# This folder is first on the path, and holds a file with the package's own name.
+# Replaces this folder, whose compare.py would shadow the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from compare.app.cli import main  # noqa: E402

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Recreate the pages of runs from their files; see --help."""
+"""Recreates the pages of runs from their files; see --help."""
 
 import sys
 from pathlib import Path
 
-# This folder is first on the path, and holds a file with the package's own name.
+# Replaces this folder, whose compare.py would shadow the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from compare.app.redraw import main  # noqa: E402

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Restore the checkpoints of a run's trainers and evaluate them; see --help."""
+"""Restores the checkpoints of a run's trainers and evaluates them; see --help."""
 
 import sys
 from pathlib import Path
 
-# The package beside this script, from any folder and without installing; not this folder, which has a compare.py.
+# Replaces this folder, whose compare.py would shadow the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from compare.app.restore import main  # noqa: E402
