@@ -1,7 +1,7 @@
 """Measures what fingerprints and records cost: training steps of the tutorial's CNN with and without them.
 
-Prints a line with the CPU seconds per step for each part of the work done after a step; each part includes the parts
-before it. All parts take turns in one process. Run by scripts/scaling.py.
+Prints a line with the CPU seconds per step for each turn of each part of the work done after a step; each part
+includes the parts before it. All parts take turns in one process. Run by scripts/scaling.py.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import pandas as pd  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from rich.console import Console  # noqa: E402
 
@@ -74,6 +73,5 @@ with tempfile.TemporaryDirectory() as out:
         }
         block(run.end_step)  # traces the step
         turns = in_turn({name: partial(block, part) for name, part in parts.items()}, options.blocks)
-        seconds = pd.DataFrame(turns, columns=["block", "part", "seconds"])
-        for name, median in seconds.groupby("part", sort=False)["seconds"].median().items():
-            print(f"{name}: {median}")
+        for _, name, seconds in list(turns):  # nothing is printed while the parts are measured
+            print(f"{name}: {seconds}")
