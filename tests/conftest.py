@@ -30,24 +30,26 @@ def tensorflow():
 
 
 LONGEST = (
+    "test_check",
     "test_resume",
     "test_gallery",
-    "test_check",
     "test_cluster",
     "test_trainers",
-    "test_readme",
-    "test_command",
-    "test_check_any",
-    "test_seeds_runner",
     "test_twins",
-    "test_any_experiment",
-    "test_iteration",
-    "test_styles",
+    "test_check_any",
+    "test_command",
     "test_parallel_trainers",
-    "test_advice",
+    "test_readme",
+    "test_check_strangers",
     "test_user_files",
-    "test_restore",
     "test_faults",
+    "test_keras2",
+    "test_seeds_runner",
+    "test_styles",
+    "test_any_experiment",
+    "test_restore",
+    "test_iteration",
+    "test_assert_alike",
 )
 
 
