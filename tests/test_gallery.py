@@ -100,8 +100,9 @@ def test_the_table_has_every_experiment() -> None:
 
 IN_THE_GATE = {"regression", "regularized"}
 """The experiments that the gate trains on two replicas and with their mistakes; the others on one, with the loop."""
-LONG = {"transformer", "densenet"}
-"""Slow tests: in the gate, nmt has attention too, and segmentation and batchnorm have such layers."""
+LONG = {"transformer", "densenet", "ncf"}
+"""Slow tests. In the gate, nmt has attention, segmentation and batchnorm have layers like densenet's, and test_streams
+has functions from epoch to dataset."""
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ def test_each_twin_has_noise_of_its_own(task: Any) -> None:
     assert not np.array_equal(twin[2, 5], another[2, 5])
 
 
+# In the gate, test_verdict shows how the gaps count, and the test below how far weights are moved.
+@pytest.mark.slow
 def test_a_loud_twin_has_larger_noise_and_its_gaps_count_proportionally_less(task: Any, tmp_path: Any) -> None:
     from compare.engine.noise_twins import TwinRun
     from compare.engine.run import Run
