@@ -1,4 +1,4 @@
-"""Four replicas without a GPU: logical CPU devices, made once, before TensorFlow's first operation."""
+"""Fixtures of many tests: four logical CPU devices, for replicas without a GPU; and commands that start fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tensorflow():
     import compare
 
     compare.configure(replicas=4)
-    # Tracing makes millions of objects; to look through TensorFlow's own for garbage again and again costs a tenth.
+    # Tracing creates millions of objects; collecting garbage among TensorFlow's own costs a tenth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -30,34 +30,39 @@ def tensorflow():
 
 
 LONGEST = (
+    "test_check",
     "test_resume",
     "test_gallery",
-    "test_check",
     "test_cluster",
     "test_trainers",
-    "test_readme",
-    "test_command",
-    "test_check_any",
-    "test_parallel",
     "test_twins",
-    "test_any_experiment",
-    "test_iteration",
-    "test_styles",
-    "test_beside",
-    "test_advice",
+    "test_check_any",
+    "test_command",
+    "test_parallel_trainers",
+    "test_readme",
+    "test_check_strangers",
     "test_user_files",
+    "test_faults",
+    "test_keras2",
+    "test_seeds_runner",
+    "test_styles",
+    "test_any_experiment",
+    "test_restore",
+    "test_iteration",
+    "test_assert_alike",
 )
 
 
 def pytest_collection_modifyitems(items):
-    """The files that take longest come first: with a file per process, none is left to wait for in the end."""
+    """Run the longest files first: with one process per file, none of them is left running alone at the end."""
     places = {f"{name}.py": place for place, name in enumerate(LONGEST)}
+    assert all((Path(__file__).parent / name).is_file() for name in places), "LONGEST names a file that does not exist"
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
-    """Many commands that take no time to begin."""
+    """Runs commands in forks of one process that has imported TensorFlow."""
     commands = Commands(tmp_path_factory.mktemp("commands"))
     yield commands
     commands.server.communicate()

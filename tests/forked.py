@@ -1,4 +1,4 @@
-"""Commands that begin at once: forked from a process that has imported TensorFlow."""
+"""Commands that start fast: forked from a process that has imported TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Commands:
-    """Commands in processes of their own, forked from one that has imported TensorFlow and done nothing else.
+    """Commands in their own processes, forked from one that has imported TensorFlow and done nothing else.
 
-    They are what ``scripts/compare.py`` is, and may be killed, but begin at once. Like ``subprocess`` in what is
-    used of it, for one command at a time.
+    They behave like ``scripts/compare.py`` and can be killed, but need not import TensorFlow. A subset of the interface
+    of ``subprocess``, for one command at a time.
     """
 
     PIPE = subprocess.PIPE
@@ -58,7 +58,7 @@ sys.exit(serve())
         )
 
     def Popen(self, command, stderr=None, before="", environment=None):
-        """Begin it, after some code ``before`` has been executed in its process."""
+        """Start a command, after executing the code ``before`` in its process."""
         assert command[:2] == [sys.executable, str(ROOT / "scripts" / "compare.py")]
         request = [command[1:], before, environment or {}, *map(str, self.files)]
         self.server.stdin.write(json.dumps(request).encode() + b"\n")
@@ -66,7 +66,7 @@ sys.exit(serve())
         return self
 
     def run(self, command, check=False, **options):
-        """Run it to its end: exit status, stdout, stderr."""
+        """Run a command to its end; returns exit status, stdout and stderr."""
         out, errors = (content.decode() for content in self.Popen(command, **options).communicate(300))
         assert not check or self.returncode == 0, errors
         return self.returncode, out, errors

@@ -1,4 +1,4 @@
-"""What an experiment may have: fit and loop are identical with it, and a loop that leaves it out is not."""
+"""Features of experiments: fit and loop are identical with each, and a loop without it is different."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NoPenalty(compare.CustomLoop):
 
 
 class UnweightedMetrics(compare.CustomLoop):
-    """Trains right, and shows its weighted metrics no weights."""
+    """Trains correctly, but computes its weighted metrics without weights."""
 
     name = "unweighted-metrics"
 
@@ -66,7 +66,7 @@ class UnweightedMetrics(compare.CustomLoop):
 
 
 def several(**options: Any) -> compare.Experiment:
-    """Three outputs; examples that split evenly over the replicas, as Keras 3's fit needs."""
+    """Three outputs, with as many examples as split evenly over the replicas, which Keras 3's fit requires."""
     return tasks.several(train=44, validation=20, **options)
 
 
@@ -75,7 +75,7 @@ def halve(epoch: int, rate: float) -> float:
 
 
 class Stops(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Ends training after the first epoch, with other weights than it had."""
+    """Ends training after the first epoch, and changes the weights."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.model.stop_training = True
@@ -98,7 +98,7 @@ class Meddles(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def stop_and_restore() -> list[Any]:
-    """Ends training after the second epoch, and puts the first one's weights back."""
+    """Ends training after the second epoch, and restores the weights of the first."""
     return [tf.keras.callbacks.EarlyStopping(monitor="loss", mode="max", patience=1, restore_best_weights=True)]
 
 
@@ -111,7 +111,7 @@ def summed() -> Any:
 
 
 class NoAverage(compare.CustomLoop):
-    """Does not know that an optimizer may put other weights in place when training ends."""
+    """Ignores that an optimizer may replace the weights when training ends."""
 
     name = "no-average"
 
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Any, type[Any] | None]] = {
         NoCallbacks,
     ),
     "stopping early": (lambda: tasks.experiment(build_callbacks=lambda: [Stops()]), NoCallbacks),
-    "weights restored in the end": (lambda: tasks.experiment(build_callbacks=stop_and_restore), NoCallbacks),
+    "weights restored at the end": (lambda: tasks.experiment(build_callbacks=stop_and_restore), NoCallbacks),
     "a callback for every batch": (lambda: tasks.experiment(build_callbacks=lambda: [Meddles()]), NoCallbacks),
     "a moving average of weights": (lambda: tasks.experiment(optimizer=moving_average), NoAverage),
     "a summed loss": (
@@ -168,14 +168,13 @@ CASES: dict[str, tuple[Any, type[Any] | None]] = {
 
 
 IN_THE_GATE = {
-    "class weights",
-    "weighted metrics",
-    "weights restored in the end",
+    "weights restored at the end",
     "a callback for every batch",
     "three outputs in a dict, from two inputs in a dict",
 }
 
 
+# In the gate, the gallery and test_check_any have class weights, weighted metrics and sample weights.
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in IN_THE_GATE else [pytest.mark.slow]) for name in CASES]
 )

@@ -1,4 +1,4 @@
-"""Loops as strangers write them: what the check may not hold against them, and what it says instead."""
+"""Loops that users write without knowing the check: what it must accept, and what it reports instead of a cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve 
 
 
 def words(optimizer):
-    """Words to classes, by an embedding whose gradient has some words' rows, some of them twice."""
+    """Words to classes: an embedding with sparse gradients, in which rows of repeated words occur twice."""
     import tensorflow as tf
 
     def part(count, seed):
@@ -49,7 +49,7 @@ def checker(name):
 
 
 class Plain:
-    """The README's loop, which knows nothing of strategies."""
+    """The README's loop, which never uses the strategy."""
 
     name = "plain"
     eager = False
@@ -86,7 +86,7 @@ class Plain:
 
 
 class Rounded(Plain):
-    """Not bit for bit, so that the check has to explain it."""
+    """Correct but not bit-identical, so the check has to explain its steps."""
 
     eager = True
 
@@ -107,7 +107,7 @@ def test_fit_is_explained_by_its_own_replay_where_gradients_are_sparse(tensorflo
         def apply(self, optimizer, gradients, variables):
             super().apply(optimizer, [tensorflow.convert_to_tensor(g) for g in gradients], variables)
 
-    if optimizer != "clipnorm":  # the same words again and again: its rows are then clipped alike
+    if optimizer != "clipnorm":  # with few words, the rows are clipped alike
         assert checker(optimizer).check(Dense()).verdict == "different"
 
 
@@ -132,18 +132,19 @@ def test_fit_is_explained_by_its_own_replay_where_there_are_many_variables(tenso
     assert any(fit.what == "whole steps" for fit in judged.fits), judged
 
 
-def test_a_loop_that_knows_one_replica_is_checked_on_one_and_told_so(tensorflow):
+@pytest.mark.parametrize("replicas", [2, pytest.param(None, marks=pytest.mark.slow)])
+def test_a_loop_for_one_replica_is_checked_on_one_and_the_report_says_so(tensorflow, replicas):
     from compare.check import check
     from compare.engine import strategies
 
-    for strategy in (None, strategies.make("mirrored", 2)):
-        report = check(tasks.experiment(train=200, validation=100), Plain(), strategy=strategy)
-        assert report.verdict in ("identical", "alike"), report
-        assert report.replicas == (1,)
-        assert any("never calls strategy.run" in each.reason for each in report.not_applicable), report
+    strategy = replicas and strategies.make("mirrored", replicas)
+    report = check(tasks.experiment(train=200, validation=100), Plain(), strategy=strategy)
+    assert report.verdict in ("identical", "alike"), report
+    assert report.replicas == (1,)
+    assert any("never calls strategy.run" in each.reason for each in report.not_applicable), report
 
 
-def test_applies_over_disjoint_variables_are_one_step(tensorflow):
+def test_updates_of_disjoint_variables_are_one_step(tensorflow):
     class OneByOne(Rounded):
         def begin(self, optimizer, variables):
             self.made = [type(optimizer).from_config(optimizer.get_config()) for _ in variables]
@@ -163,7 +164,7 @@ def test_applies_over_disjoint_variables_are_one_step(tensorflow):
     assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
 
 
-def test_what_is_changed_after_the_last_step_of_an_epoch_is_evidence_and_not_validations_doing(tensorflow):
+def test_a_change_after_the_last_step_of_an_epoch_is_evidence_and_not_blamed_on_validation(tensorflow):
     class Rounding(Plain):
         def train(self, run):
             self.run = run
@@ -184,7 +185,7 @@ def test_what_is_changed_after_the_last_step_of_an_epoch_is_evidence_and_not_val
     assert any("changed after the last step of epoch 1" in text for text in report.evidence), report
 
 
-def test_a_probe_that_fails_is_lost_alone(tensorflow, monkeypatch):
+def test_the_other_probes_go_on_if_one_fails(tensorflow, monkeypatch):
     from compare.check import judge
 
     def broken(*args):

@@ -1,4 +1,4 @@
-"""Several processes on 127.0.0.1: they compute what one process does, and none is left behind."""
+"""Clusters of processes on 127.0.0.1: they compute what one process computes, and none is left running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(reports, *arguments, **environment):
 
 
 def run(reports, *arguments, limit=120, **environment):
-    """One command to its end: exit status, stdout, stderr."""
+    """Runs a command to its end; returns exit status, stdout, stderr."""
     process = start(reports, *arguments, **environment)
     try:
         out, err = process.communicate(timeout=limit)
@@ -40,8 +40,14 @@ def run(reports, *arguments, limit=120, **environment):
     return process.returncode, out, err
 
 
+def forked(commands, reports, *arguments, **options):
+    """Runs a command in a process that has imported TensorFlow already; returns the same."""
+    command = [sys.executable, str(ROOT / "scripts/compare.py"), *SMALL, "--reports", str(reports), *arguments]
+    return commands.run(command, **options)
+
+
 def left_behind(reports):
-    """The processes of runs in a reports folder that are still there."""
+    """Returns the command lines of the processes that still write to a reports folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -84,18 +90,11 @@ def test_workers_equal_replicas_bit_for_bit(tmp_path):
     assert_none_left(tmp_path)
 
 
-def test_the_loop_runs_on_workers_under_keras_3_and_equals_replicas(tmp_path):
-    loops = ["--trainers", "loop", "loop"]
-    assert run(tmp_path, *loops, "--replicas", "2", "--name", "replicas")[0] == 0
-    arguments = [*loops, "--strategy", "multi-worker", "--workers", "2", "--name", "workers"]
-    status, _, err = run(tmp_path, *arguments, "--against", str(tmp_path / "replicas"))
-    assert (status, err) == (0, "")
-    assert verdict(tmp_path, "workers")["verdict"] == "identical"
-
-
-@pytest.mark.parametrize("strategy", [pytest.param("multi-worker", marks=pytest.mark.slow), "parameter-server"])
-def test_where_fit_cannot_run_it_is_said_before_training(tmp_path, strategy):
-    status, out, err = run(tmp_path, "--strategy", strategy, "--workers", "2", "--name", "run")
+# In the gate, test_preflight finds these problems, and reports another before training.
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
+def test_a_strategy_under_which_fit_cannot_run_is_reported_before_training(commands, tmp_path, strategy):
+    status, out, err = forked(commands, tmp_path, "--strategy", strategy, "--workers", "2", "--name", "run")
     assert (status, err) == (3, "")
     assert "fit cannot run" in out
     assert "use --keras 2" in out
@@ -112,7 +111,7 @@ def test_a_parameter_server_with_one_worker_is_exact(tmp_path):
     assert (status, err) == (0, "")
     (comparison,) = verdict(tmp_path, "run")["comparisons"]
     assert comparison["verdict"] == "identical"
-    assert comparison["training"]["steps_compared"] == 0, "judged at the ends of epochs"
+    assert comparison["training"]["steps_compared"] == 0, "compared at the ends of epochs only"
     assert_none_left(tmp_path)
 
 
@@ -127,7 +126,7 @@ def test_a_parameter_server_with_two_workers_is_inconclusive(tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_tell_what_two_racing_workers_cannot(tmp_path):
+def test_a_study_over_seeds_gives_a_verdict_on_racing_workers(tmp_path):
     arguments = ["--strategy", "parameter-server", "--workers", "2", "--trainers", "loop", "loop", "--name", "run"]
     status, out, err = run(tmp_path, *arguments, "--seeds", "3", "--margin", "val_loss=1e6%", "val_accuracy=0.001")
     assert err == ""
@@ -142,7 +141,7 @@ def test_seeds_tell_what_two_racing_workers_cannot(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_on_several_workers_is_named_with_replicas_in_their_place(tmp_path):
+def test_a_mistake_on_several_workers_is_named_by_a_check_on_replicas(tmp_path):
     loops = tmp_path / "loops.py"
     loops.write_text(
         "import tensorflow as tf\nimport compare\n\n\n"
@@ -160,53 +159,55 @@ def test_a_mistake_on_several_workers_is_named_with_replicas_in_their_place(tmp_
     assert_none_left(tmp_path)
 
 
-def test_a_cluster_of_its_own_is_joined_and_its_chief_writes(tmp_path):
+def free_addresses():
+    """Returns two addresses that nobody listens on."""
     with socket.socket() as one, socket.socket() as two:
         for each in (one, two):
             each.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
-    arguments = ["--strategy", "multi-worker", "--keras", "2", "--name", "run"]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+
+
+def test_the_tasks_of_a_given_cluster_equal_replicas_and_only_the_chief_writes(commands, tmp_path):
+    """Two processes that the user started, each with its TF_CONFIG; under Keras 3, where only the loop can run."""
+    loops = ["--trainers", "loop", "loop", "--name", "run"]
+    status, out, err = forked(commands, tmp_path / "replicas", *loops, "--replicas", "2")
+    assert (status, err) == (0, "") and "2 replicas" in out
+    addresses = free_addresses()
+    arguments = [*loops, "--strategy", "multi-worker", "--against", str(tmp_path / "replicas" / "run")]
     processes = []
     for index in range(2):
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         processes.append(start(tmp_path / str(index), *arguments, TF_CONFIG=json.dumps(config)))
     (chief_out, _), (other_out, _) = (process.communicate(timeout=120) for process in processes)
     assert [process.returncode for process in processes] == [0, 0]
-    assert "identical: loop trains exactly like fit" in chief_out
+    assert "identical: loop-2 trains exactly like loop" in chief_out
     assert other_out == ""
-    assert verdict(tmp_path / "0", "run")["verdict"] == "identical"
+    comparisons = verdict(tmp_path / "0", "run")["comparisons"]
+    assert [each["verdict"] for each in comparisons] == ["identical"] * 3, "one another, and each to the replicas'"
     left = {path.name for path in (tmp_path / "1" / "run").iterdir()}
-    assert left == {"checkpoints"}, "only the chief writes, but each saves its own"
+    assert left == {"checkpoints"}, "checkpoints are per worker"
 
 
 @pytest.mark.parametrize("strategy", ["multi-worker", pytest.param("parameter-server", marks=pytest.mark.slow)])
-def test_a_task_that_never_joins_is_named_within_a_minute(tmp_path, strategy):
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        mine, absent = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+def test_a_task_that_never_joins_is_named_within_a_minute(commands, tmp_path, strategy):
+    mine, absent = free_addresses()
     kinds = {"multi-worker": ("worker", {"worker": [mine, absent]})}
     kinds["parameter-server"] = ("chief", {"chief": [mine], "worker": [absent]})
     kind, cluster = kinds[strategy]
     config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
     assert tf_config.JOIN_SECONDS < 60
-    script = (
-        "import sys; from compare.app import cli; from compare.engine import tf_config; tf_config.JOIN_SECONDS = 5.0;"
-        " sys.exit(cli.main(sys.argv[1:]))"
-    )
-    arguments = [*SMALL, "--strategy", strategy, "--keras", "2", "--name", "run", "--reports", str(tmp_path)]
-    environment = os.environ | {"TF_CONFIG": json.dumps(config), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 3, done.stderr
-    (line,) = done.stderr.splitlines()
+    sooner = "from compare.engine import tf_config; tf_config.JOIN_SECONDS = 5.0"
+    arguments = ["--strategy", strategy, "--trainers", "loop", "loop", "--name", "run"]
+    environment = {"TF_CONFIG": json.dumps(config)}
+    status, _, err = forked(commands, tmp_path, *arguments, before=sooner, environment=environment)
+    assert status == 3, err
+    (line,) = err.splitlines()
     assert f"({absent}) did not join" in line and "TF_CONFIG" in line
     assert_none_left(tmp_path)
 
 
 @pytest.mark.slow
-def test_an_interrupted_cluster_goes_on_and_ends_the_same(tmp_path):
+def test_an_interrupted_cluster_can_be_resumed_and_ends_the_same(tmp_path):
     cluster = ["--strategy", "multi-worker", "--workers", "2", "--keras", "2", "--epochs", "3"]
     cluster += ["--checkpoint-every", "1", "--quiet"]
     assert run(tmp_path, *cluster, "--name", "whole")[0] == 0
@@ -237,7 +238,7 @@ def test_a_worker_that_dies_ends_the_run_with_an_error(tmp_path):
     assert_none_left(tmp_path)
 
 
-# SIGINT: see the cluster that is interrupted and goes on; in the gate, see trainers that run beside each other.
+# For SIGINT see the interrupted cluster above; in the gate see test_parallel_trainers.
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_survives_the_one_that_started_it(tmp_path, how):
@@ -270,7 +271,7 @@ def test_objects_cannot_be_sent_to_other_processes(tmp_path):
 
 
 def test_a_bad_tf_config_is_one_line(tmp_path):
-    """The other ways of its being bad are among the bad requests."""
+    """Other bad values are among the bad requests."""
     status, out, err = run(tmp_path, "--strategy", "multi-worker", TF_CONFIG="not json")
     assert (status, out) == (2, "")
     assert "TF_CONFIG" in err
@@ -278,8 +279,8 @@ def test_a_bad_tf_config_is_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_tpu_there_is_one_line_soon(tmp_path):
-    status, _, err = run(tmp_path, "--strategy", "tpu", limit=60)
+def test_without_a_tpu_the_error_is_one_line(commands, tmp_path):
+    status, _, err = forked(commands, tmp_path, "--strategy", "tpu")
     assert status == 2
     assert "no TPU was found" in err
     assert len(err.splitlines()) == 1

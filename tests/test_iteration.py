@@ -1,4 +1,4 @@
-"""Ways of going through an epoch: other calls, the same steps, and the verdict knows what was not seen."""
+"""``--iteration`` and ``--steps-per-execution``: different calls make the same steps, and the verdict counts both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Train = Callable[..., Record]
 
 @pytest.fixture(scope="module")
 def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Train with a built-in trainer, or one given; the records, read back from disk."""
+    """Trains with a built-in or a given trainer; returns the records, read back from disk."""
     from compare.app.loading import load_trainers
     from compare.engine import input_pipeline, strategies
     from compare.engine.run import Run, TrainingTask
@@ -59,7 +59,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 
 def images() -> compare.Experiment:
-    """A convolution, whose bias oneDNN treats in its own way."""
+    """A convolution, whose bias oneDNN adds differently."""
     import tensorflow as tf
 
     def load_data() -> Any:
@@ -87,7 +87,7 @@ def fits(train: Train) -> dict[Any, Record]:
     return {1: train("fit", FOR), 2: train("fit", FOR, replicas=2)}
 
 
-def test_one_replica_on_a_cpu_takes_the_data_set_itself(tensorflow: Any) -> None:
+def test_one_replica_on_a_cpu_uses_the_dataset_itself(tensorflow: Any) -> None:
     from compare.engine import strategies
 
     dataset = tensorflow.data.Dataset.range(8).batch(4)
@@ -102,9 +102,9 @@ def test_one_replica_on_a_cpu_takes_the_data_set_itself(tensorflow: Any) -> None
     [
         pytest.param(way, replicas, id=f"{way.iteration}-{replicas}", marks=[] if in_gate else [pytest.mark.slow])
         for way, replicas, in_gate in [
-            (FOR, 1, True),
+            (FOR, 1, False),  # see the trainer that reports several steps at once
             (FOR, 2, False),
-            (ITERATOR, 1, False),  # the usual one, of most other tests
+            (ITERATOR, 1, False),  # the default, in most other tests
             (ITERATOR, 2, False),
             (FUNCTION, 1, False),
             (FUNCTION, 2, True),
@@ -116,24 +116,25 @@ def test_every_way_of_iterating_trains_exactly_like_fit(
 ) -> None:
     comparison = compare_records(fits[replicas], train("loop", execution, replicas=replicas))
     assert comparison.verdict == IDENTICAL
-    # On two replicas the last batch, which is short, has a call of its own.
+    # On two replicas the last batch, which is short, is a separate call.
     steps = 2 * replicas if execution is FUNCTION else 10
     assert (comparison.training.steps, comparison.training.made) == (steps, 0 if steps == 10 else 10)
 
 
 @pytest.mark.slow
-def test_a_whole_epoch_of_convolutions_on_two_replicas_is_fits(train: Train) -> None:
+def test_a_whole_epoch_of_convolutions_on_two_replicas_equals_fit(train: Train) -> None:
     experiment = images()
     fit, loop = (train(name, way, replicas=2, given=experiment) for name, way in (("fit", FOR), ("loop", FUNCTION)))
     assert compare_records(fit, loop).verdict == IDENTICAL
 
 
+@pytest.mark.slow
 def test_a_short_batch_of_an_embedding_on_two_replicas(train: Train, tensorflow: Any) -> None:
-    """Its gradients have a row per example, which replicas gather: in a while loop TensorFlow takes one shape only."""
+    """Replicas gather its gradients, a row per example; in a while loop TensorFlow allows one shape only."""
     import tensorflow as tf
 
     def load_data() -> Any:
-        x = np.arange(74) % 7  # 32, 32, 10: divided evenly, they are exchanged as they are
+        x = np.arange(74) % 7  # batches of 32, 32 and 10, which divide evenly
         return (x, x % 3), (x[:20], x[:20] % 3)
 
     layers = tf.keras.layers
@@ -156,18 +157,20 @@ def test_several_steps_per_execution_make_the_same_steps_and_no_more(
     size = execution.steps_per_execution
     assert [step for epoch, step in places(fit) if epoch == 2] == sorted({*range(size, 6, size), 5})
     assert compare_records(fit, loop).verdict == IDENTICAL
-    # Not just like each other: like single steps, which see each example of an epoch once.
+    # Not only equal to each other but to single steps, which use each example of an epoch once.
     alone = compare_records(fits[1], fit.up_to((2, EPOCH_END)))
     assert alone.verdict == IDENTICAL and alone.training.made == 10
 
 
-def test_sides_that_see_other_steps_are_compared_where_both_look(train: Train, fits: dict[Any, Record]) -> None:
+def test_trainers_that_record_different_steps_are_compared_where_both_record(
+    train: Train, fits: dict[Any, Record]
+) -> None:
     comparison = compare_records(train("fit", TWO), train("loop", THREE))
     assert comparison.verdict == IDENTICAL
-    assert comparison.training.steps == 2, "step 5 of each epoch is the only one that both have seen"
+    assert comparison.training.steps == 2, "only step 5 of each epoch is recorded by both"
 
 
-def test_a_trainer_may_say_several_steps_at_once_and_not_none(train: Train, fits: dict[Any, Record]) -> None:
+def test_a_trainer_may_report_several_steps_at_once_but_not_zero(train: Train, fits: dict[Any, Record]) -> None:
     class AtOnce(compare.CustomLoop):
         name = "at-once"
 
@@ -204,13 +207,15 @@ class Skips(compare.CustomLoop):
         return tf.where(tf.convert_to_tensor(fourth), loss * 1.5, loss)
 
 
-def test_a_difference_is_placed_between_the_steps_that_were_seen(train: Train, fits: dict[Any, Record]) -> None:
+def test_a_difference_is_located_between_the_recorded_steps(train: Train, fits: dict[Any, Record]) -> None:
     fit, loop = train("fit", THREE), train(Skips(), THREE)
     comparison = compare_records(fit, loop)
     first = comparison.training.first_difference
     assert comparison.training.verdict == DIFFERENT and first is not None
     assert (first.epoch, first.since, first.step) == (1, 4, 5)
-    assert noise_start(fit, loop, comparison.training) == (1, 4), "twins' noise begins before all that may have done it"
+    assert noise_start(fit, loop, comparison.training) == (1, 4), (
+        "the twins' noise begins before all steps that may differ"
+    )
     verdict = as_json("fit", [comparison])
     (entry,) = verdict["comparisons"]
     assert entry["training"]["first_difference"] == {"epoch": 1, "step": 5, "since_step": 4}
@@ -221,14 +226,14 @@ def test_a_difference_is_placed_between_the_steps_that_were_seen(train: Train, f
     assert exactly is not None and (exactly.step, exactly.since) == (4, None)
 
 
-def test_identical_says_how_many_calls_were_looked_at(train: Train) -> None:
+def test_the_sentence_for_identical_counts_calls_and_steps(train: Train) -> None:
     fit = train("fit", TWO)
     (entry,) = as_json("fit", [compare_records(fit, replace(fit, trainer="loop"))])["comparisons"]
     assert (entry["training"]["steps_compared"], entry["training"]["steps_made"]) == (6, 10)
     assert "after each of 6 calls, which made 10 steps" in sentence(entry, "fit")
 
 
-def test_steps_that_one_side_never_makes_are_no_steps_it_passed_over() -> None:
+def test_a_step_that_one_trainer_never_makes_is_a_difference() -> None:
     def record(name: str, steps: list[int]) -> Record:
         from compare.records import Variable, step_dtype
 
@@ -268,12 +273,12 @@ def test_the_time_of_a_step_is_its_share_of_a_call(monkeypatch: pytest.MonkeyPat
         ({"steps_per_execution": 2, "strategy": "parameter-server"}, "sends out single steps"),
     ],
 )
-def test_ways_that_exclude_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+def test_options_that_exclude_each_other_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(compare.RequestError, match=message):
         Options(**given)
 
 
-def test_batches_are_taken_from_an_iterator_but_for_single_steps_of_several_processes() -> None:
+def test_the_default_is_an_iterator_except_for_single_steps_of_several_processes() -> None:
     assert Options().execution == ITERATOR
     assert Options(strategy="multi-worker", workers=2).execution == FOR
     assert Options(strategy="multi-worker", workers=2, steps_per_execution=2).execution == TWO
@@ -281,7 +286,7 @@ def test_batches_are_taken_from_an_iterator_but_for_single_steps_of_several_proc
     assert Options(iteration="function", jit=True).execution == Execution("function", 1, True)
 
 
-def test_what_cannot_run_is_known_beforehand() -> None:
+def test_preflight_finds_what_cannot_run() -> None:
     facts = preflight.Facts("mirrored", 3, ["fit", "loop"], 2, 1, (64, 64), 32)
 
     def found(**changes: Any) -> list[str]:
@@ -294,7 +299,7 @@ def test_what_cannot_run_is_known_beforehand() -> None:
     assert found(jit_compile=True, replicas=1) == []
 
 
-def test_what_cannot_run_does_not(train: Train) -> None:
+def test_what_preflight_finds_cannot_run_indeed(train: Train) -> None:
     import tensorflow as tf
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="feed a value for placeholder"):

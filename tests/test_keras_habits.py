@@ -1,4 +1,4 @@
-"""What Keras users have: models with a train_step and metrics of their own, compiled models, vector metrics."""
+"""Habits of Keras users: models with their own train_step and metrics, compiled models, vector metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def experiment(**parts):
 
 
 def autoencoder():
-    """As in the Keras guides: its own train_step and metrics, and no labels in its loss."""
+    """As in the Keras guides: with its own train_step and metrics, and a loss without labels."""
     import tensorflow as tf
 
     class Autoencoder(tf.keras.Model):
@@ -54,7 +54,7 @@ def autoencoder():
 
 
 class ByHand:
-    """The same step in a loop, eagerly."""
+    """The same step in a loop, executed eagerly."""
 
     name = "by-hand"
     factor = 1.0
@@ -90,14 +90,14 @@ def checker():
     return Checker(experiment(build_model=autoencoder), KerasFit(), tf.distribute.get_strategy())
 
 
-def test_a_model_with_a_step_and_metrics_of_its_own_is_trained_as_it_is(tensorflow, tmp_path):
+def test_a_model_with_its_own_train_step_and_metrics_is_trained_by_them(tensorflow, tmp_path):
     made = experiment(build_model=autoencoder)
     result = compare.run(made, trainers=("fit", ByHand()), strategy="default", epochs=2, reports=tmp_path, **QUICK)
     assert result.verdict in ("identical", "alike")
     assert set(result.metrics.columns) >= {"reconstruction", "val_reconstruction"}
 
 
-def test_where_fits_own_steps_cannot_be_made_again_twins_decide_and_no_cause_is_named(tensorflow):
+def test_where_fits_steps_cannot_be_replayed_twins_decide_and_no_cause_is_named(tensorflow):
     right = checker().check(ByHand())
     assert right.comparison.training.verdict in ("identical", "alike"), right
     wrong = checker().check(TwiceAsFast())
@@ -108,7 +108,7 @@ def test_where_fits_own_steps_cannot_be_made_again_twins_decide_and_no_cause_is_
         assert not report.certain
 
 
-def test_a_model_that_comes_compiled_reports_the_runs_numbers(tensorflow, tmp_path):
+def test_a_model_that_is_compiled_already_reports_the_runs_metrics(tensorflow, tmp_path):
     import tensorflow as tf
 
     def compiled():
@@ -121,7 +121,7 @@ def test_a_model_that_comes_compiled_reports_the_runs_numbers(tensorflow, tmp_pa
     assert (result.metrics.loss > 0).all()
 
 
-def test_a_metric_that_gives_a_vector_is_several_numbers(tensorflow, tmp_path):
+def test_a_vector_metric_is_several_columns(tensorflow, tmp_path):
     import tensorflow as tf
 
     def one_hot():
@@ -137,7 +137,7 @@ def test_a_metric_that_gives_a_vector_is_several_numbers(tensorflow, tmp_path):
     assert set(result.metrics.columns) >= {"f1[0]", "f1[1]", "f1[2]", "val_f1[2]"}
 
 
-def test_an_optimizer_that_was_made_before_is_refused_with_its_line(tensorflow, tmp_path):
+def test_an_optimizer_that_was_created_before_is_refused_with_its_line(tensorflow, tmp_path):
     import tensorflow as tf
 
     optimizer = tf.keras.optimizers.SGD()
@@ -147,7 +147,7 @@ def test_an_optimizer_that_was_made_before_is_refused_with_its_line(tensorflow, 
         compare.run(experiment(build_optimizer=lambda: optimizer), epochs=1, reports=tmp_path, **QUICK)
 
 
-def test_an_optimizer_that_accumulates_gradients_is_not(tensorflow, tmp_path):
+def test_an_optimizer_that_accumulates_gradients_is_accepted(tensorflow, tmp_path):
     import tensorflow as tf
 
     made = experiment(build_optimizer=lambda: tf.keras.optimizers.SGD(gradient_accumulation_steps=2))

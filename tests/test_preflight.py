@@ -1,9 +1,11 @@
-"""What is said before any training, from plain facts."""
+"""Problems that are found before any training."""
 
 from __future__ import annotations
 
 import pytest
+import tasks
 
+import compare
 from compare.engine.preflight import CANNOT_RUN, REFUSED, WARNING, Facts, batch_sizes, problems, split_sizes
 
 EVEN = {
@@ -21,7 +23,7 @@ def found(**changes):
     return {finding.id: finding for finding in problems(Facts(**(EVEN | changes)))}
 
 
-def test_an_even_run_has_nothing_to_be_warned_of():
+def test_an_even_run_has_no_findings():
     assert found() == {}
 
 
@@ -29,11 +31,11 @@ def test_an_even_run_has_nothing_to_be_warned_of():
     ("examples", "replicas", "split"),
     [(64, 2, [32, 32]), (17, 2, [9, 8]), (17, 4, [5, 5, 5, 2]), (1, 2, [1, 0]), (5, 4, [2, 2, 1, 0]), (0, 2, [0, 0])],
 )
-def test_parts_are_those_that_tensorflow_makes(examples, replicas, split):
+def test_split_sizes(examples, replicas, split):
     assert split_sizes(examples, replicas) == split
 
 
-def test_parts_equal_a_distributed_data_set(tensorflow):
+def test_split_sizes_equal_those_of_a_distributed_dataset(tensorflow):
     from compare.engine import strategies
 
     strategy = strategies.make("mirrored", 4)
@@ -64,6 +66,15 @@ def test_keras_3_fit_cannot_begin_with_an_uneven_batch():
     assert "fit-first-batch-uneven" not in found(examples=(256, 128 + 33)), "a later one may be uneven"
 
 
+def test_what_fit_cannot_run_is_reported_before_training(tensorflow, tmp_path):
+    options = {"replicas": 2, "batch_size": 32, "reports": tmp_path, "name": "run", "quiet": True}
+    result = compare.run(tasks.experiment(train=64, validation=33), **options)
+    assert (result.verdict, result.exit_status) == ("not-comparable", 3)
+    failure = result.details["comparisons"][0]["failure"]
+    assert failure["side"] == "fit" and failure["remedy"]
+    assert not (tmp_path / "run" / "metrics.csv").exists(), "nothing was trained"
+
+
 def test_an_empty_replica_is_fatal_in_a_convolution_and_a_warning_elsewhere():
     assert found(examples=(257, 128))["empty-replica-batch"].severity == WARNING
     assert found(examples=(257, 128), convolution=True)["empty-replica-batch"].severity == CANNOT_RUN
@@ -91,7 +102,7 @@ def test_batch_norm_on_replicas_is_a_warning():
     assert found(batch_norm=True, replicas=1) == {}
 
 
-def test_every_finding_says_what_to_do():
+def test_every_finding_has_a_message_and_a_remedy():
     worst = Facts(**(EVEN | {"examples": (257, 33), "strategy": "central-storage", "batch_norm": True}))
     for finding in problems(worst):
         assert finding.message

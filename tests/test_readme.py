@@ -1,4 +1,4 @@
-"""The README's and the guide's examples are programs: they run, and do what the text says."""
+"""The examples in README and guide run, and do what the text says."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GUIDE = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "repo
 
 
 def example(name, text=README):
-    """The python block that begins with the comment ``# name``."""
+    """Returns the python block that begins with the comment ``# name``."""
     (found,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if code.startswith(f"# {name}\n")]
     return found
 
 
 def before_and_after():
-    """``my_loop.py`` without and with the lines that its diff adds."""
+    """Returns ``my_loop.py`` without and with the lines that its diff adds."""
     (block,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
     lines = [line or " " for line in block.splitlines()]
     assert {line[0] for line in lines} == set(" -+")
@@ -38,7 +38,7 @@ def before_and_after():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the README's files, which are imported anew."""
+    """A working directory with the README's files, which every test imports anew."""
     (tmp_path / "my_task.py").write_text(example("my_task.py"))
     (tmp_path / "my_loop.py").write_text(before_and_after()[1])
     (tmp_path / "test_my_loop.py").write_text(example("test_my_loop.py"))
@@ -49,6 +49,8 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+# In the gate, the README's command does the same and prints the 30 steps.
+@pytest.mark.slow
 def test_the_readmes_task_and_loop_train_identically(tensorflow, folder):
     result = compare.run(
         "my_task.py", trainers=("fit", "my_loop.py:MyLoop"), strategy="default", epochs=2, reports=folder, quiet=True
@@ -60,7 +62,7 @@ def test_the_readmes_task_and_loop_train_identically(tensorflow, folder):
     assert set(comparison["reporting"]["metrics"]) == {"loss", "accuracy", "val_loss", "val_accuracy"}
 
 
-def test_the_loop_before_is_a_real_one(tensorflow, folder, capsys):
+def test_the_loop_before_the_change_trains(tensorflow, folder, capsys):
     (folder / "my_loop.py").write_text(before_and_after()[0])
     import my_loop
 
@@ -69,7 +71,7 @@ def test_the_loop_before_is_a_real_one(tensorflow, folder, capsys):
     assert len(losses) == 3 and losses[2] < losses[0]
 
 
-def test_the_loop_after_has_few_new_lines():
+def test_the_change_adds_few_lines():
     before, after = (code.splitlines() for code in before_and_after())
     new = [line for line in after if line.strip() and line not in before]
     assert len(new) <= 12
@@ -98,7 +100,7 @@ def test_its_python_lines_run(tensorflow, folder):
 
 
 def commands():
-    """The commands that the README shows with what they print; those of minutes are slow tests."""
+    """Parameters: the README's commands with their output; those that take minutes are slow tests."""
     for block in re.findall(r"```text\n\$ (.*?)```", README, re.DOTALL):
         command, _, output = block.partition("\n")
         command = command.removeprefix("python scripts/compare.py ")
@@ -108,11 +110,11 @@ def commands():
 
 @pytest.mark.parametrize(("command", "output"), list(commands()))
 def test_its_commands_print_what_it_says(folder, command, output):
-    # In a process of its own: this one has four logical devices, which mirrored would take as replicas.
+    # In a separate process: this one has four logical devices, which mirrored would use as replicas.
     script = [sys.executable, ROOT / "scripts" / "compare.py", *shlex.split(command)]
     ended = subprocess.run(script, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     printed = without_times(ended.stdout)
-    for part in filter(None, without_times(output).split("…\n")):  # what stands for a line's end or whole lines
+    for part in filter(None, without_times(output).split("…\n")):  # stands for the end of a line or whole lines
         assert part in printed
         printed = printed.partition(part)[2]
     assert ended.returncode == ("\ndifferent: " in output)
@@ -154,7 +156,7 @@ def test_the_readme_stays_short():
     assert len(README.encode()) <= 9_500
 
 
-def test_the_guides_commands_are_ones_that_the_scripts_take(tmp_path, monkeypatch):
+def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
     from compare.app import redraw, restore
 
     for name in ("NAME", "keras-3"):  # recorded runs that --against names
@@ -176,7 +178,7 @@ def test_the_guides_commands_are_ones_that_the_scripts_take(tmp_path, monkeypatc
     assert [script for script in sorted(named) if not (ROOT / script).is_file()] == []
 
 
-def test_the_guides_loop_is_found_wrong_as_it_says(tensorflow, folder, capsys):
+def test_the_guides_wrong_loop_gets_the_cause_that_it_says(tensorflow, folder, capsys):
     text = GUIDE[ROOT / "reports" / "guide" / "loops.md"]
     (folder / "summed.py").write_text(example("summed.py", text))
     (command,) = re.findall(r"^python scripts/compare\.py (.*summed\.py:Summed)$", text, re.MULTILINE)
@@ -203,7 +205,7 @@ def links(text):
 
 
 def anchors(path):
-    """The ids of an HTML page, or what GitHub makes of the headings of a Markdown page."""
+    """Returns the ids of an HTML page, or the anchors that GitHub creates from a page's headings."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".html":
         return set(re.findall(r' id="([^"]+)"', text))
@@ -212,7 +214,7 @@ def anchors(path):
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDE], ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     found = links(page.read_text(encoding="utf-8"))
     assert found
     for link in found:

@@ -1,4 +1,4 @@
-"""Data as a function from epoch to tf.data.Dataset: the same for every trainer, and said where it cannot be."""
+"""Data as a function from epoch to tf.data.Dataset: equal for all trainers; refused where it cannot be."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from against_fit import GLOBAL_BATCH_SIZE, held_against_fit
 
 import compare
+from compare.verdict import Difference
 
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 
@@ -16,7 +18,7 @@ EXAMPLES = 75
 
 
 def stream(**changes: Any) -> compare.Experiment:
-    """The blobs as functions, shuffled by epoch, with one more example wherever a class is 0 (to see weights)."""
+    """The blobs as functions that return datasets: shuffled by epoch, with sample weights, and prepared."""
 
     def load_data() -> Any:
         import tensorflow as tf
@@ -47,31 +49,29 @@ def loads(data: Any) -> Any:
     return stream(load_data=lambda: (data, tasks.blobs(8, 8)[1]), prepare=None)
 
 
+class SameOrder(compare.CustomLoop):
+    """Trains every epoch on the first epoch's dataset."""
+
+    name = "same-order"
+
+    def train(self, run: Any) -> None:
+        given = run.train_dataset
+        run.train_dataset = lambda epoch: given(1)
+        super().train(run)
+
+
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_fit_and_loop_are_identical(tf: Any, tmp_path: Any, replicas: int) -> None:
-    options: dict[str, Any] = {"replicas": replicas, "epochs": 3, "batch_size": 12, "reports": tmp_path, "quiet": True}
-    result = compare.run(stream(), **options)
-    assert result.verdict == "identical"
-    (comparison,) = result.details["comparisons"]
-    assert comparison["training"]["steps_compared"] == 3 * -(-EXAMPLES // (12 * replicas))
-    assert result.metrics["loss"].nunique() == 3, "it trains"
-
-    class SameOrder(compare.CustomLoop):
-        name = "same-order"
-
-        def train(self, run: Any) -> None:
-            given = run.train_dataset
-            run.train_dataset = lambda epoch: given(1)
-            super().train(run)
-
-    wrong = compare.run(stream(), trainers=("fit", SameOrder()), **options)
-    assert wrong.verdict == "different"
-    training = wrong.details["comparisons"][0]["training"]
-    assert training["first_difference"] == {"epoch": 2, "step": 1}
-    assert [cause["id"] for cause in wrong.details["comparisons"][0]["causes"]] == ["not-reshuffled"]
+def test_fit_and_loop_are_identical_and_a_loop_with_the_same_order_in_every_epoch_is_not(
+    tf: Any, tmp_path: Any, replicas: int
+) -> None:
+    loop, wrong = held_against_fit(stream(), [compare.CustomLoop(), SameOrder()], tmp_path, replicas)
+    assert loop.verdict == "identical", loop
+    assert loop.training.steps == 2 * -(-EXAMPLES // GLOBAL_BATCH_SIZE)
+    assert wrong.verdict == "different", wrong
+    assert wrong.training.first_difference == Difference(2, 1)
 
 
-def test_the_short_check_takes_a_sample_of_it(tf: Any) -> None:
+def test_the_short_check_uses_a_sample_of_a_stream(tf: Any) -> None:
     compare.assert_alike(stream(), compare.CustomLoop())
 
 
@@ -120,7 +120,7 @@ def epochs_of(tf: Any, *lengths: int, known: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_epoch_is_made_when_its_turn_has_come_unless_another_process_must_make_it(tf: Any, elsewhere: bool) -> None:
+def test_an_epochs_dataset_is_created_when_the_epoch_begins_unless_in_another_process(tf: Any, elsewhere: bool) -> None:
     from compare.engine.input_pipeline import load
 
     train, _ = load(stream())
@@ -138,7 +138,7 @@ def test_an_epoch_is_made_when_its_turn_has_come_unless_another_process_must_mak
     assert set(made) == set(epochs)
 
 
-def test_fit_begins_with_one_look_at_the_weights_however_many_epochs_there_are(tf: Any) -> None:
+def test_initial_weights_are_recorded_once_however_many_epochs_there_are(tf: Any) -> None:
     from compare.engine import strategies
     from compare.engine.input_pipeline import load
     from compare.engine.run import Run, TrainingTask
@@ -153,7 +153,7 @@ def test_fit_begins_with_one_look_at_the_weights_however_many_epochs_there_are(t
     assert [record.step for record in records if isinstance(record, StepRecord)] == [INITIAL, INITIAL]
 
 
-def test_text_has_the_same_digest_again_and_other_text_another(tf: Any) -> None:
+def test_equal_text_has_equal_digests_and_other_text_another(tf: Any) -> None:
     from compare.engine.input_pipeline import load
 
     def of(*words: str) -> list[Any]:
@@ -264,7 +264,7 @@ def test_epochs_of_other_lengths_are_refused(tf: Any) -> None:
         list(train.of_epoch(0, 2, 8))
 
 
-def test_one_replica_in_float64_sees_the_same(tf: Any, tmp_path: Any) -> None:
+def test_the_float64_replica_trains_on_the_same_stream(tf: Any, tmp_path: Any) -> None:
     result = compare.run(
         stream(), replicas=1, epochs=1, batch_size=25, reports=tmp_path, quiet=True, truth=True, name="truth"
     )

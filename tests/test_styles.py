@@ -1,6 +1,6 @@
-"""Loops in anybody's style: a right one is never called different, and no mistake is blamed on a wrong cause.
+"""Loops in many styles: a correct one is never different, and a mistake is never given a wrong cause.
 
-A sample of ``tests/styles``; all of them: ``python scripts/styles.py``, whose tables are in reports/detector.
+These are a sample of ``tests/styles``; ``python scripts/styles.py`` checks them all and writes reports/detector.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import styles
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*from_logits=True.*Was this intended:UserWarning"),
-    # Keras's variables, which its LearningRateScheduler reads.
+    # Raised by Keras's own LearningRateScheduler.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed, but will be ignored:UserWarning"),
 ]
 
-GATE, MORE = 5, 60
-"""How many cells are in the gate, and how many with the slow tests."""
+GATE, MORE = 3, 60
+"""Number of cells in the gate, and together with the slow tests."""
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def sampled():
 
 
 @pytest.mark.parametrize("cell", sampled())
-def test_a_loop_is_judged_rightly_in_whatever_style(tensorflow, cell):
+def test_a_loop_is_judged_correctly_whatever_its_style(tensorflow, cell):
     _, trainer = cell.build()
     report = checker(cell.experiment, cell.replicas, cell.batch_size).check(trainer)
     named = {finding.id for finding in report.findings}

@@ -1,13 +1,16 @@
-"""The contract that every trainer keeps, and what the built-in ones do beyond it."""
+"""The contract of trainers, and what the built-in ones do beyond it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tasks
+from against_fit import held_against_fit
+from eager import Eager
 
 import compare
 from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord
+from compare.verdict import Difference
 
 
 @pytest.fixture(scope="module", params=["fit", "loop", "tutorial"])
@@ -18,7 +21,7 @@ def trainer(request, tensorflow):
 
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
-    """One run of a trainer; all records it emitted."""
+    """Runs a trainer; returns all records that it emitted."""
     from compare.engine import input_pipeline, strategies
     from compare.engine.run import Run, TrainingTask
 
@@ -64,13 +67,17 @@ def test_a_trainer_reports_every_step_and_every_epoch(trainer, replicas):
     "trainer", ["loop", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fit", "tutorial"))], indirect=True
 )
 def test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_does_not(trainer):
-    first, again, other = (train(trainer, tasks.experiment(batch_norm=True), seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        train(trainer, tasks.experiment(batch_norm=True), replicas=1, seed=seed) for seed in (1, 1, 2)
+    )
     assert hashes(first) == hashes(again) != hashes(other)
     assert len({str(h) for h in hashes(first)}) > 5, "training must have moved the weights"
 
 
-@pytest.mark.parametrize("trainer", ["fit", "loop", pytest.param("tutorial", marks=pytest.mark.slow)], indirect=True)
-def test_a_trainer_begins_where_its_run_says(trainer):
+@pytest.mark.parametrize(
+    "trainer", ["fit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "tutorial"))], indirect=True
+)
+def test_a_trainer_starts_at_the_first_epoch_of_its_run(trainer):
     records = train(trainer, tasks.experiment(), epochs=range(3, 5))
     assert {epoch for epoch, _ in steps(records)} == {3, 4}
     assert [record.epoch for record in records if isinstance(record, EpochRecord)] == [3, 4]
@@ -95,11 +102,10 @@ def _keras():
 @pytest.mark.parametrize(
     ("optimizer", "replicas"),
     [
-        ("adam", 1),
         ("adamw-schedule-clipped", 2),
         *(
             pytest.param(*cell, marks=pytest.mark.slow)
-            for cell in (("sgd", 2), ("momentum", 2), ("adam", 4), ("adamw-schedule-clipped", 3))
+            for cell in (("sgd", 2), ("momentum", 2), ("adam", 1), ("adam", 4), ("adamw-schedule-clipped", 3))
         ),
     ],
 )
@@ -108,9 +114,17 @@ def test_fit_and_loop_are_identical_for_every_optimizer(tensorflow, tmp_path, op
     assert_identical(task, tmp_path, replicas)
 
 
+# In the gate, dropout and sample weights are among the gallery's experiments.
 @pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "what", [{"weights": True}, {"dropout": True}, {"train": 69, "validation": 29}, {"build_metrics": list}], ids=str
+    "what",
+    [
+        pytest.param({"weights": True}, marks=pytest.mark.slow),
+        pytest.param({"dropout": True}, marks=pytest.mark.slow),
+        {"train": 69, "validation": 29},
+        {"build_metrics": list},
+    ],
+    ids=str,
 )
 def test_fit_and_loop_are_identical_with(tensorflow, tmp_path, what, replicas):
     assert_identical(tasks.experiment(regularize=True, **what), tmp_path, replicas)
@@ -131,24 +145,24 @@ def assert_identical(task, tmp_path, replicas, **options):
     assert result.metrics.groupby("epoch")["loss"].nunique().eq(1).all()
 
 
-def test_the_tutorial_parts_at_the_short_batch_and_the_loop_does_not(tensorflow, tmp_path):
+# In the gate, test_truth shows the step, and test_assert_alike the causes.
+@pytest.mark.slow
+def test_the_tutorial_diverges_at_the_short_batch(tensorflow, tmp_path):
     result = compare.run(
         tasks.experiment(train=70),
-        trainers=("fit", "loop", "tutorial"),
+        trainers=("fit", "tutorial"),
         replicas=1,
         epochs=2,
         batch_size=16,
         reports=tmp_path,
         quiet=True,
     )
-    loop, tutorial = result.details["comparisons"]
-    assert loop["verdict"] == "identical"
+    (tutorial,) = result.details["comparisons"]
     assert tutorial["verdict"] == result.verdict == "different"
     assert tutorial["training"]["first_difference"] == {"epoch": 1, "step": 5}, "70 = 4 x 16 + 6"
     assert tutorial["training"]["max_weight_gap"] > 1e-5
     assert [cause["id"] for cause in tutorial["causes"]] == ["loss-constant-denominator", "loss-averaged-over-batches"]
     assert tutorial["reporting"]["verdict"] == "different", "judged by the tutorial's own weights"
-    assert loop["causes"] == []
 
 
 @pytest.mark.slow
@@ -160,7 +174,7 @@ def test_the_tutorial_is_identical_in_training_where_no_batch_is_short(tensorflo
 
 
 def test_each_part_of_the_loop_can_be_overridden_alone(tensorflow, tmp_path):
-    """Overrides that call the original change nothing; each that does otherwise is found."""
+    """An override that calls the original changes nothing; each other override is found."""
 
     class Same(compare.CustomLoop):
         name = "same"
@@ -190,28 +204,28 @@ def test_each_part_of_the_loop_can_be_overridden_alone(tensorflow, tmp_path):
 
         def test_step(self, batch): ...
 
-    trainers = "fit", Same, OtherLoss(), NoTraining, NoTest
-    options = {"replicas": 1, "epochs": 1, "batch_size": 16, "quiet": True}
-    result = compare.run(tasks.experiment(), trainers=trainers, reports=tmp_path, **options)
-    same, *others, test = result.details["comparisons"]
-    assert same["verdict"] == "identical"
-    assert [other["training"]["verdict"] for other in others] == ["different", "different"]
-    assert test["training"]["verdict"] == "identical" and test["verdict"] == "different"
+    trainers = [Same(), OtherLoss(), NoTraining(), NoTest()]
+    same, *others, test = held_against_fit(tasks.experiment(), trainers, tmp_path, replicas=1)
+    assert same.verdict == "identical"
+    assert [other.training.verdict for other in others] == ["different", "different"]
+    assert test.training.verdict == "identical" and test.verdict == "different"
 
 
 def test_the_same_trainer_twice_gets_a_number(tensorflow, tmp_path):
     result = compare.run(
-        tasks.experiment(), trainers=("fit", "fit"), replicas=1, epochs=1, batch_size=8, reports=tmp_path, quiet=True
-    )
-    assert result.details["reference"] == "fit"
-    assert [each["candidate"] for each in result.details["comparisons"]] == ["fit-2"]
+        tasks.experiment(), trainers=(Eager(), Eager()), replicas=1, epochs=1, batch_size=8, reports=tmp_path,
+        quiet=True,
+    )  # fmt: skip
+    assert result.details["reference"] == "eager"
+    assert [each["candidate"] for each in result.details["comparisons"]] == ["eager-2"]
     assert result.verdict == "identical"
-    assert list(result.metrics["trainer"]) == ["fit", "fit-2"]
+    assert list(result.metrics["trainer"]) == ["eager", "eager-2"]
 
 
 def test_an_untrained_model_is_never_identical(tensorflow, tmp_path):
     frozen = tasks.experiment(optimizer=lambda: tensorflow.keras.optimizers.SGD(0.0))
-    result = compare.run(frozen, replicas=1, epochs=1, batch_size=8, reports=tmp_path, quiet=True)
+    options = {"strategy": "default", "epochs": 1, "batch_size": 8, "quiet": True}
+    result = compare.run(frozen, trainers=(Eager(), Eager()), reports=tmp_path, **options)
     assert result.verdict == "inconclusive"
     assert result.exit_status == 3
 
@@ -222,7 +236,7 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
         def train(self, run):
             class Build:
-                """The run, but the model starts elsewhere."""
+                """The run, but the model starts with other weights."""
 
                 def __getattr__(self, name):
                     return getattr(run, name)
@@ -234,14 +248,11 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 
             super().train(Build())
 
-    result = compare.run(
-        tasks.experiment(), trainers=("fit", OtherWeights), replicas=2, epochs=1, batch_size=8, reports=tmp_path,
-        quiet=True,
-    )  # fmt: skip
-    assert result.details["comparisons"][0]["training"]["first_difference"] == {"epoch": 1, "step": 0}
+    (comparison,) = held_against_fit(tasks.experiment(), [OtherWeights()], tmp_path, replicas=2)
+    assert comparison.training.first_difference == Difference(1, 0)
 
 
-def test_an_optimizer_may_go_by_the_global_batch_size(tensorflow):
+def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
     from compare.engine import input_pipeline, strategies
     from compare.engine.run import Run, TrainingTask
     from compare.experiments import BUILT_IN

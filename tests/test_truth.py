@@ -1,10 +1,11 @@
-"""Held against one replica in float64: which side is off, and whether both are."""
+"""Comparison with one replica in float64: it tells which trainer is off, or that both are."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tasks
+from eager import Eager
 
 import compare
 from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
@@ -22,9 +23,12 @@ def distance(truth, place, trainer):
     return next(each["distance"][trainer] for each in truth["after"] if (each["epoch"], each["step"]) == place)
 
 
-def test_the_side_that_is_off_is_named(tensorflow, tmp_path):
+def test_the_trainer_that_is_off_is_named(tensorflow, tmp_path):
     """70 = 4 x 16 + 6: the tutorial gives the last 6 examples too little weight, fit does not."""
     result = run(tmp_path, train=70, trainers=("fit", "tutorial"), replicas=2)
+    (comparison,) = result.details["comparisons"]
+    assert comparison["training"]["first_difference"] == {"epoch": 1, "step": 5}
+    assert comparison["causes"][0]["id"] == "loss-constant-denominator"
     truth = result.details["truth"]
     assert truth["off"] == "tutorial"
     assert distance(truth, (1, 5), "fit") < 1e-5 < 1e-3 < distance(truth, (1, 5), "tutorial")
@@ -32,17 +36,19 @@ def test_the_side_that_is_off_is_named(tensorflow, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_reference_may_be_the_one_that_is_off(tensorflow, tmp_path):
+def test_the_reference_may_be_off(tensorflow, tmp_path):
     result = run(tmp_path, train=70, trainers=("tutorial", "fit"), replicas=2)
     assert result.details["truth"]["off"] == "tutorial"
     assert result.details["reference"] == "tutorial"
 
 
 @pytest.mark.parametrize(("train", "uneven"), [pytest.param(72, False, marks=pytest.mark.slow), (73, True)])
-def test_equal_sides_may_both_be_off(tensorflow, tmp_path, train, uneven):
+def test_identical_trainers_may_both_be_off(tensorflow, tmp_path, train, uneven):
     """9 examples on 2 replicas are 5 and 4, and fit and loop average two means; 8 are 4 and 4."""
     result = run(tmp_path, train=train, replicas=2)
     assert result.verdict == "identical"
+    assert [each["candidate"] for each in result.details["comparisons"]] == ["loop"], "the truth is no candidate"
+    assert tensorflow.keras.backend.floatx() == "float32", "restored"
     truth = result.details["truth"]
     assert truth["off"] is None
     last = distance(truth, (1, None), "fit")
@@ -50,14 +56,8 @@ def test_equal_sides_may_both_be_off(tensorflow, tmp_path, train, uneven):
     assert (last > 1e-4) if uneven else (last < 1e-5)
 
 
-def test_the_truth_is_not_compared_and_leaves_floats_as_they_were(tensorflow, tmp_path):
-    result = run(tmp_path, train=72, replicas=1)
-    assert [each["candidate"] for each in result.details["comparisons"]] == ["loop"]
-    assert tensorflow.keras.backend.floatx() == "float32"
-
-
-def test_without_being_asked_there_is_none(tensorflow, tmp_path):
-    assert "truth" not in run(tmp_path, train=72, replicas=1, truth=False).details
+def test_without_the_option_there_is_no_truth(tensorflow, tmp_path):
+    assert "truth" not in run(tmp_path, train=72, trainers=(Eager(), Eager()), replicas=1, truth=False).details
 
 
 def record(name, ends):
@@ -69,7 +69,7 @@ def record(name, ends):
     return Record(name, 0, (Variable("w", (1,), "float32"),), steps, {}, stem=None)
 
 
-def test_distances_are_relative_and_taken_where_the_trainers_part():
+def test_distances_are_relative_and_taken_where_the_trainers_diverge():
     truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, 4.0]), record("loop", [2.0, 5.0])
     parting = Comparison("loop", Training("different", None, Difference(1, 2), 1), Reporting(None, {}))
     found = distances(truth, [fit, loop], [parting])

@@ -1,16 +1,15 @@
-"""All trainers at the same time: the same files as one after the other would leave, and nothing lost with a process."""
+"""``--parallel``: the same results as trainers one after the other, and a process that dies loses nothing else."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Commands
 from processes import alive, descendants
 
 from compare.errors import RequestError
@@ -69,15 +68,17 @@ class Raises(compare.CustomLoop):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("beside") / "task.py"
+    path = tmp_path_factory.mktemp("parallel") / "task.py"
     path.write_text(TASK)
     return path
 
 
 @pytest.fixture(scope="module")
-def whole(task: Path) -> subprocess.CompletedProcess[str]:
-    """A run with both trainers at the same time, in the folder "whole"."""
-    return run(task, "whole", "--parallel", "--export")
+def whole(commands: Commands, task: Path) -> str:
+    """The output of a run with both trainers in parallel, in the folder "whole"."""
+    status, out, errors = commands.run(command(task, "whole", "--parallel", "--export"))
+    assert (status, errors) == (0, ""), out
+    return out
 
 
 def command(task: Path, name: str, *arguments: str) -> list[str]:
@@ -85,16 +86,10 @@ def command(task: Path, name: str, *arguments: str) -> list[str]:
     return [sys.executable, str(ROOT / "scripts" / "compare.py"), *given, "--batch-size", "16", *arguments]
 
 
-def run(task: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(task, name, *arguments), capture_output=True, text=True, timeout=300)
-
-
-def test_it_leaves_what_one_after_the_other_leaves_with_as_many_threads(
-    task: Path, whole: subprocess.CompletedProcess[str]
+def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
+    commands: Commands, task: Path, whole: str
 ) -> None:
-    done = whole
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "each with 1 thread" in done.stdout and "loop  epoch 4/4" in done.stdout
+    assert "each with 1 thread" in whole and "loop  epoch 4/4" in whole
     folder = task.parent / "whole"
     content = read_json(folder / "run.json")
     assert content["parallel"] == {"processes": 2, "threads_per_process": content["threads"]["intra_op"]}
@@ -114,10 +109,7 @@ def test_it_leaves_what_one_after_the_other_leaves_with_as_many_threads(
     threads = {
         name: str(content["threads"]["intra_op"]) for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     }
-    plain = subprocess.run(
-        command(task, "one-after-the-other"), env=os.environ | threads, capture_output=True, text=True
-    )
-    assert plain.returncode == 0, plain.stderr
+    commands.run(command(task, "one-after-the-other"), check=True, environment=threads)
     whole_run, after = (read_records(task.parent / name) for name in ("whole", "one-after-the-other"))
     for ours, theirs in zip(whole_run, after, strict=True):
         assert ours.logs == theirs.logs
@@ -128,34 +120,35 @@ def test_it_leaves_what_one_after_the_other_leaves_with_as_many_threads(
     ("trainer", "says"),
     [("Dies", "its process died"), pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow)],
 )
-def test_one_that_fails_leaves_the_others_results(task: Path, trainer: str, says: str) -> None:
-    done = run(task, trainer, "--parallel", "--trainers", "fit", f"{task}:{trainer}")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert says in done.stdout + done.stderr
+def test_results_of_the_others_are_kept_if_a_trainer_fails(
+    commands: Commands, task: Path, trainer: str, says: str
+) -> None:
+    status, out, errors = commands.run(command(task, trainer, "--parallel", "--trainers", "fit", f"{task}:{trainer}"))
+    assert status == 3, out + errors
+    assert says in out + errors
     folder = task.parent / trainer
     assert [row["epoch"] for row in read_metrics(folder / "metrics.csv")] == ["1", "2", "3", "4"]
     assert read_verdict(folder / "verdict.json")["verdict"] == "not-comparable"
 
 
-def test_interrupted_it_goes_on_and_ends_the_same(task: Path, whole: subprocess.CompletedProcess[str]) -> None:
-    assert whole.returncode == 0, whole.stderr
-    process = subprocess.Popen(command(task, "broken", "--parallel"), stderr=subprocess.PIPE, start_new_session=True)
+@pytest.mark.usefixtures("whole")
+def test_an_interrupted_run_can_be_resumed_and_ends_the_same(commands: Commands, task: Path) -> None:
+    process = commands.Popen(command(task, "broken", "--parallel"))
     metrics = task.parent / "broken" / "metrics.csv"
     until = time.monotonic() + 120
     while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode in (0, 130), errors  # it may have been through
-    resumed = run(task, "broken", "--parallel", "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    assert process.returncode in (0, 130), errors  # it may have finished before
+    commands.run(command(task, "broken", "--parallel", "--resume"), check=True)
     for ours, theirs in zip(*(read_records(task.parent / name) for name in ("broken", "whole")), strict=True):
         assert ours.logs == theirs.logs
         assert ours.steps.tobytes() == theirs.steps.tobytes()
 
 
-def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
-    process = subprocess.Popen(command(task, "killed", "--parallel", "--epochs", "500"), stdout=subprocess.DEVNULL)
+def test_no_process_outlives_a_killed_run(commands: Commands, task: Path) -> None:
+    process = commands.Popen(command(task, "killed", "--parallel", "--epochs", "500"))
     metrics = task.parent / "killed" / "metrics.csv"
     until = time.monotonic() + 120
     while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
@@ -163,7 +156,7 @@ def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
     others = descendants(process.pid)
     assert others, "there must be another process"
     process.kill()
-    process.wait()
+    process.communicate(timeout=60)
     until = time.monotonic() + 20
     while any(map(alive, others)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -174,6 +167,6 @@ def test_no_process_is_left_when_the_first_is_killed(task: Path) -> None:
     "given",
     [{"check": True}, {"seeds": 2}, {"strategy": "multi-worker", "workers": 2}],
 )
-def test_what_is_parallel_already_or_one_process_is_refused(given: dict[str, Any]) -> None:
+def test_requests_that_are_parallel_already_or_need_one_process_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"--parallel .*leave it out"):
         Options(parallel=True, **given)

@@ -1,4 +1,4 @@
-"""Studies as they run: each run in a process of its own, here or on a Dask cluster, none lost and none twice."""
+"""Studies over seeds: each training in a worker process, here or on a Dask cluster; none is lost or repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_data():
 
 
 def build_model():
-    # Other weights in every process, as when something else draws of Python's random numbers at the same time.
+    # Different weights in every process, as if something else drew from Python's random numbers at the same time.
     other = tf.keras.initializers.GlorotUniform(seed=os.getpid())
     layers = tf.keras.layers
     return tf.keras.Sequential([layers.Dense(8, activation="relu", kernel_initializer=other), layers.Dense(2)])
@@ -114,7 +114,7 @@ def run(task: Path, trainer: str, *options: str) -> subprocess.CompletedProcess[
 
 
 def made(task: Path) -> Counter[str]:
-    """How often each seed was trained to the end by the candidate."""
+    """Returns how often the candidate finished training, by seed."""
     return Counter(line.split()[0] for line in (task.parent / "made").read_text().splitlines())
 
 
@@ -128,19 +128,19 @@ def test_the_processors_are_divided_fairly(monkeypatch: pytest.MonkeyPatch) -> N
     assert division(Options(seeds=9, backend="dask", scheduler="tcp://a:1"), 18)[1] == 1
 
 
-def test_a_worker_that_dies_costs_nothing_but_its_own_run(task: Path) -> None:
-    done = run(task, "DiesOnce", "--seeds", "3", "--jobs", "2")
+def test_only_the_run_of_a_worker_that_dies_is_repeated(task: Path) -> None:
+    done = run(task, "DiesOnce", "--seeds", "2", "--jobs", "2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "identical: counted trains exactly like fit, for each of 3 seeds" in done.stdout
-    assert (task.parent / "died").exists(), "else nothing was tested"
+    assert "identical: counted trains exactly like fit, for each of 2 seeds" in done.stdout
+    assert (task.parent / "died").exists(), "otherwise nothing was tested"
     rows = read_metrics(task.parent / "reports" / "study" / "metrics.csv")
     assert Counter((row["trainer"], row["seed"]) for row in rows) == {
-        (trainer, f"{seed}"): 2 for trainer in ("fit", "counted") for seed in range(3)
+        (trainer, f"{seed}"): 2 for trainer in ("fit", "counted") for seed in range(2)
     }
-    assert made(task).keys() == {"0", "1", "2"}
+    assert made(task).keys() == {"0", "1"}
     content = read_json(task.parent / "reports" / "study" / "run.json")
-    assert content["initial_weights_sha256"].keys() == {"0", "1", "2"}
-    assert len(set(content["initial_weights_sha256"].values())) == 3, "each seed begins with weights of its own"
+    assert content["initial_weights_sha256"].keys() == {"0", "1"}
+    assert len(set(content["initial_weights_sha256"].values())) == 2, "each seed has its own initial weights"
     assert content["study"]["processes"] == 2
 
 
@@ -167,7 +167,7 @@ def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -
 
 
 @pytest.mark.slow
-def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
+def test_a_study_whose_workers_always_die_ends(task: Path) -> None:
     done = run(task, "DiesAlways", "--seeds", "2", "--jobs", "1")
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
@@ -175,7 +175,7 @@ def test_workers_that_always_die_are_no_endless_loop(task: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trainer_that_raises_with_one_seed_is_said_with_its_line(task: Path) -> None:
+def test_an_exception_with_one_seed_is_reported_with_its_line(task: Path) -> None:
     done = run(task, "Raises", "--seeds", "2")
     assert done.returncode == 3
     assert "a bug of mine" in done.stderr and "task.py" in done.stderr and "Traceback" not in done.stderr
@@ -185,7 +185,7 @@ def test_a_trainer_that_raises_with_one_seed_is_said_with_its_line(task: Path) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
+def test_no_process_outlives_a_killed_study(task: Path) -> None:
     with open(task.parent / "log", "w") as log:
         process = subprocess.Popen(command(task, "Sleeps", "--seeds", "2", "--jobs", "2"), stdout=log, stderr=log)
         deadline = time.monotonic() + 120
@@ -201,7 +201,7 @@ def test_no_process_outlives_a_study_that_is_killed(task: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Path) -> None:
+def test_a_dask_cluster_trains_and_repeats_the_runs_of_a_lost_worker(task: Path) -> None:
     distributed = pytest.importorskip("distributed")
     environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
@@ -216,9 +216,9 @@ def test_a_dask_cluster_makes_the_runs_and_those_of_a_lost_worker_again(task: Pa
     assert str(os.getpid()) not in pids
 
 
-def test_a_scheduler_that_does_not_answer_is_said_in_a_line(task: Path) -> None:
+def test_a_scheduler_that_does_not_answer_is_reported_in_one_line(task: Path) -> None:
     done = run(task, "Counted", "--seeds", "2", "--backend", "dask", "--scheduler", "tcp://127.0.0.1:9")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--scheduler tcp://127.0.0.1:9: no Dask scheduler answers there" in line
-    assert not (task.parent / "reports" / "study").exists(), "nothing is left of it"
+    assert not (task.parent / "reports" / "study").exists(), "no folder is left behind"

@@ -1,0 +1,170 @@
+"""Faults during training: weights or losses that are not finite, too little memory, a full disk."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tasks
+from eager import Eager, run
+from killed_runs import TASK
+
+from compare import records
+from compare.records import read_json
+
+
+@pytest.fixture(autouse=True)
+def _devices(tensorflow):
+    """Logical devices must be created first."""
+
+
+@pytest.fixture
+def experiment():
+    return tasks.experiment(batch_norm=True, dropout=True)
+
+
+class Diverges(Eager):
+    """Weights become NaN after step 3 of epoch 2."""
+
+    name = "diverges"
+    epoch = 2
+
+    def train(self, run):
+        build, end_step = run.build, run.end_step
+        steps = 0
+
+        def built():
+            nonlocal steps
+            steps = 0
+            self.built = build()
+            return self.built
+
+        def diverged():
+            nonlocal steps
+            steps += 1
+            if steps == 5 * (self.epoch - 1) + 3:
+                variable = self.built[0].trainable_variables[0]
+                variable.assign(variable * np.nan)
+            end_step()
+
+        run.build, run.end_step = built, diverged
+        super().train(run)
+
+
+class DivergesLater(Diverges):
+    name = "later"
+    epoch = 3
+
+
+def test_trainers_that_diverge_at_the_same_step_are_compared_up_to_that_step(experiment, tmp_path):
+    result = run(experiment, tmp_path, (Diverges(), Diverges()))
+    assert result.verdict == "identical"
+    (comparison,) = result.details["comparisons"]
+    assert comparison["training"]["steps_compared"] == 5 + 3
+    stopped = result.details["stopped"]
+    assert [(each["trainer"], each["epoch"], each["step"]) for each in stopped] == [
+        ("diverges", 2, 3),
+        ("diverges-2", 2, 3),
+    ]
+    assert "not finite" in stopped[0]["what"]
+    assert result.metrics["epoch"].tolist() == [1, 1]
+
+
+def test_a_trainer_that_diverges_alone_is_different_from_that_step_on(experiment, tmp_path):
+    result = run(experiment, tmp_path, (Eager(), Diverges()))
+    assert result.verdict == "different"
+    (comparison,) = result.details["comparisons"]
+    assert comparison["training"]["first_difference"] == {"epoch": 2, "step": 3}
+    assert result.details["stopped"][0]["trainer"] == "diverges"
+
+
+@pytest.mark.slow
+def test_trainers_that_diverge_at_different_steps_are_different(experiment, tmp_path):
+    assert run(experiment, tmp_path, (Diverges(), DivergesLater())).verdict == "different"
+
+
+def test_an_infinite_loss_ends_training_at_the_epoch_that_reports_it(tmp_path):
+    import tensorflow as tf
+
+    class Infinite(tf.keras.losses.Loss):
+        def call(self, y, predictions):
+            return tf.reduce_mean(tf.square(predictions), -1) + tf.constant(np.inf)
+
+    result = run(tasks.experiment(build_loss=Infinite), tmp_path, ("fit", "loop"))
+    assert result.verdict == "identical"
+    assert [(each["epoch"], each["step"], each["what"]) for each in result.details["stopped"]] == [
+        (1, None, "loss is inf")
+    ] * 2
+
+
+def test_weights_that_are_infinite_from_the_start_are_allowed(tmp_path):
+    import tensorflow as tf
+
+    class Masked(tf.keras.layers.Layer):
+        def build(self, shape):
+            self.mask = self.add_weight(name="mask", shape=(3,), initializer="zeros", trainable=False)
+            self.mask.assign([0.0, np.inf, 0.0])
+
+        def call(self, x):
+            return x + 0.0 * tf.where(tf.math.is_inf(tf.convert_to_tensor(self.mask)), 0.0, 1.0)
+
+    def build_model():
+        return tf.keras.Sequential([tf.keras.layers.Dense(3), Masked()])
+
+    assert run(tasks.experiment(build_model=build_model), tmp_path, (Eager(), Eager()), epochs=1).verdict == "identical"
+
+
+class NoMemory(Eager):
+    name = "no-memory"
+
+    def train(self, run):
+        import tensorflow as tf
+
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1,2,3]")
+
+
+def test_out_of_memory_says_what_to_do(experiment, tmp_path):
+    with pytest.raises(Exception, match="OOM"):
+        run(experiment, tmp_path, (Eager(), NoMemory()))
+    verdict = read_json(tmp_path / "run" / "verdict.json")
+    assert verdict["verdict"] == "not-comparable"
+    assert "--batch-size" in verdict["comparisons"][0]["failure"]["remedy"]
+
+
+def limited(original, size):
+    """Returns the same function with a limit on the size of files, which stands for a full disk: write() fails."""
+
+    def full(*arguments, **options):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # Python ignores SIGXFSZ
+        try:
+            return original(*arguments, **options)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full
+
+
+@pytest.mark.parametrize(("file", "size"), [("metrics.csv", 150), ("steps", 1000), ("checkpoint", 500)])
+def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(tmp_path, capfd, monkeypatch, file, size):
+    from compare.app import cli
+    from compare.engine import checkpoints
+
+    (tmp_path / "task.py").write_text(TASK)
+    trainers = [f"{Path(__file__).parent / 'eager.py'}:Eager"] * 2
+    command = ["--experiment", str(tmp_path / "task.py"), "--trainers", *trainers, "--strategy", "default"]
+    command += ["--epochs", "3", "--batch-size", "12", "--quiet", "--reports", str(tmp_path), "--name", "run"]
+    owner, name = {
+        "metrics.csv": (records.MetricsFile, "append"),
+        "steps": (records.Recorder, "flush"),
+        "checkpoint": (checkpoints.Checkpoints, "save"),
+    }[file]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, limited(getattr(owner, name), size))
+        assert cli.main(command) == 3
+    errors = capfd.readouterr().err
+    (line,) = [line for line in errors.splitlines() if line.startswith("compare.py: ")]
+    assert "cannot be written" in line and "continue with --resume" in line and "Traceback" not in errors
+    assert cli.main([*command, "--resume"]) == 0

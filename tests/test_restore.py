@@ -1,0 +1,113 @@
+"""Checkpoints evaluated by ``restore.py``, and exported models: they contain what was trained."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from eager import run
+from killed_runs import TASK
+
+
+@pytest.fixture(scope="module")
+def finished(tensorflow, tmp_path_factory):
+    """The folder of a run with batch norm and dropout on two replicas, with exported models."""
+    experiment = tmp_path_factory.mktemp("finished") / "task.py"
+    experiment.write_text(TASK)
+    options = {"strategy": "mirrored", "replicas": 2, "epochs": 3, "checkpoint_every": 1, "keep_checkpoints": 2}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # Keras's
+        return run(str(experiment), experiment.parent, ("fit", "loop"), export=True, **options).path
+
+
+def restored(capsys, *arguments):
+    from compare.app.restore import main
+
+    status = main([str(argument) for argument in arguments])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_the_last_checkpoints_are_kept_and_can_be_restored_by_plain_tensorflow(finished):
+    import tensorflow as tf
+
+    from compare.app.loading import load_experiment
+    from compare.options import Options
+
+    experiment = load_experiment(Options(experiment=str(finished.parent / "task.py")))
+    for name in ("fit", "loop"):
+        folder = finished / "checkpoints" / name
+        assert sorted(path.name for path in folder.glob("*.index")) == ["ckpt-2.index", "ckpt-3.index"]
+        assert tf.train.latest_checkpoint(str(folder)) == str(folder / "ckpt-3")
+        model, optimizer = experiment.build_model(), experiment.build_optimizer()
+        model(tf.keras.Input((8,)))
+        optimizer.build(model.trainable_variables)
+        status = tf.train.Checkpoint(model=model, optimizer=optimizer).read(str(folder / "ckpt-3"))
+        status.assert_existing_objects_matched()
+        with np.load(finished / "records" / f"{name}-seed0-epoch003.npz", allow_pickle=False) as weights:
+            for i, variable in enumerate([*model.trainable_weights, *model.non_trainable_weights]):
+                assert np.array_equal(variable.numpy(), weights[f"{i}"])
+        assert int(optimizer.iterations.numpy()) == 3 * 3
+
+
+def test_restored_models_have_the_reported_metrics(finished, capsys):
+    status, told, _ = restored(capsys, finished)
+    assert status == 0
+    assert told.count("as reported") == 4 and "fit, epoch 3" in told and "loop, epoch 3" in told
+    status, told, _ = restored(capsys, finished, "--trainer", "loop", "--epoch", "2", "--strategy", "default")
+    assert status == 0 and "those of the first replica are used here" in told and "loop, epoch 2, under default" in told
+
+
+@pytest.mark.slow
+def test_without_batch_norm_the_accuracy_is_the_same_under_every_strategy(tensorflow, tmp_path, capsys):
+    task = tmp_path / "task.py"
+    task.write_text(TASK.replace("layers.BatchNormalization(), ", ""))
+    path = run(str(task), tmp_path, ("fit", "loop"), epochs=2).path
+    cells = [("fit", strategy) for strategy in ("default", "one-device", "mirrored", "mirrored --replicas 2")]
+    for trainer, strategy in [*cells, ("loop", "default")]:
+        status, told, _ = restored(capsys, path, "--trainer", trainer, "--strategy", *strategy.split())
+        (line,) = [line for line in told.splitlines() if "val_accuracy" in line]
+        assert status == 0 and "as reported" in line, told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--trainer", "nobody"], "has fit, loop"),
+        (["--epoch", "7"], "no checkpoint of epoch 7"),
+        (["--strategy", "multi-worker"], "use mirrored"),
+        (["--strategy", "central-storage"], "use --strategy default"),
+        (["--strategy", "nothing"], "unknown"),
+        (["--strategy", "mirrored", "--replicas", "99"], "--replicas 99: TensorFlow is already in use"),
+    ],
+)
+def test_bad_requests_of_restore_are_one_line(finished, capsys, arguments, told):
+    status, _, errors = restored(capsys, finished, *arguments)
+    assert status == 2 and told in errors and len(errors.splitlines()) == 1, errors
+
+
+def test_restore_without_a_run_is_refused(tmp_path, capsys):
+    status, _, errors = restored(capsys, tmp_path / "none")
+    assert status == 2 and "give the folder of a run" in errors
+
+
+def test_exported_models_load_without_this_package(finished, tmp_path):
+    script = f"""
+import sys
+import numpy as np
+import tensorflow as tf
+x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+for name in ("fit", "loop"):
+    model = tf.keras.models.load_model(f"{finished}/exports/{{name}}/model.keras")
+    saved = tf.saved_model.load(f"{finished}/exports/{{name}}/saved_model")
+    with np.load(f"{finished}/records/{{name}}-seed0-epoch003.npz") as weights:
+        for i, variable in enumerate([*model.trainable_weights, *model.non_trainable_weights]):
+            assert np.array_equal(variable.numpy(), weights[f"{{i}}"])
+    np.testing.assert_allclose(saved.serve(x), model(x, training=False), rtol=1e-6, atol=1e-6)
+assert not any(name.partition(".")[0] == "compare" for name in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
