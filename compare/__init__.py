@@ -38,6 +38,7 @@ __all__ = [
     "assert_alike",
     "configure",
     "load",
+    "report",
     "run",
 ]
 
@@ -178,3 +179,18 @@ def assert_alike(
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     if EXIT_STATUS[report.verdict]:
         raise AssertionError(str(report))
+
+
+def report(*, epoch: int = 0, **metrics: float) -> None:
+    """Report numbers of an epoch from a script that ``compare.py --scripts`` runs; elsewhere it does nothing.
+
+    For scripts that calculate their losses and metrics without Keras's ``Metric`` objects, which are seen anyway.
+
+    For example::
+
+        compare.report(epoch=epoch + 1, loss=total / steps, val_accuracy=correct / len(y_val))
+
+    Args:
+        epoch: the epoch, from 1; by default the one that has just been trained.
+        metrics: the numbers, under the names that ``fit`` gives them.
+    """

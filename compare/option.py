@@ -31,6 +31,7 @@ class Option:
         shown: the default as ``--help`` shows it, where that is not the value itself.
         refused: the situations in which a value other than the default is refused, and why.
         may_change: whether a resumed run may have another value than it began with.
+        with_scripts: whether it means something with ``--scripts``; others are refused there.
     """
 
     help: str
@@ -43,6 +44,7 @@ class Option:
     shown: str = ""
     refused: Refusals = field(default_factory=dict)
     may_change: bool = False
+    with_scripts: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:
         """The value in the option's own type.
@@ -63,11 +65,13 @@ class Option:
         return value
 
     def add_to(self, parser: argparse.ArgumentParser, name: str, default: Any) -> None:
-        """Declare the option to ``argparse``."""
+        """Declare the option to ``argparse``; one without help is no option of the command line."""
+        if not self.help:
+            return
         if self.kind is bool:
             parser.add_argument(flag(name), action="store_true", help=self.help)
             return
-        shown = self.shown or ("" if default is None else "%(default)s")
+        shown = self.shown or ("" if default in (None, ()) else "%(default)s")
         parser.add_argument(
             flag(name),
             metavar=self.metavar,

@@ -14,6 +14,7 @@ from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
 from compare.option import Option, default_of, flag, option
 from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
+from compare.watch.settings import MADE_ALIKE
 
 if TYPE_CHECKING:
     from compare.experiment import Experiment
@@ -37,6 +38,7 @@ SITUATIONS: dict[str, Callable[[Options], bool]] = {
     "several processes": lambda options: options.spec.several_processes,
     "parameter servers": lambda options: options.spec.parameter_servers,
     "no parameter servers": lambda options: not options.spec.parameter_servers,
+    "no scripts": lambda options: not options.scripts,
 }
 """When an option may be refused, as declared with it."""
 
@@ -50,6 +52,7 @@ SINGLE_STEPS = {
     "parameter servers": "does not work with parameter servers: their coordinator sends out single steps; leave it out",
     "check": "is for a full training; --check looks at single steps: leave one of them out",
 }
+SCRIPTS = {"no scripts": "is for --scripts only: leave it out"}
 NO_CHECKPOINTS = {"study in processes": "has no effect in a study, whose runs are not checkpointed: leave it out"}
 
 
@@ -89,6 +92,7 @@ class Options:
         least=1,
         shown="all visible devices",
         refused={"several processes": "has no meaning with --strategy {strategy}: use --workers"},
+        with_scripts=True,
     )
     workers: int | None = option(
         None,
@@ -163,13 +167,16 @@ class Options:
         least=1,
         shown="all",
     )
-    reports: Path = option(Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True)
+    reports: Path = option(
+        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, with_scripts=True
+    )
     name: str | None = option(
         None,
         "the run's name; an existing name is refused",
         metavar="NAME",
         shown="made from the options",
         may_change=True,
+        with_scripts=True,
     )
     data_dir: Path | None = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
@@ -256,12 +263,13 @@ class Options:
         kind=bool,
         refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
     )
-    quiet: bool = option(False, "print errors only", kind=bool, may_change=True)
+    quiet: bool = option(False, "print errors only", kind=bool, may_change=True, with_scripts=True)
     verbose: bool = option(
         False,
         "also print versions, checksums, the variables that differ first, and what could not be examined",
         kind=bool,
         may_change=True,
+        with_scripts=True,
     )
     tensorboard: bool = option(
         False,
@@ -269,11 +277,55 @@ class Options:
         kind=bool,
         may_change=True,
     )
+    scripts: tuple[str, ...] = option(
+        (),
+        "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
+        "the scripts' own arguments follow --",
+        metavar=("FIT.py", "LOOP.py"),
+        several=True,
+        with_scripts=True,
+    )
+    script_arguments: tuple[str, ...] = option((), "", several=True, with_scripts=True, refused=SCRIPTS)
+    max_steps: int = option(
+        2000,
+        "with --scripts, end each training after N optimizer steps",
+        metavar="N",
+        kind=int,
+        least=1,
+        with_scripts=True,
+        refused=SCRIPTS,
+    )
+    write_experiment: Path | None = option(
+        None,
+        "with --scripts, also write an Experiment made from what a script gives to compile and fit",
+        metavar="FILE.py",
+        kind=Path,
+        with_scripts=True,
+        refused=SCRIPTS,
+    )
+    stop_at_difference: bool = option(
+        False,
+        "with --scripts, end both as soon as a step differs",
+        kind=bool,
+        with_scripts=True,
+        refused=SCRIPTS,
+    )
+    own: tuple[str, ...] = option(
+        (),
+        "with --scripts, what is not made alike: seeds, weights (the initial ones), order (of examples)",
+        metavar=("seeds", "weights"),
+        several=True,
+        with_scripts=True,
+        refused=SCRIPTS,
+    )
 
     def __post_init__(self) -> None:
         for declared in fields(self):
             value = getattr(self, declared.name)
             self._set(declared.name, declaration(declared).checked(declared.name, value, default_of(declared)))
+        for name in ("scripts", "script_arguments", "own"):
+            value = getattr(self, name)
+            self._set(name, (value,) if isinstance(value, str) else tuple(map(str, value)))
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
@@ -297,6 +349,8 @@ class Options:
             value = getattr(self, declared.name)
             if value == default_of(declared):
                 continue
+            if self.scripts and not declaration(declared).with_scripts:
+                raise RequestError(f"{flag(declared.name)} has no meaning with --scripts, which train as written")
             for reason in self._reasons_against(declared):
                 raise RequestError(f"{flag(declared.name)} {reason.format(strategy=self.strategy, seeds=self.seeds)}")
 
@@ -324,6 +378,12 @@ class Options:
                 f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
                 "use --strategy mirrored"
             )
+        if self.write_experiment is not None and self.write_experiment.exists():
+            raise RequestError(f"--write-experiment {self.write_experiment}: it exists and is not overwritten")
+        if len(self.scripts) > 2:
+            raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
+        if unknown := [each for each in self.own if each not in MADE_ALIKE]:
+            raise RequestError(f"--own {unknown[0]}: unknown; there are {', '.join(MADE_ALIKE)}")
         if self.quiet and self.verbose:
             raise RequestError("--quiet and --verbose contradict each other: leave out one")
         if (self.backend == "dask") != (self.scheduler is not None):
@@ -374,6 +434,8 @@ class Options:
 
     def default_name(self) -> str:
         """A folder name that tells runs apart by what was asked."""
+        if self.scripts:
+            return "-".join(["scripts", *(Path(script).stem for script in self.scripts)])[:100]
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from compare import signals
 from compare.app.local_cluster import PREFIX
@@ -36,11 +37,23 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parsed(given: Sequence[str]) -> dict[str, Any]:
+    """The options of a command line; what follows ``--`` are the arguments of scripts."""
+    own, follows, rest = list(given), False, []
+    if "--" in own:
+        follows, rest = True, own[own.index("--") + 1 :]
+        own = own[: own.index("--")]
+    values = vars(parser().parse_args(own))
+    if follows and not values["scripts"]:
+        raise RequestError("-- begins the arguments of --scripts: give two scripts before it, or leave it out")
+    return {**values, "script_arguments": rest}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = Options(**vars(parser().parse_args(given)))
+        options = Options(**parsed(given))
         member = this_task() if options.spec.several_processes else None
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
@@ -51,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = carry_out_and_report(options, folder)
         if status == EXIT_INTERRUPTED:
             again = [argument for argument in given if argument != "--resume"]
+            if options.scripts:
+                return _fail("interrupted", status)
             name = [] if options.name else ["--name", folder.name]
             go_on = f"; continue with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}"
             return _fail("interrupted" + ("" if options.check else go_on), status)

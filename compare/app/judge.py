@@ -35,6 +35,7 @@ from compare.verdict import (
 )
 from compare.verdict.float64 import distances
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
+from compare.watch.settings import MADE_ALIKE
 
 TRUTH = "truth"
 """The name of the records of the float64 run."""
@@ -212,7 +213,10 @@ def judge(recorded: Recorded) -> dict[str, Any]:
         pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair
         for pair in pairs(recorded)
     ]
-    extra: dict[str, Any] = {"scope": "run"}
+    scripts = bool(run.options.get("scripts"))
+    extra: dict[str, Any] = {"scope": "scripts" if scripts else "run"}
+    if scripts:
+        extra["made_alike"] = [name for name in MADE_ALIKE if name not in run.options["own"]]
     if run.status == INTERRUPTED:
         extra["interrupted"] = True
     stopped = [
@@ -233,4 +237,7 @@ def judge(recorded: Recorded) -> dict[str, Any]:
             entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
             if entry["verdict"] in (IDENTICAL, ALIKE):
                 entry["evidence"] = []  # noise twins of the whole run explain it
+            if "located" in checked and entry["training"]["verdict"] == DIFFERENT:
+                entry["training"]["first_difference"] = checked["located"]
+                entry["stages"] = checked["stages"]
     return verdict

@@ -13,6 +13,7 @@ from compare.records import write_verdict
 from compare.records.run_json import RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
+from compare.reporting.stages import stage_sentence
 from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
 
 
@@ -51,6 +52,8 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: boo
         console.print()
         console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")
         say(console, sentence(entry, verdict["reference"]) + ".")
+        if text := stage_sentence(entry, verdict["reference"]):
+            say(console, text + ".")
         for line in causes(entry):
             say(console, line)
         for line in variables(entry) if verbose else ():

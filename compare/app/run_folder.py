@@ -45,7 +45,7 @@ def code(options: Options) -> dict[str, str]:
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         package.update(path.read_bytes())
     digests = {"compare": package.hexdigest()}
-    for wanted in (options.experiment, *options.trainers):
+    for wanted in options.scripts if options.scripts else (options.experiment, *options.trainers):
         if isinstance(wanted, str) and (source := _source(wanted)) is not None:
             try:
                 digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()

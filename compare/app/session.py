@@ -73,6 +73,10 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        if options.scripts:
+            from compare.app.scripts_session import compare_scripts  # noqa: PLC0415 (lazy)
+
+            return compare_scripts(options, folder, console)
         plan = ResumePlan(folder, options.resume)
         if options.resume:
             refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
@@ -90,7 +94,8 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     except KeyboardInterrupt:
-        _judge_interrupted(folder, console)
+        if not options.scripts:
+            _judge_interrupted(folder, console)
         raise
 
 

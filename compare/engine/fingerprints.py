@@ -53,7 +53,10 @@ class Fingerprinter:
 
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the fingerprint: hashes uint64 ``[variables, replicas]``, projections float64 ``[variables, k]``."""
-        values = self.read()
+        return self.of(self.read())
+
+    def of(self, values: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the fingerprint of given values, ``[variable][replica]``."""
         hashes = [[xxhash.xxh3_64_intdigest(copy.reshape(-1).view(np.uint8).data) for copy in row] for row in values]
         projections = np.empty((len(values), PROJECTIONS), np.float64)
         for row, row_hashes, project, projected in zip(values, hashes, self._projections, projections, strict=True):

@@ -60,12 +60,12 @@ class TwinRun(Run):
         built = super().build()
         assert self._fingerprint is not None
         copies = self._fingerprint.copies
-        self._move = _mover(copies, self._twin, self._units)
+        self._move = mover(copies, self._twin, self._units)
         half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
         trained = copies[: len(built[0].trainable_variables)] if half else []
         self._half_variables = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
         unit = max((HALVES[kind] for kind in half), default=0)
-        self._move_half = _mover(self._half_variables, -self._twin, self._units * unit)
+        self._move_half = mover(self._half_variables, -self._twin, self._units * unit)
         self._noise_before(self.epochs[0], 1)
         return built
 
@@ -106,7 +106,7 @@ class TwinRun(Run):
         self._temporary_changes = []
 
 
-def _mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:
+def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:
     """Returns a function that moves all copies of all variables by units in the last place, up or down at random.
 
     That function returns the change of each variable, measured at its first copy.

@@ -11,6 +11,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Cause
 from compare.reporting.gaps import reference_name
 from compare.reporting.sentences import difference, sentence, where
+from compare.reporting.stages import StageView, stage_sentence, stage_views
 from compare.verdict import Failure
 
 Entry = Mapping[str, Any]
@@ -83,6 +84,8 @@ class ComparisonView:
         reason: why there is no verdict, or how the runs differ other than in weights; else empty.
         equal_before: whether all weights are equal before the first difference, a step.
         variables: the variables that differ at the first difference, each with ``name`` and ``gap``.
+        stages: the stages of the step where they diverge; empty if they were not seen.
+        stage_sentence: which of the stages agree; empty if that is not known.
     """
 
     entry: Entry
@@ -101,6 +104,8 @@ class ComparisonView:
     reason: str
     equal_before: bool
     variables: Sequence[Mapping[str, Any]]
+    stages: Sequence[StageView]
+    stage_sentence: str
 
 
 def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> ComparisonView:
@@ -131,6 +136,8 @@ def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> C
         reason=training.get("reason", ""),
         equal_before=bool(first and first["step"]),
         variables=training.get("differing_variables", []),
+        stages=stage_views(entry),
+        stage_sentence=stage_sentence(entry, reference),
     )
 
 

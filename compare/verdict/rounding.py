@@ -7,7 +7,7 @@ that step on, all of its weights are moved by one or more units in the last plac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,14 +107,38 @@ def measure(
         anchor: the run that the twins repeat; the reference by default.
     """
     anchor = reference if anchor is None else anchor
-    expected, actual, base = reference.by_place(), candidate.by_place(), anchor.by_place()
-    places = sorted((expected.keys() & actual.keys() & base.keys()) - {(1, INITIAL)}, key=in_time)
-    places = [place for place in places if in_time(place) >= in_time(start)]
-    gaps = twin_gaps = np.zeros(len(reference.variables))
     worst, at, which = 0.0, start, 0
-    copies = [twin.by_place() for twin in twins]
+    for place, ratios in _ratios(reference, candidate, twins, start, anchor):
+        if ratios.max(initial=0.0) > worst:
+            which = int(ratios.argmax())
+            worst, at = float(ratios[which]), place
+    base, copies = anchor.by_place(), [twin.by_place() for twin in twins]
+    places = _places(reference, candidate, anchor, start)
     whole = all(any(place in copy for copy in copies) for place in places)
-    for place in places:
+    reproduced = all(_equal_until(base, copy, start) for copy in copies)
+    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced, whole)
+
+
+def first_beyond(reference: Record, candidate: Record, twins: Sequence[Record], start: Place) -> Place | None:
+    """The first place where the gap is larger than rounding explains; None if there is none."""
+    ratios = _ratios(reference, candidate, twins, start, reference)
+    return next((place for place, values in ratios if values.max(initial=0.0) > FACTOR), None)
+
+
+def _places(reference: Record, candidate: Record, anchor: Record, start: Place) -> list[Place]:
+    """The places from ``start`` on that all have, in order."""
+    common = reference.by_place().keys() & candidate.by_place().keys() & anchor.by_place().keys()
+    return [place for place in sorted(common - {(1, INITIAL)}, key=in_time) if in_time(place) >= in_time(start)]
+
+
+def _ratios(
+    reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record
+) -> Iterator[tuple[Place, np.ndarray]]:
+    """At each place, the ratio of each variable's gap to the twins' gap, float64 ``[variables]``."""
+    expected, actual, base = reference.by_place(), candidate.by_place(), anchor.by_place()
+    gaps = twin_gaps = np.zeros(len(reference.variables))
+    copies = [twin.by_place() for twin in twins]
+    for place in _places(reference, candidate, anchor, start):
         if not any(place in copy for copy in copies):
             break
         gap = _gap(expected[place], actual[place])
@@ -128,11 +152,7 @@ def measure(
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(gaps > 0, gaps / twin_gaps, 0.0)
         ratios[np.isnan(ratios)] = 0.0  # both are infinite
-        if ratios.max(initial=0.0) > worst:
-            which = int(ratios.argmax())
-            worst, at = float(ratios[which]), place
-    reproduced = all(_equal_until(base, copy, start) for copy in copies)
-    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced, whole)
+        yield place, ratios
 
 
 def _gap(a: np.void, b: np.void) -> np.ndarray:

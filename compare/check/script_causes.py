@@ -1,0 +1,365 @@
+"""Names the cause of a difference between two scripts from what was seen inside the step where they diverge.
+
+Each recognition starts from the stage that differs, and must explain the numbers of that step to rounding. Where none
+does, or several do, no cause is named: the stage says where to look. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE
+from compare.check.report import Finding
+from compare.check.stages import (
+    EXAMPLES,
+    GRADIENTS,
+    LOSS,
+    PREDICTIONS,
+    STATE,
+    UPDATE,
+    Located,
+    example_rows,
+    gradients_of,
+    learning_rate_of,
+    loss_of,
+    some,
+)
+from compare.check.targets import targets_of, value_of
+from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
+
+CLOSE = 1e-5
+"""The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
+
+Named = tuple[str, str]
+"""The id of a cause, and its evidence."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two scripts, and what was seen of them around the step where they diverge.
+
+    Attributes:
+        names: the reference and the candidate.
+        traces: of their whole trainings.
+        close_ups: of the steps around ``step``.
+        step: the step, counted over the whole training.
+        swapped: whether the candidate is plain ``fit``, which the reference is not, so that the reference is at fault.
+    """
+
+    names: tuple[str, str]
+    traces: tuple[Trace, Trace]
+    close_ups: tuple[CloseUp, CloseUp]
+    step: int
+    swapped: bool = False
+
+    @property
+    def right(self) -> CloseUp:
+        """The side that is held to be right: plain fit, or else the reference."""
+        return self.close_ups[int(self.swapped)]
+
+    @property
+    def other(self) -> CloseUp:
+        """The other side."""
+        return self.close_ups[1 - int(self.swapped)]
+
+    @property
+    def right_trace(self) -> Trace:
+        """The training of ``right``."""
+        return self.traces[int(self.swapped)]
+
+    @property
+    def other_trace(self) -> Trace:
+        """The training of ``other``."""
+        return self.traces[1 - int(self.swapped)]
+
+    @property
+    def right_name(self) -> str:
+        """The name of the side that is held to be right."""
+        return self.names[int(self.swapped)]
+
+    @property
+    def other_name(self) -> str:
+        """The name of the side at fault."""
+        return self.names[1 - int(self.swapped)]
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return self.right_trace.replicas
+
+
+def name_causes(located: Located, sides: Sides) -> list[Finding]:
+    """The cause of a difference, if exactly one explains it."""
+    recognise = {
+        EXAMPLES: _of_examples,
+        PREDICTIONS: _of_predictions,
+        LOSS: _of_loss,
+        GRADIENTS: _of_gradients,
+        UPDATE: _of_update,
+        STATE: _of_state,
+    }.get(located.stage or "")
+    if recognise is None:
+        return []
+    named = dict(recognise(sides, located))
+    if len(named) != 1:
+        return []
+    ((cause, evidence),) = named.items()
+    entry = CATALOGUE[cause]
+    return [Finding(cause, entry.kind, sides.other_name, f"step {sides.step}: {evidence}", entry.remedy)]
+
+
+# Examples
+
+
+def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
+    right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    if located.of(EXAMPLES) is not None and sorted(right) == sorted(other):
+        return  # the labels
+    epoch = _steps_of_epoch(sides)
+    all_right = [row for step in epoch for row in example_rows(sides.right, step)]
+    full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
+    if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
+        evidence = f"{sides.right_name} has {len(right)} examples in a batch, {sides.other_name} {len(other)}"
+        yield "batch-size-differs", evidence
+        return
+    first = example_rows(sides.right, epoch[0])
+    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first:
+        left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
+        evidence = (
+            f"{sides.right_name} has the last {len(right)} examples of its epoch here, {sides.other_name} begins the "
+            f"next epoch; {min(left, len(all_right))} of {len(all_right)} examples are never seen"
+        )
+        yield "examples-dropped", evidence
+        return
+    seen = [row for step in epoch if step <= sides.step for row in example_rows(sides.other, step)]
+    again = sum(count - 1 for count in Counter(seen).values() if count > 1)
+    usual = sum(count - 1 for count in Counter(all_right).values() if count > 1)
+    if again and not usual:
+        yield "examples-repeated", f"{again} of the {len(seen)} examples so far in this epoch were seen before"
+        return
+    whole = [row for step in epoch for row in example_rows(sides.other, step)]
+    missing = set(all_right) - set(whole)
+    if missing and not again and len(whole) < len(all_right):
+        yield "examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen"
+
+
+def _steps_of_epoch(sides: Sides) -> list[int]:
+    """The steps of fit's epoch in which the trainings diverge, as far as they were seen."""
+    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
+    begin = max((end for end in ends if end < sides.step), default=0) + 1
+    end = next((end for end in ends if end >= sides.step), max(sides.right.steps, default=sides.step))
+    return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
+
+
+# Predictions
+
+
+def _of_predictions(sides: Sides, located: Located) -> Iterator[Named]:
+    right, other = (
+        [event.info["training"] for event in each.of(sides.step, "predictions")] for each in (sides.right, sides.other)
+    )
+    if right and other and all(flag is True for flag in right) and not any(flag is True for flag in other):
+        given = other[0]
+        how = "without training=" if given == "not given" else f"with training={given}"
+        evidence = f"{sides.other_name} calls the model {how}, {sides.right_name} with training=True"
+        yield "training-flag-missing", evidence
+
+
+# Loss
+
+
+def _of_loss(sides: Sides, located: Located) -> Iterator[Named]:
+    right, other = loss_of(sides.right, sides.step), loss_of(sides.other, sides.step)
+    if right is None or other is None:
+        return
+    shown = f"the loss is {other:.6g} in {sides.other_name} and {right:.6g} in {sides.right_name}"
+    penalty = _penalty(sides.right, sides.step)
+    data = right - penalty
+    if penalty and _same(other, data):
+        yield "regularization-missing", f"{shown}; the difference is the model's own losses, {penalty:.6g}"
+        return
+    if penalty and sides.replicas > 1 and _same(other, right + (sides.replicas - 1) * penalty):
+        yield (
+            "regularization-not-divided-by-replicas",
+            f"{shown}; {sides.other_name} adds {penalty:.6g} on each replica",
+        )
+        return
+    if found := list(_of_targets(sides, data, penalty, other, shown)):
+        yield from found
+        return
+    yield from _of_factor(sides, data, penalty, other, shown)
+
+
+def _penalty(close_up: CloseUp, step: int) -> float:
+    """The sum of the model's own losses, the mean over replicas."""
+    events = close_up.of(step, "loss")
+    sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
+    return float(np.mean(sums)) if sums else 0.0
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+
+
+def _of_targets(sides: Sides, data: float, penalty: float, other: float, shown: str) -> Iterator[Named]:
+    """What the loss function is called with: another configuration, other shapes, no weights."""
+    right, wrong = targets_of(sides.right, sides.step), targets_of(sides.other, sides.step)
+    if right is None or not _same(value_of(right) or np.nan, data):
+        return
+
+    def explains(value: float | None) -> bool:
+        return value is not None and (_same(value, other) or _same(value + penalty, other))
+
+    if explains(value_of(right.with_other_logits())):
+        flag = not right.from_logits
+        yield "logits-mismatch", f"{shown}, which is that of from_logits={flag}"
+    if right.weight is not None and explains(value_of(right.without_weights())):
+        yield "sample-weights-dropped", f"{shown}, which is that without sample weights or class weights"
+    if explains(value_of(right.broadcast())):
+        shapes = "" if wrong is None else f" (labels {wrong.true.shape}, predictions {wrong.predicted.shape})"
+        yield "label-shape-broadcast", f"{shown}, which is the mean over all pairs of a label and a prediction{shapes}"
+
+
+def _of_factor(sides: Sides, data: float, penalty: float, other: float, shown: str) -> Iterator[Named]:
+    """The examples' losses, or the whole loss, times a factor."""
+    if not data:
+        return
+    examples = len(example_rows(sides.right, sides.step))
+    sizes = [len(example_rows(sides.right, step)) for step in sides.right.steps]
+    full, replicas = max(sizes, default=examples), sides.replicas
+    known = {
+        "loss-constant-denominator": examples / full if examples < full else None,
+        "loss-summed": float(examples) if examples > 1 else None,
+        "loss-not-divided-by-replicas": float(replicas) if replicas > 1 else None,
+        "loss-divided-twice": 1 / replicas if replicas > 1 else None,
+    }
+    for factor, whole in (((other - penalty) / data, False), (other / (data + penalty), True)):
+        for cause, expected in known.items():
+            if expected is not None and _same(factor, expected):
+                yield cause, f"{shown}: {_factor_text(cause, examples, full, replicas)}"
+                return
+        if not penalty or whole:
+            break
+    factor = other / (data + penalty)
+    if _gradients_have_factor(sides, factor):
+        yield "loss-scaled", f"{shown}: {factor:.6g} times as much, and so is the gradient of every variable"
+
+
+def _factor_text(cause: str, examples: int, full: int, replicas: int) -> str:
+    return {
+        "loss-constant-denominator": f"{examples}/{full} of it, as this batch has {examples} examples, not {full}",
+        "loss-summed": f"{examples} times as much, the number of examples in the batch",
+        "loss-not-divided-by-replicas": f"{replicas} times as much, on {replicas} replicas",
+        "loss-divided-twice": f"1/{replicas} of it, on {replicas} replicas",
+    }[cause]
+
+
+def _gradients_have_factor(sides: Sides, factor: float) -> bool:
+    right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
+    if not right or right.keys() != other.keys():
+        return False
+    scale = max(float(np.linalg.norm(each)) for each in right.values())
+
+    def fits(i: int) -> bool:
+        allowed = 1e-4 * abs(factor) * max(float(np.linalg.norm(right[i])), 1e-3 * scale)
+        return bool(np.linalg.norm(other[i] - factor * right[i]) <= allowed)
+
+    return all(fits(i) for i in right)
+
+
+# Gradients
+
+
+def _of_gradients(sides: Sides, located: Located) -> Iterator[Named]:
+    right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
+    names = [variable.name for variable in sides.right_trace.variables]
+    untrained = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
+    if untrained:
+        listed = some([names[i] for i in untrained])
+        yield "variables-not-trained", f"{listed}: {sides.other_name}'s optimizer gets no gradient"
+        return
+    if right.keys() != other.keys():
+        return
+    ratios = [float(np.linalg.norm(other[i]) / np.linalg.norm(right[i])) for i in right if np.any(right[i])]
+    parallel = all(
+        _same(abs(float(np.vdot(other[i], right[i]))), float(np.linalg.norm(other[i]) * np.linalg.norm(right[i])))
+        for i in right
+    )
+    values = np.array([float(np.max(np.abs(other[i]))) for i in other])
+    clipped_values = all(
+        np.allclose(other[i], np.clip(right[i], -values.max(), values.max()), rtol=1e-4, atol=1e-12) for i in right
+    )
+    shorter = bool(ratios) and max(ratios) <= 1 + CLOSE and min(ratios) < 1 - CLOSE
+    if clipped_values or (parallel and shorter and _clips(other)):
+        how = "every value" if clipped_values else "the norm"
+        yield "clipping-differs", f"{sides.other_name} limits {how} of the gradients, {sides.right_name} does not"
+
+
+def _clips(gradients: dict[int, np.ndarray]) -> bool:
+    """Whether the norm of all gradients, or the largest norm of one, is a round number, as limits are."""
+    norms = [float(np.linalg.norm(each)) for each in gradients.values()]
+    return any(abs(norm - float(f"{norm:.2g}")) <= 1e-4 * norm for norm in (float(np.hypot.reduce(norms)), max(norms)))
+
+
+# Update
+
+
+def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
+    right, other = _optimizer(sides.right_trace), _optimizer(sides.other_trace)
+    if right is None or other is None:
+        return
+    if right["class"] != other["class"]:
+        yield "optimizer-differs", f"{sides.other_name} uses {other['class']}, {sides.right_name} {right['class']}"
+        return
+    rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
+    a, b = right["config"], other["config"]
+    if isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
+        kind = a["learning_rate"].get("class_name", "a schedule")
+        evidence = (
+            f"the learning rate is {rates[0]:.4g} in {sides.right_name} ({kind}), {rates[1]:.4g} in {sides.other_name}"
+        )
+        yield "learning-rate-schedule-missing", evidence
+        return
+    differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
+    clipping = [key for key in differing if "clip" in key]
+    if clipping:
+        shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in clipping)
+        yield "clipping-differs", f"{sides.other_name}'s optimizer has {shown}"
+        return
+    if rates[0] is not None and rates[1] is not None and not _same(rates[0], rates[1]):
+        differing.insert(0, "learning_rate")
+        a, b = a | {"learning_rate": f"{rates[0]:.6g}"}, b | {"learning_rate": f"{rates[1]:.6g}"}
+    if differing:
+        shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
+        yield "optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}"
+    elif len(sides.other_trace.optimizers) > len(sides.right_trace.optimizers):
+        evidence = (
+            f"{sides.other_name} uses {len(sides.other_trace.optimizers)} optimizers in turn, each of which begins "
+            "with empty slots and iteration 0"
+        )
+        yield "optimizer-differs", evidence
+
+
+def _optimizer(trace: Trace) -> dict[str, Any] | None:
+    return dict(trace.optimizers[0]) if trace.optimizers else None
+
+
+# State
+
+
+def _of_state(sides: Sides, located: Located) -> Iterator[Named]:
+    before, now = sides.other.after.get(sides.step - 1), sides.other.of(sides.step, "weights")
+    if before is None or not now:
+        return
+    names = [variable.name for variable in sides.other_trace.variables]
+    changed = [
+        names[i] for i, (a, b) in enumerate(zip(before, now[0].arrays, strict=False)) if not np.array_equal(a, b)
+    ]
+    if changed and all("moving_" in name for name in changed):
+        yield "validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}"

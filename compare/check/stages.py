@@ -1,0 +1,350 @@
+"""Locates a difference within a step: the first stage that differs between two sides by more than rounding.
+
+A step goes through its stages in order: which examples, their values, the model's predictions, the loss, the gradients,
+the update of the weights. What lies between two steps is the state. Everything before the stage that differs agrees, so
+that is where the mistake is, whether or not a cause can be named. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compare.check.recipe import EPSILON
+from compare.verdict.rounding import FACTOR
+from compare.watch.seen import CloseUp, Event
+
+EXAMPLES, INPUTS, PREDICTIONS, LOSS, GRADIENTS, UPDATE, STATE = STAGES = (
+    "examples", "inputs", "predictions", "loss", "gradients", "update", "state",
+)  # fmt: skip
+FEW_ROUNDINGS = 8 * EPSILON
+"""A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
+of fit by up to five units in the last place (see ``Checker``)."""
+
+
+@dataclass(frozen=True)
+class StageValues:
+    """One stage of a step on both sides.
+
+    Attributes:
+        stage: the stage.
+        gap: the relative distance between the sides; None if it could not be compared.
+        noise: the distance that rounding explains.
+        reference: the reference's value in short.
+        candidate: the candidate's.
+        where: the layer, or the variables, that differ.
+    """
+
+    stage: str
+    gap: float | None
+    noise: float = 0.0
+    reference: str = ""
+    candidate: str = ""
+    where: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the sides differ by more than rounding."""
+        return self.gap is not None and not self.gap <= self.noise
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of ``stages`` in ``verdict.json``."""
+        return {
+            "stage": self.stage,
+            "equal": None if self.gap is None else not self.differs,
+            "gap": self.gap,
+            "noise": self.noise,
+            "reference": self.reference,
+            "candidate": self.candidate,
+            **({"where": self.where} if self.where else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where in a step two trainings part.
+
+    Attributes:
+        step: the step, counted over the whole training.
+        stage: the first stage that differs; None if none could be found.
+        where: the layer, variables or replica, as far as it was seen.
+        stages: all stages that were compared, in order.
+    """
+
+    step: int
+    stage: str | None
+    where: str = ""
+    stages: Sequence[StageValues] = field(default_factory=tuple)
+
+    def of(self, stage: str) -> StageValues | None:
+        """A stage's values, if it was compared."""
+        return next((each for each in self.stages if each.stage == stage), None)
+
+
+def locate(
+    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+) -> Located:
+    """Finds the first stage of a step that differs.
+
+    Args:
+        reference: what was seen of the reference.
+        candidate: what was seen of the candidate.
+        twins: noise twins of the reference, whose distance from it is what rounding explains.
+        step: the step, counted over the whole training.
+        variables: the names of the model's weights.
+    """
+    compared = [
+        _state(reference, candidate, twins, step, variables),
+        _examples(reference, candidate, step),
+        _inputs(reference, candidate, step),
+        _predictions(reference, candidate, twins, step),
+        _loss(reference, candidate, twins, step),
+        _gradients(reference, candidate, twins, step, variables),
+        _update(reference, candidate, twins, step, variables),
+    ]
+    by_stage = {each.stage: each for each in compared}
+    order = list(STAGES[:-1])
+    if by_stage[STATE].differs:
+        order = [STATE]
+    elif by_stage[GRADIENTS].gap is not None and not by_stage[GRADIENTS].differs:
+        order = [UPDATE]  # right gradients are right, however they were computed
+    first = next((by_stage[stage] for stage in order if by_stage[stage].differs), None)
+    in_order = [by_stage[stage] for stage in STAGES]
+    return Located(step, first.stage if first else None, first.where if first else "", tuple(in_order))
+
+
+def relative_gap(a: Any, b: Any) -> float:
+    """The Euclidean norm of the difference of two arrays, relative to the larger norm."""
+    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    if a.shape != b.shape:
+        return float("inf")
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.array_equal(a, b, equal_nan=True):
+            return 0.0
+        scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+        gap = float(np.linalg.norm(a - b)) / scale if scale else 0.0
+    return gap if np.isfinite(gap) else float("inf")
+
+
+def _noise(gaps: Sequence[float]) -> float:
+    finite = [gap for gap in gaps if np.isfinite(gap)]
+    return max(FACTOR * max(finite, default=0.0), FEW_ROUNDINGS)
+
+
+def model_events(close_up: CloseUp, step: int, kind: str) -> list[Event]:
+    """The events of the model that the step calls first; other models take what it gives."""
+    events = close_up.of(step, kind)
+    first = close_up.of(step, "inputs")[:1]
+    name = first[0].info["model"] if first else ""
+    return [event for event in events if event.info.get("model", name) == name]
+
+
+def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int]:
+    """The hashes of the examples of a step, in order."""
+    return [row for event in model_events(close_up, step, kind) for row in event.rows]
+
+
+def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
+    a, b = example_rows(reference, step), example_rows(candidate, step)
+    shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
+    if not a or not b:
+        return StageValues(EXAMPLES, None)
+    if a == b:
+        labels = _labels_differ(reference, candidate, step)
+        where = "labels" if labels else ""
+        return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
+    if sorted(a) == sorted(b):  # another order within the batch
+        return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
+    known = {row for number in reference.steps for row in example_rows(reference, number)}
+    # Examples whose values differ are not known at all; those of another order are known from another place.
+    other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
+    return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
+
+
+def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+    """Whether equal inputs have labels of other examples."""
+    a, b = reference.rows(step, "targets"), candidate.rows(step, "targets")
+    if not a or not b or a == b or len(a) != len(b):
+        return False
+    known = {row for number in reference.steps for row in reference.rows(number, "targets")}
+    return all(row in known for row in b)
+
+
+def _inputs(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
+    a, b = model_events(reference, step, "inputs"), model_events(candidate, step, "inputs")
+    if not a or not b or not any(event.arrays for event in a):
+        return StageValues(INPUTS, None)
+    rows = example_rows(reference, step), example_rows(candidate, step)
+    gap = 0.0 if sorted(rows[0]) == sorted(rows[1]) else relative_gap(_joined(a), _joined(b))
+    return StageValues(INPUTS, gap, FEW_ROUNDINGS, _range(_joined(a)), _range(_joined(b)))
+
+
+def _joined(events: Sequence[Event]) -> np.ndarray:
+    parts = [np.asarray(array).astype(np.float64).ravel() for event in events for array in event.arrays]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}" if values.size else ""
+
+
+def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
+    def values(close_up: CloseUp) -> np.ndarray:
+        return _joined(model_events(close_up, step, "predictions"))
+
+    a, b = values(reference), values(candidate)
+    if not a.size or not b.size:
+        return StageValues(PREDICTIONS, None)
+    noise = _noise([relative_gap(a, values(twin)) for twin in twins])
+    gap = relative_gap(a, b)
+    where = _first_layer(reference, candidate, twins, step) if gap > noise else ""
+    return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
+
+
+def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> str:
+    """The first layer whose output differs, in the order of the reference's calls."""
+    a, b = reference.of(step, "layer"), candidate.of(step, "layer")
+    for i, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one.info["class"] != other.info["class"]:
+            return ""
+        also = [twin.of(step, "layer") for twin in twins]
+        noise = _noise([relative_gap(_joined([one]), _joined([each[i]])) for each in also if i < len(each)])
+        if relative_gap(_joined([one]), _joined([other])) > noise:
+            return str(one.info["name"])
+    return ""
+
+
+def loss_of(close_up: CloseUp, step: int) -> float | None:
+    """The sum of all losses of a step whose gradient was taken: of replicas, micro-batches and examples."""
+    events = close_up.of(step, "loss")
+    if not events or not all(event.arrays for event in events):
+        return None
+    return float(
+        sum(np.asarray(a, np.float64).sum() for event in events for a in event.arrays[: event.info["targets"]])
+    )
+
+
+def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
+    a, b = loss_of(reference, step), loss_of(candidate, step)
+    if a is None or b is None:
+        return StageValues(LOSS, None)
+    others = [value for twin in twins if (value := loss_of(twin, step)) is not None]
+    return StageValues(
+        LOSS, relative_gap([a], [b]), _noise([relative_gap([a], [o]) for o in others]), f"{a:.7g}", f"{b:.7g}"
+    )
+
+
+def gradients_of(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
+    """The gradient of each variable, by its number: the sum over replicas and calls of optimizers."""
+    total: dict[int, np.ndarray] = {}
+    for event in close_up.of(step, "gradients"):
+        for position, array in zip(event.info["positions"], event.arrays[1:], strict=False):
+            value = np.asarray(array, np.float64)
+            total[position] = total[position] + value if position in total else value
+    return total
+
+
+def learning_rate_of(close_up: CloseUp, step: int) -> float | None:
+    """The learning rate that the optimizer had in a step."""
+    events = [event for event in close_up.of(step, "gradients") if event.arrays]
+    return float(events[0].arrays[0]) if events else None
+
+
+def _gradients(
+    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+) -> StageValues:
+    a, b = gradients_of(reference, step), gradients_of(candidate, step)
+    if not a or not b:
+        return StageValues(GRADIENTS, None)
+    others = [gradients_of(twin, step) for twin in twins]
+    return _by_variable(GRADIENTS, a, b, others, variables)
+
+
+def _update(
+    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+) -> StageValues:
+    a, b = (_changes(close_up, step) for close_up in (reference, candidate))
+    if not a or not b:
+        return StageValues(UPDATE, None)
+    return _by_variable(UPDATE, a, b, [_changes(twin, step) for twin in twins], variables)
+
+
+def _changes(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
+    """The change of each variable in a step."""
+    before, after = close_up.after.get(step - 1) or _at_forward(close_up, step), close_up.after.get(step)
+    if before is None or after is None or len(before) != len(after):
+        return {}
+    pairs = zip(before, after, strict=True)
+    return {i: np.asarray(new, np.float64) - np.asarray(old, np.float64) for i, (old, new) in enumerate(pairs)}
+
+
+def _at_forward(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
+    """The weights with which a step computed its first predictions, of the first replica."""
+    events = model_events(close_up, step, "weights")
+    return list(events[0].arrays) if events and events[0].arrays else None
+
+
+def _state(
+    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+) -> StageValues:
+    """Compares what happened to the weights between the last step and this one."""
+    changes: list[dict[int, np.ndarray]] = []
+    for close_up in (reference, candidate, *twins):
+        before, now = close_up.after.get(step - 1), _at_forward(close_up, step)
+        if before is None or now is None or len(before) != len(now):
+            changes.append({})
+            continue
+        pairs = zip(before, now, strict=True)
+        changes.append({i: np.asarray(b, np.float64) - np.asarray(a, np.float64) for i, (a, b) in enumerate(pairs)})
+    a, b, *_ = changes
+    if not a or not b:
+        return StageValues(STATE, None)
+    names = [_name(variables, i) for i in b if np.any(b[i] != 0) and not np.any(a[i] != 0)]
+    gap = float(bool(names))
+    largest = max((float(np.abs(b[i]).max(initial=0)) for i in b), default=0.0)
+    return StageValues(
+        STATE, gap, 0.0, "unchanged", f"changed by up to {largest:.3g}" if gap else "unchanged", some(names)
+    )
+
+
+def _by_variable(
+    stage: str,
+    a: Mapping[int, np.ndarray],
+    b: Mapping[int, np.ndarray],
+    twins: Sequence[Mapping[int, np.ndarray]],
+    variables: Sequence[str],
+) -> StageValues:
+    """Compares arrays of variables, each against its own noise; where one side has none, it counts as zero."""
+    off: list[tuple[int, float, float]] = []
+    worst, noise_there = 0.0, FEW_ROUNDINGS
+    scale = max((float(np.linalg.norm(each)) for each in a.values()), default=0.0)
+    for i in sorted(a.keys() | b.keys()):
+        one = a.get(i, np.zeros(1))
+        other = b.get(i, np.zeros_like(one))
+        one = one if i in a else np.zeros_like(other)
+        if max(np.linalg.norm(one), np.linalg.norm(other)) <= FEW_ROUNDINGS * scale:
+            continue  # nothing but rounding, such as the gradient of a bias before batch normalization
+        gap, noise = relative_gap(one, other), _noise([relative_gap(one, twin[i]) for twin in twins if i in twin])
+        if gap > noise:
+            off.append((i, gap, noise))
+        if gap / noise >= worst / noise_there:
+            worst, noise_there = gap, noise
+    shown = [_norms(each) for each in (a, b)]
+    where = some([_name(variables, i) for i, _, _ in off]) if 0 < len(off) < len(a) else ""
+    return StageValues(stage, worst, noise_there, shown[0], shown[1], where)
+
+
+def _norms(arrays: Mapping[int, np.ndarray]) -> str:
+    return f"norm {np.sqrt(sum(float(np.sum(np.square(each))) for each in arrays.values())):.6g}"
+
+
+def _name(variables: Sequence[str], i: int) -> str:
+    return variables[i] if i < len(variables) else f"variable {i}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,148 @@
+"""What a loss function was called with, and the loss computed again from it in NumPy; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compare.watch.seen import CloseUp
+
+TINY = 1e-7
+"""Keras's epsilon, by which probabilities stay away from 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """One call of a loss function with a single output.
+
+    Attributes:
+        kind: the loss, as in ``KINDS``.
+        true: the labels.
+        predicted: the predictions.
+        weight: the weight of each example; None if all count the same.
+        from_logits: whether predictions are logits.
+        label_smoothing: as in Keras.
+        paired: False if each label is compared with the prediction of every example.
+    """
+
+    kind: str
+    true: np.ndarray
+    predicted: np.ndarray
+    weight: np.ndarray | None = None
+    from_logits: bool = False
+    label_smoothing: float = 0.0
+    paired: bool = True
+
+    def with_other_logits(self) -> Targets:
+        """The same call with the other ``from_logits``."""
+        return replace(self, from_logits=not self.from_logits)
+
+    def without_weights(self) -> Targets:
+        """The same call without weights."""
+        return replace(self, weight=None)
+
+    def broadcast(self) -> Targets:
+        """The same call with labels of shape [n] and predictions of shape [n, 1], or the reverse."""
+        return replace(self, paired=False)
+
+
+def targets_of(close_up: CloseUp, step: int) -> Targets | None:
+    """The call of the loss function in a step; None if there were several, or it is one that is not known here."""
+    events = close_up.of(step, "targets")
+    if not events or any(not event.arrays for event in events):
+        return None
+    infos = [event.info for event in events]
+    first = infos[0]
+    if first["true"] != 1 or first["predicted"] != 1 or any(info["loss"] != first["loss"] for info in infos):
+        return None
+    configuration: Mapping[str, Any] = first["configuration"]
+    kind = _kind(str(configuration.get("name") or first["loss"]))
+    if kind is None:
+        return None
+    true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
+    weights = [np.asarray(event.arrays[2]) for event in events if event.info["weights"]]
+    weight = np.concatenate([np.atleast_1d(each) for each in weights]) if len(weights) == len(events) else None
+    return Targets(
+        kind,
+        true,
+        predicted.astype(np.float64),
+        None if weight is None else weight.astype(np.float64),
+        bool(configuration.get("from_logits", False)),
+        float(configuration.get("label_smoothing", 0.0)),
+    )
+
+
+def value_of(targets: Targets) -> float | None:
+    """The mean loss of the batch; None if the shapes do not fit."""
+    true, predicted = targets.true, targets.predicted
+    try:
+        if targets.kind == "sparse_categorical_crossentropy":
+            losses = None if not targets.paired else _sparse(true, predicted, targets.from_logits)
+        else:
+            losses = _dense(targets)
+    except (ValueError, IndexError):
+        return None
+    if losses is None:
+        return None
+    if targets.weight is not None:
+        weight = targets.weight.reshape(targets.weight.shape + (1,) * (losses.ndim - targets.weight.ndim))
+        losses = losses * weight
+    return float(losses.mean())
+
+
+def _dense(targets: Targets) -> np.ndarray | None:
+    true, predicted = targets.true.astype(np.float64), targets.predicted
+    if true.shape != predicted.shape:
+        if true.size != predicted.size:
+            return None
+        true = true.reshape(predicted.shape)
+    if not targets.paired:
+        if predicted.ndim != 2 or predicted.shape[1] != 1:
+            return None
+        true, predicted = np.broadcast_arrays(true.reshape(1, -1), predicted)
+    if targets.label_smoothing:
+        classes = true.shape[-1] if targets.kind == "categorical_crossentropy" else 2
+        true = true * (1 - targets.label_smoothing) + targets.label_smoothing / classes
+    return KINDS[targets.kind](true, predicted, targets.from_logits)
+
+
+def _sparse(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+    labels = true.reshape(predicted.shape[:-1]).astype(int)
+    return -np.take_along_axis(_log_probabilities(predicted, from_logits), labels[..., None], -1)[..., 0]
+
+
+def _log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+    if from_logits:
+        shifted = predicted - predicted.max(-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log(np.clip(predicted / predicted.sum(-1, keepdims=True), TINY, 1 - TINY)))
+
+
+def _categorical(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+    return np.asarray(-(true * _log_probabilities(predicted, from_logits)).sum(-1))
+
+
+def _binary(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
+    if from_logits:
+        losses = np.maximum(predicted, 0) - predicted * true + np.log1p(np.exp(-np.abs(predicted)))
+    else:
+        clipped = np.clip(predicted, TINY, 1 - TINY)
+        losses = -(true * np.log(clipped) + (1 - true) * np.log(1 - clipped))
+    return np.asarray(losses.mean(-1))
+
+
+KINDS: dict[str, Callable[[np.ndarray, np.ndarray, bool], np.ndarray]] = {
+    "categorical_crossentropy": _categorical,
+    "binary_crossentropy": _binary,
+    "mean_squared_error": lambda true, predicted, _: np.asarray(np.square(true - predicted).mean(-1)),
+    "mean_absolute_error": lambda true, predicted, _: np.asarray(np.abs(true - predicted).mean(-1)),
+}
+
+
+def _kind(name: str) -> str | None:
+    name = {"mse": "mean_squared_error", "mae": "mean_absolute_error"}.get(name, name)
+    return name if name in KINDS or name == "sparse_categorical_crossentropy" else None

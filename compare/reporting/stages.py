@@ -1,0 +1,76 @@
+"""The stages of the step where two trainings diverge: as a sentence, and as a picture on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TITLES = {
+    "state": "weights before the step",
+    "examples": "examples",
+    "inputs": "inputs",
+    "predictions": "predictions",
+    "loss": "loss",
+    "gradients": "gradients",
+    "update": "update",
+}
+"""What each stage is called, in the order in which a step goes through them."""
+SAME, DIFFERS, AFTER, UNKNOWN = "same", "differs", "after", "unknown"
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage of the step.
+
+    Attributes:
+        title: what it is called.
+        state: ``same``, ``differs`` (the first that does), ``after`` (it comes after that) or ``unknown``.
+        reference: the reference's value in short.
+        candidate: the candidate's.
+        where: the layer, the variables or the replica that differ; else empty.
+    """
+
+    title: str
+    state: str
+    reference: str
+    candidate: str
+    where: str
+
+
+def stage_views(entry: Mapping[str, Any]) -> list[StageView]:
+    """The stages of a comparison, an entry of ``comparisons`` in ``verdict.json``; empty if none were seen."""
+    first = entry["training"].get("first_difference") or {}
+    by_stage = {each["stage"]: each for each in entry.get("stages", ())}
+    views: list[StageView] = []
+    passed = False
+    for stage, title in TITLES.items():
+        each = by_stage.get(stage)
+        if each is None:
+            continue
+        state = AFTER if passed else SAME if each["equal"] or stage != first.get("stage") else DIFFERS
+        if each["equal"] is None and state != DIFFERS:
+            state = UNKNOWN
+        passed = passed or state == DIFFERS
+        where = str(first.get("where") or "") if state == DIFFERS else ""
+        views.append(StageView(title, state, each["reference"], each["candidate"], where))
+    return views
+
+
+def stage_sentence(entry: Mapping[str, Any], reference: str) -> str:
+    """Which stages of the step agree, and which one does not; empty if that is not known."""
+    views = stage_views(entry)
+    differs = next((view for view in views if view.state == DIFFERS), None)
+    if differs is None:
+        return ""
+    same = [view.title for view in views if view.state == SAME]
+    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0].endswith('s') else 'agrees'}; " if same else ""
+    verb = "do" if differs.title.endswith("s") and differs.title != "loss" else "does"
+    values = f": {differs.reference} in {reference}, {differs.candidate} in {entry['candidate']}"
+    shown = values if differs.reference != differs.candidate else ""
+    where = f" ({differs.where})" if differs.where else ""
+    return f"Inside that step, {agree}the {differs.title} {verb} not{shown}{where}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -1,0 +1,141 @@
+"""Writes an ``Experiment`` file from what a script gives to ``compile`` and ``fit``, for ``--write-experiment``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import keras
+import numpy as np
+
+TEMPLATE = '''"""An experiment made from {script}. Complete the lines marked TODO, then run:
+
+    python scripts/compare.py --experiment {name}
+"""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import compare
+
+HERE = Path(__file__).resolve().parent
+{definitions}
+
+experiment = compare.Experiment(
+    name={stem!r},
+    load_data=load_data,
+    build_model=build_model,
+    build_loss=build_loss,
+    build_optimizer=build_optimizer,
+    build_metrics=build_metrics,
+)
+'''
+DATA = """
+
+def load_data():
+    with np.load(HERE / {file!r}) as data:
+        return ({train}), ({validation})
+"""
+NO_DATA = """
+
+def load_data():
+    # TODO: return ((x_train, y_train), (x_val, y_val)) as NumPy arrays; the script gives fit a {kind}.
+    raise NotImplementedError("load_data")
+"""
+OBJECT = """
+
+{constant} = {configuration}
+
+
+def {function}():
+    return keras.saving.deserialize_keras_object({constant})
+"""
+NO_OBJECT = """
+
+def {function}():
+    # TODO: return {what} as {script} makes it.
+    raise NotImplementedError({function!r})
+"""
+METRICS = """
+
+METRICS = {configuration}
+
+
+def build_metrics():
+    return [keras.saving.deserialize_keras_object(each) for each in METRICS]
+"""
+
+
+def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]) -> None:
+    """Writes the file, and the arrays given to fit beside it.
+
+    Args:
+        path: the file to write.
+        script: the script's name.
+        model: the compiled model.
+        fit: the arguments of ``fit``, by name.
+    """
+    names = Path(script).name
+    metrics = getattr(getattr(model, "_compile_metrics", None), "metrics", None) or []
+    definitions = [
+        _data(path, fit),
+        _object("build_model", "the model", model, names),
+        _object("build_loss", "the loss", _loss(model), names),
+        _object("build_optimizer", "the optimizer", model.optimizer, names),
+        _metrics(metrics),
+    ]
+    text = TEMPLATE.format(script=names, name=path.name, stem=path.stem, definitions="".join(definitions))
+    path.write_text(text, encoding="utf-8")
+
+
+def _data(path: Path, fit: Mapping[str, Any]) -> str:
+    validation = fit.get("validation_data")
+    arrays = {"x": fit.get("x"), "y": fit.get("y"), "w": fit.get("sample_weight")}
+    if isinstance(validation, tuple | list):
+        arrays |= dict(zip(("x_val", "y_val", "w_val"), validation, strict=False))
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    plain = all(isinstance(array, np.ndarray) or hasattr(array, "numpy") for array in arrays.values())
+    if not plain or not {"x", "y", "x_val", "y_val"} <= arrays.keys():
+        return NO_DATA.format(
+            kind=type(fit.get("x")).__name__ + ("" if validation is not None else ", and no validation")
+        )
+    file = path.with_suffix(".npz")
+    np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+
+    def part(names: tuple[str, ...]) -> str:
+        return ", ".join(f'data["{name}"]' for name in names if name in arrays)
+
+    return DATA.format(file=file.name, train=part(("x", "y", "w")), validation=part(("x_val", "y_val", "w_val")))
+
+
+def _loss(model: Any) -> Any:
+    loss = model.loss
+    return keras.losses.get(loss) if isinstance(loss, str) else loss
+
+
+def _object(function: str, what: str, thing: Any, script: str) -> str:
+    configuration = _plain(thing)
+    if configuration is None:
+        return NO_OBJECT.format(function=function, what=what, script=script)
+    constant = function.removeprefix("build_").upper()
+    return OBJECT.format(constant=constant, configuration=pformat(configuration, width=110), function=function)
+
+
+def _metrics(metrics: Sequence[Any]) -> str:
+    configurations = [configuration for each in metrics if (configuration := _plain(each)) is not None]
+    return METRICS.format(configuration=pformat(configurations, width=110))
+
+
+def _plain(thing: Any) -> Any:
+    """A Keras object's configuration, if it can be made again from that alone; else None."""
+    try:
+        configuration = json.loads(json.dumps(keras.saving.serialize_keras_object(thing)))
+        keras.saving.deserialize_keras_object(configuration)
+    except Exception:
+        return None
+    return configuration

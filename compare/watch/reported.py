@@ -1,0 +1,155 @@
+"""Sees what a script reports and how it trains: fit's epochs, a loop's metrics, and calls that explain much."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from compare.watch.experiment_file import write_experiment
+from compare.watch.observer import Observer, Training, build_from
+from compare.watch.patching import patch
+from compare.watch.settings import ORDER
+from compare.watch.trace import FitEpoch, Reported, TraceWriter
+
+FIT_ARGUMENTS = ("batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
+"""Arguments of ``fit`` that are recorded with their values."""
+CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
+"""Methods of ``tf.data.Dataset`` whose calls are recorded."""
+
+
+def watch_reports(observer: Observer, writer: TraceWriter) -> None:
+    """Patches Keras and TensorFlow in this process."""
+    _watch_fit(observer, writer)
+    _watch_metrics(observer, writer)
+    for name in CALLS:
+        patch(tf.data.Dataset, name, _recorded(name, writer))
+
+
+def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
+    own_order = ORDER in observer.settings.own
+
+    def fit(original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        options = _by_name(original, model, args, options)
+        facts = {name: _plain(options[name]) for name in FIT_ARGUMENTS if options.get(name) is not None}
+        callbacks = options.get("callbacks") or []
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+            facts["callbacks"] = [type(callback).__name__ for callback in callbacks]
+            options["callbacks"] = [*callbacks, _Epochs(observer, writer, model, facts)]
+        facts["sample_weight"] = options.get("sample_weight") is not None
+        if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
+            options["shuffle"] = False
+        with suppress(Exception):  # fit itself says what is wrong
+            build_from(model, options.get("x"))
+        observer.fitted.append(model)
+        try:
+            return original(model, **options)
+        finally:
+            if path := observer.settings.write_experiment:
+                write_experiment(Path(path), observer.settings.script, model, options)
+
+    patch(keras.Model, "fit", fit)
+
+
+def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
+    """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
+
+    def result(original: Any, metric: Any) -> Any:
+        value = original(metric)
+        training = observer.trainings[-1] if observer.trainings else None
+        if training is not None and not observer.inside and tf.executing_eagerly():
+            report(training, str(metric.name), type(metric).__name__, value)
+        return value
+
+    def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0) -> None:
+        number = _number(value)
+        if number is not None:
+            entry = Reported(training.steps, name, kind, number, epoch)
+            writer.content(training.number)["reported"].append(vars(entry))
+
+    def given(original: Any, *, epoch: int = 0, **metrics: Any) -> None:
+        for name, value in metrics.items():
+            if observer.trainings:
+                report(observer.trainings[-1], name, "", value, int(epoch))
+
+    for owner in _with_own_result(keras.metrics.Metric):
+        patch(owner, "result", result)
+    patch(sys.modules["compare"], "report", given)
+
+
+class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untyped
+    """Records the epochs of ``fit``, with what it reports."""
+
+    def __init__(self, observer: Observer, writer: TraceWriter, model: Any, facts: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._observer, self._writer, self._trained, self._facts = observer, writer, model, facts
+        self._began = time.perf_counter()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        training = next((each for each in self._observer.trainings if each.model is self._trained), None)
+        if training is None:
+            return
+        content = self._writer.content(training.number)
+        own = type(self._trained).train_step is not keras.Model.train_step
+        content["trained_by"] = "fit with its own train_step" if own else "fit"
+        content["fit"] = dict(self._facts)
+        numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
+        seconds = time.perf_counter() - self._began
+        content["epochs"].append(vars(FitEpoch(training.steps, numbers, seconds)))
+
+
+def _with_own_result(base: type) -> list[type]:
+    """A class and all its subclasses that define ``result`` themselves."""
+    classes, found = [base], []
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        if "result" in vars(cls) and cls not in found:
+            found.append(cls)
+    return found
+
+
+def _recorded(name: str, writer: TraceWriter) -> Any:
+    def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
+        given = [*map(str, args), *(f"{key}={value}" for key, value in options.items())]
+        text = f"{name}({', '.join(given)})"
+        if all(len(each) < 20 for each in given) and text not in writer.calls and len(writer.calls) < 50:
+            writer.calls.append(text)
+        return original(dataset, *args, **options)
+
+    return call
+
+
+def _by_name(function: Any, model: Any, args: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of ``fit``, all by name."""
+    bound = inspect.signature(function).bind(model, *args, **options)
+    return dict(list(bound.arguments.items())[1:])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value if isinstance(value, int | float | str | bool) else repr(value)
+
+
+def _number(value: Any) -> float | None:
+    """A reported value as a float; None if it is not a single number."""
+    try:
+        array = np.asarray(value)
+        number = float(array) if array.size == 1 else None
+    except (TypeError, ValueError):
+        return None
+    return number if number is None or math.isfinite(number) else None

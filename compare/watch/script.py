@@ -1,0 +1,59 @@
+"""Runs one script unedited, as ``python SCRIPT.py ARGUMENTS`` would, and records its trainings."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from compare.records import write_json
+from compare.watch.alike import make_alike
+from compare.watch.observer import EnoughSteps, Observer
+from compare.watch.reported import watch_reports
+from compare.watch.settings import Settings
+from compare.watch.stages import StageObserver
+from compare.watch.trace import OTHERS, TraceWriter
+
+
+def run(settings: Settings) -> None:
+    """Runs the script to its end, or until its trainings have made enough steps.
+
+    Raises:
+        BaseException: whatever the script raises.
+    """
+    writer = TraceWriter(Path(settings.folder))
+    initial = make_alike(settings)
+    kind = Observer if settings.close_up is None else StageObserver
+    observer = kind(settings, initial, writer)
+    watch_reports(observer, writer)
+    sys.argv = [settings.script, *settings.arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(settings.script))
+    sys.dont_write_bytecode = True  # nothing is written to the script's folder
+    signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
+    try:
+        runpy.run_path(settings.script, run_name="__main__")
+    except EnoughSteps:
+        pass
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    finally:
+        write_json(Path(settings.folder) / OTHERS, other_libraries())
+        writer.close()
+        if isinstance(observer, StageObserver):
+            observer.close()
+
+
+def other_libraries() -> list[str]:
+    """What the script trains with, if it is not Keras 3 on TensorFlow."""
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    others = {"torch": "PyTorch", "jax": "JAX", "tf_keras": "tf-keras (Keras 2)"}
+    used = [name for module, name in others.items() if module in sys.modules]
+    return ([f"Keras on {backend}"] if backend != "tensorflow" else []) + used
+
+
+def _enough(number: int, frame: FrameType | None) -> None:
+    raise EnoughSteps

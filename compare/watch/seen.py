@@ -1,0 +1,81 @@
+"""What was seen inside steps, read back from a trace; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that was seen in a step, on one replica.
+
+    Attributes:
+        kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``loss`` or ``gradients``, in this
+            order; with several micro-batches in a step, the order repeats.
+        replica: the replica.
+        info: what is known without the values: names, flags, how many arrays of which kind.
+        arrays: the values; empty outside the close-up.
+        rows: a hash of each example, for ``inputs`` and ``targets``.
+    """
+
+    kind: str
+    replica: int
+    info: Mapping[str, Any]
+    arrays: Sequence[np.ndarray]
+    rows: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class CloseUp:
+    """What was seen of one training.
+
+    Attributes:
+        steps: the events of each step, by its number over the whole training, from 1.
+        after: the weights after a step, of the first replica.
+    """
+
+    steps: Mapping[int, Sequence[Event]]
+    after: Mapping[int, Sequence[np.ndarray]] = field(default_factory=dict)
+
+    def of(self, step: int, kind: str) -> list[Event]:
+        """The events of a kind in a step, ordered by replica."""
+        events = [event for event in self.steps.get(step, ()) if event.kind == kind]
+        return sorted(events, key=lambda event: event.replica)
+
+    def arrays(self, step: int, kind: str) -> list[np.ndarray]:
+        """All values of a kind in a step."""
+        return [array for event in self.of(step, kind) for array in event.arrays]
+
+    def rows(self, step: int, kind: str = "inputs") -> list[int]:
+        """The hashes of all examples of a step."""
+        return [row for event in self.of(step, kind) for row in event.rows]
+
+
+def read_close_up(folder: Path, number: int) -> CloseUp | None:
+    """Reads what was seen of a training; None if nothing was."""
+    path = folder / f"{number}-stages.pkl"
+    if not path.exists():
+        return None
+    content = pickle.loads(path.read_bytes())
+    return CloseUp(content["steps"], content["after"])
+
+
+def row_hashes(arrays: Sequence[Any]) -> tuple[int, ...]:
+    """A hash of each example: of its row in all arrays, as float32, so that the dtype plays no part."""
+    sizes = {len(array) for array in arrays if np.ndim(array)}
+    if len(sizes) != 1:
+        return ()
+    numbers = [np.asarray(array) for array in arrays]
+    if any(array.dtype.kind in "OSU" for array in numbers):
+        parts = [[repr(row).encode() for row in array.reshape(len(array), -1).tolist()] for array in numbers]
+    else:
+        flat = [np.ascontiguousarray(array.reshape(len(array), -1), np.float32) for array in numbers]
+        parts = [[row.tobytes() for row in array] for array in flat]
+    return tuple(xxhash.xxh3_64_intdigest(b"".join(row)) for row in zip(*parts, strict=True))

@@ -1,0 +1,82 @@
+"""What the process of a watched script is asked to do; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
+MADE_ALIKE = {
+    SEEDS: "the seeds of layers and of TensorFlow's random operations; op determinism is on",
+    WEIGHTS: "the initial weights: those of the reference",
+    ORDER: "the order of examples: Dataset.shuffle and fit(shuffle=...) do nothing",
+}
+"""What is made alike in two scripts; ``--own`` switches each off."""
+
+TRAINED = "trained"
+"""The file among the initial weights that says that the reference has made a step, so that no more will come."""
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """The noise of a twin: all weights are moved by units in the last place before every step from one on.
+
+    Attributes:
+        start: the first step that starts from moved weights, counted over the whole training, from 1.
+        twin: the twin's number, which determines the noise.
+        units: the size of the noise, in units in the last place.
+    """
+
+    start: int
+    twin: int
+    units: int = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a script, and what to record.
+
+    Attributes:
+        script: the script's file.
+        arguments: what ``sys.argv`` has after it.
+        folder: where the trace is written.
+        trainings: how many trainings are watched: 1, or 2 for a script that is compared with itself.
+        max_steps: the number of optimizer steps after which a training ends.
+        replicas: the number of replicas of a ``MirroredStrategy()`` without devices; None for TensorFlow's own choice.
+        own: which of ``MADE_ALIKE`` the script keeps as its own.
+        initial: the folder of the initial weights.
+        begins: whether this script provides the initial weights, rather than taking those that are there.
+        nudge: the noise, for a noise twin.
+        write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
+        close_up: the first and the last step whose stages are recorded; None for no stages.
+    """
+
+    script: str
+    folder: str
+    initial: str
+    arguments: tuple[str, ...] = ()
+    trainings: int = 1
+    max_steps: int = 2000
+    replicas: int | None = None
+    own: tuple[str, ...] = ()
+    begins: bool = True
+    nudge: Nudge | None = None
+    write_experiment: str | None = None
+    close_up: tuple[int, int] | None = None
+
+    def write(self, path: Path) -> None:
+        """Writes the settings as JSON."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """Reads what ``write`` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        nudge, close_up = content.pop("nudge"), content.pop("close_up")
+        content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+        return cls(
+            **content,
+            nudge=Nudge(**nudge) if nudge else None,
+            close_up=(close_up[0], close_up[1]) if close_up else None,
+        )

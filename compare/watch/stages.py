@@ -1,0 +1,221 @@
+"""Sees inside the steps of a script: examples, inputs, predictions, loss, gradients and the weights they start from.
+
+What is seen goes through ``tf.numpy_function`` where a graph is traced. That changes no number: the hashes of all
+weights are the same with and without it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common.keras_tensor import any_symbolic_tensors
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from compare.engine.fingerprints import distributed
+from compare.watch.alike import InitialWeights
+from compare.watch.observer import Observer, Training
+from compare.watch.patching import patch
+from compare.watch.seen import Event, row_hashes
+from compare.watch.settings import Settings
+from compare.watch.trace import TraceWriter
+
+LOSS_FUNCTIONS = tuple(
+    name for name in dir(keras.losses) if name.islower() and callable(getattr(keras.losses, name)) and "_" in name
+)
+
+
+class StageObserver(Observer):
+    """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
+
+    def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
+        super().__init__(settings, initial, writer)
+        assert settings.close_up is not None
+        self._first, self._last = settings.close_up
+        self._lock = threading.Lock()
+        self._here = threading.local()
+        self._waiting: dict[int, list[Event]] = {}
+        self._made: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, dict[int, list[Event]]] = {}
+        self._after: dict[int, dict[int, list[np.ndarray]]] = {}
+        patch(tf.GradientTape, "__enter__", self._enter_tape)
+        patch(tf.GradientTape, "__exit__", self._exit_tape)
+        patch(tf.GradientTape, "gradient", self._gradient)
+        patch(keras.layers.Layer, "__call__", self._call_layer)
+        patch(keras.losses.Loss, "__call__", self._call_loss)
+        for name in LOSS_FUNCTIONS:
+            function = getattr(keras.losses, name)
+            for module in (keras.losses, tf.keras.losses, keras.metrics, tf.keras.metrics):
+                if getattr(module, name, None) is function:
+                    patch(module, name, partial(self._call_loss_function, name))
+
+    # What is seen while a step is computed, or its graph is traced.
+
+    def _enter_tape(self, original: Any, tape: Any) -> Any:
+        self._here.tapes = getattr(self._here, "tapes", 0) + 1
+        return original(tape)
+
+    def _exit_tape(self, original: Any, tape: Any, *error: Any) -> Any:
+        self._here.tapes -= 1
+        return original(tape, *error)
+
+    def _taped(self, *values: Any) -> bool:
+        return bool(getattr(self._here, "tapes", 0)) and not any_symbolic_tensors(values)
+
+    def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        if getattr(self._here, "model", None) is not None or not self._taped(args, options):
+            return super()._call_model(original, model, *args, **options)
+        self._here.model = model
+        try:
+            given = options.get("training", "not given")
+            if isinstance(given, tf.Tensor):
+                given = "a tensor"
+            self._record("inputs", {"model": model.name}, tf.nest.flatten(args[:1] or options.get("inputs")))
+            if model.built:
+                self._record_weights(model)
+            outputs = super()._call_model(original, model, *args, **options)
+            self._here.models = [*getattr(self._here, "models", ()), model]
+            self._record("predictions", {"model": model.name, "training": given}, tf.nest.flatten(outputs))
+            return outputs
+        finally:
+            self._here.model = None
+
+    def _record_weights(self, model: Any) -> None:
+        training = next((each for each in self.trainings if each.model is model), None)
+        if training is None or training.model is model:
+            self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
+
+    def _call_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
+        outputs = original(layer, *args, **options)
+        if getattr(self._here, "model", None) is not None and self._taped(args, options):
+            tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
+            info = {"name": layer.name, "class": type(layer).__name__}
+            self._record("layer", info, tensors)
+        return outputs
+
+    def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if getattr(self._here, "in_loss", False) or not self._taped(y_pred):
+            return original(loss, y_true, y_pred, sample_weight)
+        self._here.in_loss = True
+        try:
+            value = original(loss, y_true, y_pred, sample_weight)
+        finally:
+            self._here.in_loss = False
+        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, sample_weight, value)
+        return value
+
+    def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
+        if getattr(self._here, "in_loss", False) or len(args) < 2 or not self._taped(args):
+            return original(*args, **options)
+        value = original(*args, **options)
+        plain = {key: each for key, each in options.items() if isinstance(each, bool | int | float | str)}
+        self._record_targets(name, plain, args[0], args[1], None, value)
+        return value
+
+    def _record_targets(self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any) -> None:
+        true, predicted = tf.nest.flatten(y_true), tf.nest.flatten(y_pred)
+        weights = [each for each in tf.nest.flatten(weight) if each is not None]
+        info = {
+            "loss": name,
+            "configuration": configuration,
+            "true": len(true),
+            "predicted": len(predicted),
+            "weights": len(weights),
+        }
+        self._record("targets", info, [*true, *predicted, *weights, *tf.nest.flatten(value)])
+
+    def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
+        models, self._here.models = getattr(self._here, "models", []), []
+        if models:
+            penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
+            targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
+            self._record("loss", {"targets": len(targets), "penalties": len(penalties)}, [*targets, *penalties])
+        return original(tape, target, sources, *args, **options)
+
+    def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+        """Records the gradients that an optimizer is given, and completes the step."""
+        places = {id(distributed(variable)): i for i, variable in enumerate(training.variables)}
+        positions, tensors = [], []
+        for gradient, variable in zip(grads, variables, strict=False):
+            place = places.get(id(_container(variable)))
+            if gradient is not None and place is not None:
+                positions.append(place)
+                tensors.append(tf.convert_to_tensor(gradient))
+        info = {
+            "training": training.number,
+            "positions": positions,
+            "applied": [places.get(id(_container(variable))) for variable in variables],
+        }
+        self._record("gradients", info, [tf.cast(_learning_rate(optimizer), tf.float64), *tensors])
+
+    def on_step(self, training: Training) -> None:
+        """Keeps the weights after a step of the close-up."""
+        assert training.fingerprint is not None
+        if self._first - 1 <= training.steps <= self._last:
+            self._after.setdefault(training.number, {})[training.steps] = training.fingerprint.weights()
+
+    # What was seen, when it is computed.
+
+    def _record(self, kind: str, info: dict[str, Any], tensors: Sequence[Any]) -> None:
+        context = tf.distribute.get_replica_context()
+        replica: Any = 0 if context is None else context.replica_id_in_sync_group
+        if tf.executing_eagerly():
+            self._event(kind, info, np.asarray(replica), *(np.asarray(tensor) for tensor in tensors))
+        elif not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
+            tf.numpy_function(partial(self._event, kind, info), values, [])
+
+    def _event(self, kind: str, info: dict[str, Any], replica: Any, *arrays: Any) -> None:
+        number = int(replica)
+        with self._lock:
+            waiting = self._waiting.setdefault(number, [])
+            kept = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
+            rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
+            if kept or rows:
+                copies = [np.array(array) for array in arrays] if kept else []
+                waiting.append(Event(kind, number, info, copies, rows))
+            if kind == "gradients":
+                training = info["training"]
+                self._made[training, number] = step = self._made.get((training, number), 0) + 1
+                self._seen.setdefault(training, {}).setdefault(step, []).extend(waiting)
+                waiting.clear()
+
+    def _next_steps(self, replica: int) -> list[int]:
+        """The number that the next step has in the last training, and in one that may be beginning."""
+        begun = [self._made.get((training.number, replica), 0) + 1 for training in self.trainings[-1:]]
+        return begun if len(self.trainings) == self.settings.trainings else [*begun, 1]
+
+    def close(self) -> None:
+        """Writes everything; the script has ended."""
+        for number, steps in self._seen.items():
+            with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
+                pickle.dump({"steps": steps, "after": self._after.get(number, {})}, file)
+
+
+WITH_ROWS = ("inputs", "targets")
+"""The kinds of events whose arrays have a row per example."""
+
+
+def _configuration(loss: Any) -> dict[str, Any]:
+    compiled: Any = getattr(loss, "_user_loss", None)  # of Keras's CompileLoss
+    try:
+        config = (compiled if hasattr(compiled, "get_config") else loss).get_config()
+    except Exception:
+        return {}
+    return {key: value for key, value in config.items() if isinstance(value, bool | int | float | str)}
+
+
+def _container(variable: Any) -> Any:
+    variable = distributed(variable)
+    return variable._distributed_container() if hasattr(variable, "_distributed_container") else variable
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    return tf.convert_to_tensor(optimizer.learning_rate)

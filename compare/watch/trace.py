@@ -1,0 +1,188 @@
+"""The files that a watched script leaves, one set per training; reading them needs no TensorFlow.
+
+- ``N.json``: the model's variables, how it was trained, what was reported;
+- ``N.steps``: a fingerprint of all weights after every optimizer step, in the layout of a run's records;
+- ``N-stages.pkl``: what was seen inside some steps, if that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compare.records import Variable, read_json, step_dtype, write_json
+
+FLUSH_SECONDS = 0.5
+OTHERS = "others"
+"""The file with the names of other libraries that the script has imported, or asked for."""
+
+
+@dataclass(frozen=True)
+class FitEpoch:
+    """An epoch of ``fit``.
+
+    Attributes:
+        steps: the number of optimizer steps of the training up to its end.
+        logs: the numbers that fit reported.
+        seconds: its wall time.
+    """
+
+    steps: int
+    logs: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A number that the script read from a metric, or gave to ``compare.report``.
+
+    Attributes:
+        steps: the number of optimizer steps made before.
+        name: the metric's name.
+        kind: the metric's class; empty for ``compare.report``.
+        value: the number.
+        epoch: the epoch given to ``compare.report``; 0 if none was.
+    """
+
+    steps: int
+    name: str
+    kind: str
+    value: float
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was seen of one training.
+
+    Attributes:
+        variables: all weights of the model.
+        replicas: the number of replicas.
+        steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
+            training; the first is of the initial weights, step 0, where it was seen.
+        trained_by: ``fit``, ``fit with its own train_step``, or ``loop``.
+        optimizers: name and configuration of each optimizer, in the order of use.
+        fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
+        epochs: the epochs of fit.
+        reported: what a loop reported.
+        calls: calls of ``tf.data`` and the like that explain much, in order.
+        seconds: the wall time of the training.
+    """
+
+    variables: tuple[Variable, ...]
+    replicas: int
+    steps: np.ndarray
+    trained_by: str = "loop"
+    optimizers: Sequence[Mapping[str, Any]] = ()
+    fit: Mapping[str, Any] = field(default_factory=dict)
+    epochs: Sequence[FitEpoch] = ()
+    reported: Sequence[Reported] = ()
+    calls: Sequence[str] = ()
+    seconds: float = 0.0
+    model: str = ""
+
+    @property
+    def last(self) -> int:
+        """The number of optimizer steps that were recorded."""
+        return int(self.steps["step"].max(initial=0))
+
+
+class TraceWriter:
+    """Writes the traces of one script.
+
+    Args:
+        folder: where they go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._traces: dict[int, dict[str, Any]] = {}
+        self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
+        self._flushed = 0.0
+        self._began = time.perf_counter()
+        self.calls: list[str] = []
+
+    def content(self, number: int) -> dict[str, Any]:
+        """What is known of a training so far, as in its JSON file."""
+        return self._traces.setdefault(
+            number, {"trained_by": "loop", "optimizers": [], "fit": {}, "epochs": [], "reported": [], "variables": []}
+        )
+
+    def optimizer(self, number: int, optimizer: Any) -> None:
+        """Records an optimizer that is used for the first time."""
+        configuration = json.loads(json.dumps(optimizer.get_config(), default=repr))
+        self.content(number)["optimizers"].append({"class": type(optimizer).__name__, "config": configuration})
+
+    def begin(self, training: Any, fingerprint: Any) -> None:
+        """Records a training's variables, and its initial weights where they are known."""
+        content = self.content(training.number)
+        content["variables"] = [[v.name, list(v.shape), v.dtype] for v in fingerprint.variables]
+        content["replicas"] = fingerprint.replicas
+        content["model"] = "" if training.model is None else training.model.name
+        if training.initial is not None:
+            hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
+            self.step(training.number, 0, hashes, projections)
+        self._write(training.number)
+
+    def step(self, number: int, step: int, hashes: np.ndarray, projections: np.ndarray) -> None:
+        """Records the weights after a step."""
+        self._rows.setdefault(number, []).append((step, hashes, projections))
+        if time.monotonic() > self._flushed + FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is still in memory."""
+        self._flushed = time.monotonic()
+        for number, rows in self._rows.items():
+            if not rows:
+                continue
+            block = np.zeros(len(rows), step_dtype(*rows[0][1].shape))
+            for to, (step, hashes, projections) in zip(block, rows, strict=True):
+                to["epoch"], to["step"], to["hashes"], to["projections"] = 1, step, hashes, projections
+            with open(self._folder / f"{number}.steps", "ab") as file:
+                file.write(block.tobytes())
+            rows.clear()
+
+    def close(self) -> None:
+        """Writes everything; the script has ended."""
+        self.flush()
+        for number in self._traces:
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        seconds = time.perf_counter() - self._began
+        write_json(self._folder / f"{number}.json", self.content(number) | {"calls": self.calls, "seconds": seconds})
+
+
+def steps_made(folder: Path, number: int) -> int:
+    """The number of optimizer steps that a running script has recorded so far."""
+    try:
+        content = read_json(folder / f"{number}.json")
+        size = (folder / f"{number}.steps").stat().st_size
+        return size // step_dtype(len(content["variables"]), content["replicas"]).itemsize
+    except Exception:
+        return 0
+
+
+def read_traces(folder: Path) -> list[Trace]:
+    """Reads the trainings of a script, in the order in which they began; those without a step are left out."""
+    traces = []
+    for path in sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem)):
+        content = read_json(path)
+        if not content["variables"]:
+            continue
+        variables = tuple(Variable(name, tuple(shape), dtype) for name, shape, dtype in content.pop("variables"))
+        dtype = step_dtype(len(variables), content["replicas"])
+        data = path.with_suffix(".steps").read_bytes() if path.with_suffix(".steps").exists() else b""
+        steps = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+        content["epochs"] = [FitEpoch(**each) for each in content["epochs"]]
+        content["reported"] = [Reported(**each) for each in content["reported"]]
+        traces.append(Trace(variables=variables, steps=steps, **content))
+    return traces

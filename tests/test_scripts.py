@@ -1,0 +1,175 @@
+"""``--scripts``: two unedited scripts are compared step by step, and a difference is located in its stage."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import compare
+from compare.app import cli
+from compare.app.script_runs import EpochEnds, ScriptRunner
+from compare.errors import NoVerdictError
+from compare.watch.settings import Settings
+from compare.watch.trace import read_traces
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def compared(folder: Path, *names: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The verdict, and the entry of its only comparison."""
+    scripts = [str(SCRIPTS / name) for name in names]
+    result = compare.run(scripts=scripts, reports=folder, name="run", quiet=True, **options)
+    (entry,) = result.details["comparisons"]
+    return result.details, entry
+
+
+def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
+    verdict, entry = compared(tmp_path, "my_fit.py", "my_loop.py")
+    assert (verdict["scope"], verdict["reference"], entry["candidate"]) == ("scripts", "my_fit", "my_loop")
+    assert verdict["made_alike"] == ["seeds", "weights", "order"]
+    assert entry["verdict"] == "alike" and entry["causes"] == []
+    assert entry["training"]["first_difference"]["step"] == 16, "the short batch, whose static shape the loop knows"
+    assert entry["training"]["steps_compared"] == 32
+    # The loop's metrics have names of their own, and are paired with fit's by what they measure.
+    assert set(entry["reporting"]["metrics"]) >= {"loss", "accuracy", "val_accuracy"}
+    rows = compare.load(tmp_path / "run").metrics
+    assert rows[rows.trainer == "my_loop"].val_loss.isna().all(), "what the loop does not report is blank"
+    assert "epoch 2: " in (tmp_path / "run" / "my_loop.log").read_text()
+    for name in ("run.json", "report.html", "comparison.png"):
+        assert (tmp_path / "run" / name).exists()
+    assert not (SCRIPTS / "__pycache__").exists(), "nothing is written to the scripts' folder"
+
+
+def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None:
+    _, entry = compared(tmp_path, "my_fit.py", "my_loop.py", script_arguments=["--forget"], max_steps=4)
+    first = entry["training"]["first_difference"]
+    assert (entry["verdict"], first["epoch"], first["step"], first["stage"]) == ("different", 1, 1, "loss")
+    assert [(cause["id"], cause["side"]) for cause in entry["causes"]] == [("regularization-missing", "my_loop")]
+    stages = {each["stage"]: each["equal"] for each in entry["stages"]}
+    assert stages["examples"] and stages["inputs"] and stages["predictions"] and not stages["loss"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Inside that step" in page and 'class="differs"' in page
+
+
+@pytest.mark.slow
+def test_an_eager_loop_over_numpy_arrays_trains_like_fit(tmp_path: Path) -> None:
+    _, entry = compared(tmp_path, "my_fit.py", "eager.py")
+    assert entry["training"]["verdict"] == "alike" and entry["causes"] == []
+
+
+def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) -> None:
+    verdict, entry = compared(tmp_path, "both.py", script_arguments=["--slow"], max_steps=5)
+    assert (verdict["reference"], entry["candidate"], entry["verdict"]) == ("both", "both-2", "different")
+    first = entry["training"]["first_difference"]
+    assert (first["step"], first["stage"]) == (1, "update")
+    assert [(cause["id"], cause["side"]) for cause in entry["causes"]] == [("optimizer-differs", "both-2")]
+    assert "0.05" in entry["causes"][0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import task\nraise ValueError('no data')\n", "ValueError: no data"),
+        ("import numpy\nprint(numpy.zeros(3))\n", "never applies a Keras optimizer"),
+        ("import sys\nsys.exit(3)\n", "exit status 3"),
+    ],
+)
+def test_a_script_that_trains_nothing_ends_with_its_reason(
+    tmp_path: Path, text: str, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong.py").write_text(text)
+    (tmp_path / "task.py").write_text("")
+    arguments = ["--scripts", str(SCRIPTS / "my_fit.py"), "wrong.py", "--reports", str(tmp_path / "r"), "--quiet"]
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*arguments, "--max-steps", "2"]) == 3
+    error = capsys.readouterr().err
+    assert reason in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--scripts", "missing.py", "other.py"], "no such file"),
+        (["--scripts", "a.py", "b.py", "c.py"], "one script or two"),
+        (["--scripts", "a.py", "b.py", "--epochs", "3"], "--epochs has no meaning with --scripts"),
+        (["--scripts", "a.py", "b.py", "--own", "rows"], "--own rows: unknown"),
+        (["--max-steps", "3"], "--max-steps is for --scripts only"),
+        (["--", "--lr", "1"], "-- begins the arguments of --scripts"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_line(
+    tmp_path: Path, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--reports", str(tmp_path / "r"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert reason in error and error.count("\n") == 1
+    assert not list(tmp_path.glob("r/*/metrics.csv"))
+
+
+def watched(runner: ScriptRunner, folder: Path, script: str, **changes: Any) -> np.ndarray:
+    """The hashes of all weights after every step."""
+    settings = Settings(str(SCRIPTS / script), str(folder), str(folder / "initial"), max_steps=20, **changes)
+    run = runner.start(settings, folder.with_suffix(".log"))
+    runner.wait([run])
+    assert run.status == 0, run.log.read_text()
+    return read_traces(folder)[0].steps["hashes"]
+
+
+@pytest.mark.parametrize("replicas", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_looking_inside_steps_changes_no_weight(tmp_path: Path, replicas: int | None) -> None:
+    scripts = ["my_fit.py", "my_loop.py", "eager.py"] if replicas is None else ["mirrored.py"]
+    with ScriptRunner() as runner:
+        for script in scripts:
+            plain = watched(runner, tmp_path / f"{script}-plain", script, replicas=replicas)
+            closely = watched(runner, tmp_path / f"{script}-close", script, replicas=replicas, close_up=(1, 20))
+            assert np.array_equal(plain, closely), script
+            assert len(plain) > 16
+
+
+def test_places_follow_the_epochs_of_fit() -> None:
+    epochs = EpochEnds((16, 32))
+    assert [epochs.place(step) for step in (1, 16, 17, 32, 33)] == [(1, 1), (1, 16), (2, 1), (2, 16), (3, 1)]
+    assert [epochs.step(place) for place in ((1, 1), (1, 16), (2, 1), (2, -1), (3, 1))] == [1, 16, 17, 32, 33]
+    assert EpochEnds().place(40) == (1, 40)
+
+
+def test_report_does_nothing_outside() -> None:
+    assert compare.report(epoch=1, loss=0.5) is None
+
+
+def test_an_experiment_is_written_from_what_fit_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "my_task.py"
+    compared(tmp_path, "my_fit.py", "my_loop.py", max_steps=2, write_experiment=file)
+    written: dict[str, Any] = {"__file__": str(file)}
+    exec(compile(file.read_text(), str(file), "exec"), written)
+    experiment = written["experiment"]
+    (x, y), (x_val, _) = experiment.load_data()
+    assert (x.shape, y.shape, x_val.shape) == ((1000, 20), (1000,), (200, 20))
+    model = experiment.build_model()
+    assert [type(layer).__name__ for layer in model.layers] == ["Dense", "Dropout", "BatchNormalization", "Dense"]
+    assert model.layers[0].kernel_regularizer is not None
+    assert isinstance(experiment.build_optimizer(), keras.optimizers.Adam)
+    assert experiment.build_loss().get_config()["from_logits"]
+    assert [metric.name for metric in experiment.build_metrics()] == ["accuracy"]
+    assert not re.findall("TODO: return", file.read_text())
+
+
+def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
+    with ScriptRunner() as runner:
+        runner._server.kill()
+        runner._server.wait()
+        with pytest.raises(NoVerdictError, match="died"):
+            runner.start(Settings("a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
+
+
+def test_what_is_recorded_is_json(tmp_path: Path) -> None:
+    settings = Settings("a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=(3, 4))
+    settings.write(tmp_path / "settings.json")
+    assert Settings.read(tmp_path / "settings.json") == settings
+    assert json.loads((tmp_path / "settings.json").read_text())["max_steps"] == 2000

@@ -1,0 +1,157 @@
+"""The stage at which a step diverges is found from what was seen inside it; no TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare.check.script_causes import Sides, name_causes
+from compare.check.stages import STAGES, locate
+from compare.records import Variable, step_dtype
+from compare.reporting.stages import stage_sentence, stage_views
+from compare.watch.seen import CloseUp, Event, row_hashes
+from compare.watch.trace import FitEpoch, Trace
+
+NAMES = ["dense/kernel", "dense/bias"]
+STEP = 2
+ADAM: dict[str, Any] = {"class": "Adam", "config": {"learning_rate": 0.001, "beta_1": 0.9, "clipnorm": None}}
+
+
+def linear_step(
+    *,
+    rows: slice = slice(0, 8),
+    times: float = 1.0,
+    offset: float = 0.0,
+    flag: Any = True,
+    factor: float = 1.0,
+    penalty: float = 0.5,
+    with_penalty: bool = True,
+    gradient: float = 1.0,
+    rate: float = 0.1,
+    moved: float = 0.0,
+    noise: float = 0.0,
+) -> CloseUp:
+    """One step of a linear model on 16 examples, with a deviation in the stage that an argument names."""
+    random = np.random.default_rng(0)
+    x, w, b = random.normal(size=(16, 3)), random.normal(size=(3, 1)), np.ones(1)
+    x, w, b = (np.float32(each) * np.float32(1 + noise) for each in (x, w, b))
+    before = [w, b]
+    start = [w + np.float32(moved), b]
+    batch = x[rows] * np.float32(times)
+    predicted = batch @ start[0] + start[1] + np.float32(offset)
+    loss = np.float32(factor * np.square(predicted).mean() + (penalty if with_penalty else 0))
+    gradients = [
+        np.float32(gradient * factor * (2 * batch * predicted).mean(0)[:, None]),
+        np.float32(gradient * factor * np.float32([2 * predicted.mean()])),
+    ]
+    after = [value - np.float32(rate) * change for value, change in zip(start, gradients, strict=True)]
+    labels = np.zeros(len(batch), np.float32)[:, None]
+    events = [
+        Event("inputs", 0, {"model": "m"}, [batch], row_hashes([batch])),
+        Event("weights", 0, {"model": "m"}, start),
+        Event("layer", 0, {"name": "dense", "class": "Dense"}, [predicted]),
+        Event("predictions", 0, {"model": "m", "training": flag}, [predicted]),
+        Event(
+            "targets",
+            0,
+            {
+                "loss": "MeanSquaredError",
+                "configuration": {"name": "mean_squared_error"},
+                "true": 1,
+                "predicted": 1,
+                "weights": 0,
+            },
+            [labels, predicted],
+            row_hashes([labels]),
+        ),
+        Event("loss", 0, {"targets": 1, "penalties": 1}, [loss, np.float32(penalty)]),
+        Event("gradients", 0, {"training": 0, "positions": [0, 1]}, [np.float64(rate), *gradients]),
+    ]
+    first = [Event("inputs", 0, {"model": "m"}, [], row_hashes([x[8:]]))]
+    return CloseUp({1: first, STEP: events}, {STEP - 1: before, STEP: after})
+
+
+TWIN = linear_step(noise=1e-7)
+
+
+def located(other: CloseUp):
+    return locate(linear_step(), other, [TWIN], STEP, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("stage", "deviation"),
+    [
+        ("examples", {"rows": slice(8, 16)}),
+        ("examples", {"rows": slice(0, 5)}),
+        ("inputs", {"times": 1 / 255}),
+        ("predictions", {"offset": 0.01}),
+        ("loss", {"factor": 2.0}),
+        ("loss", {"with_penalty": False, "factor": 1.01}),
+        ("gradients", {"gradient": 0.5}),
+        ("update", {"rate": 0.2}),
+        ("state", {"moved": 0.01}),
+    ],
+)
+def test_a_deviation_is_found_in_its_stage(stage: str, deviation: Mapping[str, Any]) -> None:
+    assert stage in STAGES
+    assert located(linear_step(**deviation)).stage == stage
+
+
+def test_equal_steps_and_rounding_have_no_stage() -> None:
+    assert located(linear_step()).stage is None
+    assert located(linear_step(noise=3e-7)).stage is None
+
+
+def test_the_layer_is_named() -> None:
+    assert located(linear_step(offset=0.01)).where == "dense"
+
+
+def test_another_loss_with_the_same_gradients_is_no_fault_of_the_loss() -> None:
+    """Whoever minimizes a loss that differs by a constant computes the right gradients."""
+    assert located(linear_step(with_penalty=False)).stage is None
+    assert located(linear_step(with_penalty=False, rate=0.3)).stage == "update"
+
+
+def sides(other: CloseUp, **changes: Any) -> Sides:
+    variables = (Variable("dense/kernel", (3, 1), "float32"), Variable("dense/bias", (1,), "float32"))
+    steps = np.zeros(0, step_dtype(2, 1))
+    right = Trace(variables, 1, steps, "fit", [ADAM], epochs=[FitEpoch(2, {}, 1.0)])
+    wrong = Trace(variables, 1, steps, "loop", [{**ADAM, "config": {**ADAM["config"], **changes}}])
+    return Sides(("fit", "loop"), (right, wrong), (linear_step(), other), STEP)
+
+
+@pytest.mark.parametrize(
+    ("cause", "deviation", "configuration"),
+    [
+        ("loss-summed", {"factor": 8.0}, {}),
+        ("training-flag-missing", {"offset": 0.01, "flag": "not given"}, {}),
+        ("variables-not-trained", {"gradient": 0.0}, {}),
+        ("optimizer-differs", {"rate": 0.2}, {"beta_1": 0.8}),
+        ("clipping-differs", {"rate": 0.2}, {"clipnorm": 1.0}),
+    ],
+)
+def test_a_cause_is_named_from_the_stage(cause: str, deviation: Any, configuration: Any) -> None:
+    other = linear_step(**deviation)
+    (named,) = name_causes(located(other), sides(other, **configuration))
+    assert (named.id, named.side) == (cause, "loop")
+
+
+@pytest.mark.parametrize("deviation", [{"times": 0.5}, {"offset": 0.01}, {"moved": 0.01}])
+def test_no_cause_is_guessed(deviation: Any) -> None:
+    other = linear_step(**deviation)
+    assert name_causes(located(other), sides(other)) == []
+
+
+def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
+    found = located(linear_step(factor=2.0))
+    entry = {
+        "candidate": "loop",
+        "training": {"first_difference": {"epoch": 1, "step": STEP, "stage": found.stage, "where": found.where}},
+        "stages": [each.as_json() for each in found.stages],
+    }
+    text = stage_sentence(entry, "fit")
+    assert "examples, inputs and predictions agree; the loss does not" in text
+    assert [view.state for view in stage_views(entry)] == ["same"] * 4 + ["differs", "after", "after"]
