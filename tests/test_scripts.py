@@ -173,3 +173,19 @@ def test_what_is_recorded_is_json(tmp_path: Path) -> None:
     settings.write(tmp_path / "settings.json")
     assert Settings.read(tmp_path / "settings.json") == settings
     assert json.loads((tmp_path / "settings.json").read_text())["max_steps"] == 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["eager", "metrics", "losses"])
+def test_the_loops_of_keras_guide_train_like_fit(tmp_path: Path, which: str) -> None:
+    _, entry = compared(tmp_path, "guide_fit.py", "guide.py", script_arguments=[which])
+    assert entry["training"]["verdict"] in ("identical", "alike") and entry["causes"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("replicas", "step"), [(None, 94), (2, 47)])
+def test_the_tutorial_diverges_at_its_short_batch(tmp_path: Path, replicas: int | None, step: int) -> None:
+    _, entry = compared(tmp_path, "tutorial_fit.py", "tutorial.py", replicas=replicas)
+    first = entry["training"]["first_difference"]
+    assert (entry["verdict"], first["epoch"], first["step"], first["stage"]) == ("different", 1, step, "loss")
+    assert [cause["id"] for cause in entry["causes"]] == ["loss-constant-denominator"]

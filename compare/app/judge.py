@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.check.causes import CATALOGUE
+from compare.check.causes import ALL
 from compare.check.report import TRAINING
 from compare.options import margin
 from compare.records import INITIAL, Place, Record, in_time, read_records
@@ -140,7 +140,7 @@ class Pair:
     @property
     def known_cause(self) -> bool:
         """Whether the short check named a cause of different weights."""
-        return bool(self.checked) and any(CATALOGUE[c["id"]].kind == TRAINING for c in self.checked["causes"])
+        return bool(self.checked) and any(ALL[c["id"]].kind == TRAINING for c in self.checked["causes"])
 
 
 def pairs(recorded: Recorded) -> list[Pair | Comparison]:

@@ -19,7 +19,7 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.publish import judge_and_publish
 from compare.app.run_folder import code
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, refuse_failures, write_records
-from compare.check.script_causes import Sides, name_causes
+from compare.check.script_causes import Sides, hints, name_causes, name_reporting
 from compare.check.stages import Located, locate
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options
@@ -32,6 +32,8 @@ from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import MADE_ALIKE, Nudge, Settings
 from compare.watch.trace import OTHERS, Trace, read_traces
 
+LEAST_TWINS, MOST_TWINS = 2, 6
+"""The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
 FIT = "fit"
 """What trained, where Keras's own ``fit`` did."""
 
@@ -291,6 +293,7 @@ def _explain(session: ScriptsSession) -> None:
     (pair,) = pairs(Recorded.read(session.folder))
     assert isinstance(pair, Pair)
     if pair.exactly.training.verdict != DIFFERENT:
+        _explain_numbers(session, pair)
         return
     start = pair.noise_start
     twins: list[Record] = []
@@ -298,34 +301,52 @@ def _explain(session: ScriptsSession) -> None:
         say(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
         twins = _train_twins(session, pair, start)
     training = pair.compared(twins).training
-    if training.verdict != DIFFERENT or training.first_difference is None:
+    lengths = [trace.last for trace in session.traces]
+    if training.verdict == DIFFERENT and training.first_difference is not None:
+        first = training.first_difference
+        place: Place = (first.epoch, first.step if first.step is not None else 1)
+        if start is not None:
+            place = rounding.first_beyond(pair.reference, pair.candidate, twins, start) or place
+        step = session.epochs.step(place)
+    elif lengths[0] != lengths[1]:
+        step = min(lengths) + 1
+    else:
+        _explain_numbers(session, pair)
         return
-    first = training.first_difference
-    place: Place = (first.epoch, first.step if first.step is not None else 1)
-    if start is not None:
-        place = rounding.first_beyond(pair.reference, pair.candidate, twins, start) or place
-    step = session.epochs.step(place)
     if step < 1:
-        return
-    say(session.console, f"Looking into step {step:,}: running both up to there again …")
+        return  # the initial weights
     located, sides = _look_into(session, pair, step, start)
-    epoch, within = session.epochs.place(step)
-    where = {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where}
     causes = name_causes(located, sides) if sides is not None else []
-    session.run.save(
-        check={
-            pair.candidate.trainer: {
-                "training": {"verdict": None},
-                "reporting": {"verdict": None},
-                "certain": False,
-                "causes": [cause.as_json() for cause in causes],
-                "evidence": [],
-                "not_applicable": [],
-                "located": where,
-                "stages": [each.as_json() for each in located.stages],
-            }
+    evidence = hints(located, sides) if sides is not None and not causes else []
+    if step > min(lengths):
+        evidence.insert(0, f"{session.names[0]} makes {lengths[0]:,} steps, {session.names[1]} {lengths[1]:,}")
+    epoch, within = session.epochs.place(step)
+    found = {
+        "training": {"verdict": DIFFERENT},
+        "reporting": {"verdict": None},
+        "certain": start is None or step > min(lengths),
+        "causes": [cause.as_json() for cause in causes],
+        "evidence": evidence if not causes else [],
+        "not_applicable": [],
+        "located": {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where},
+        "stages": [each.as_json() for each in located.stages],
+    }
+    session.run.save(check={pair.candidate.trainer: found})
+
+
+def _explain_numbers(session: ScriptsSession, pair: Pair) -> None:
+    """Names the cause of different numbers from equal weights, where it is known."""
+    causes = name_reporting(pair.reference, pair.candidate)
+    if causes:
+        found = {
+            "training": {"verdict": None},
+            "reporting": {"verdict": DIFFERENT},
+            "certain": False,
+            "causes": [cause.as_json() for cause in causes],
+            "evidence": [],
+            "not_applicable": [],
         }
-    )
+        session.run.save(check={pair.candidate.trainer: found})
 
 
 def _train_twins(session: ScriptsSession, pair: Pair, start: Place) -> list[Record]:
@@ -333,7 +354,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, start: Place) -> list[Reco
     where.mkdir(parents=True)
     metrics = MetricsFile(where / "metrics.csv")
     step, count = max(session.epochs.step(start), 1), 0
-    least, most = 2, rounding.MORE_TWINS
+    least, most = LEAST_TWINS, MOST_TWINS
     while True:
         numbers = [count + 1, count + 2]
         count += 2
@@ -357,6 +378,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, start: Place) -> list[Reco
 
 def _look_into(session: ScriptsSession, pair: Pair, step: int, start: Place | None) -> tuple[Located, Sides | None]:
     """Runs both scripts once more up to a step, and records what happens inside it."""
+    say(session.console, f"Looking into step {step:,}: running both up to there again …")
     session.passes += 1
     last = max(step + 2, session.epochs.step((session.epochs.place(step)[0] + 1, 0)) if session.epochs.ends else 0)
 

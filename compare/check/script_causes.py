@@ -6,14 +6,13 @@ does, or several do, no cause is named: the stage says where to look. No TensorF
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from compare.check.causes import CATALOGUE
+from compare.check.causes import ALL
 from compare.check.report import Finding
 from compare.check.stages import (
     EXAMPLES,
@@ -27,9 +26,11 @@ from compare.check.stages import (
     gradients_of,
     learning_rate_of,
     loss_of,
+    relative_gap,
     some,
 )
 from compare.check.targets import targets_of, value_of
+from compare.records import Record
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -104,14 +105,45 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         UPDATE: _of_update,
         STATE: _of_state,
     }.get(located.stage or "")
-    if recognise is None:
-        return []
-    named = dict(recognise(sides, located))
+    named = dict(_of_callbacks(sides, located))
+    if not named and recognise is not None:
+        named = dict(recognise(sides, located))
     if len(named) != 1:
         return []
     ((cause, evidence),) = named.items()
-    entry = CATALOGUE[cause]
+    entry = ALL[cause]
     return [Finding(cause, entry.kind, sides.other_name, f"step {sides.step}: {evidence}", entry.remedy)]
+
+
+def hints(located: Located, sides: Sides) -> list[str]:
+    """What was seen that may explain a difference without proving it."""
+    found = []
+    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
+    if located.stage == UPDATE and made[0] > made[1]:
+        found.append(
+            f"{sides.other_name} uses {made[0]} optimizers in turn; each begins with empty slots and iteration 0"
+        )
+    return found
+
+
+# Callbacks of fit
+
+
+def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
+    fit, callbacks = sides.right_trace, list(sides.right_trace.fit.get("callbacks", ()))
+    if not callbacks or sides.step <= fit.epochs[0].steps:
+        return
+    listed = " and ".join(callbacks)
+    if located.stage is None and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
+        yield "callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})"
+    rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
+    if located.stage != UPDATE or rates[0] is None or rates[1] is None or _same(rates[0], rates[1]):
+        return
+    right, other = _optimizer(fit), _optimizer(sides.other_trace)
+    if right is not None and other is not None and isinstance(right["config"].get("learning_rate"), float):
+        now = f"{rates[0]:.4g}; that of {sides.other_name} is {rates[1]:.4g}"
+        evidence = f"{listed} changed the learning rate of {sides.right_name} to {now}"
+        yield "callbacks-missing", evidence
 
 
 # Examples
@@ -119,8 +151,10 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
 
 def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
     right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
-    if located.of(EXAMPLES) is not None and sorted(right) == sorted(other):
-        return  # the labels
+    if apart := _with_another_label(sides):
+        evidence = f"{apart} of the {len(other)} examples have another label than in {sides.right_name}"
+        yield "labels-shuffled-apart", evidence
+        return
     epoch = _steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
@@ -137,16 +171,24 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
         )
         yield "examples-dropped", evidence
         return
-    seen = [row for step in epoch if step <= sides.step for row in example_rows(sides.other, step)]
-    again = sum(count - 1 for count in Counter(seen).values() if count > 1)
-    usual = sum(count - 1 for count in Counter(all_right).values() if count > 1)
-    if again and not usual:
-        yield "examples-repeated", f"{again} of the {len(seen)} examples so far in this epoch were seen before"
+    again = [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]
+    if again:
+        yield "examples-repeated", f"{sides.other_name} had the same {len(other)} examples in step {again[-1]}"
         return
     whole = [row for step in epoch for row in example_rows(sides.other, step)]
     missing = set(all_right) - set(whole)
-    if missing and not again and len(whole) < len(all_right):
+    if missing and len(set(whole)) == len(whole) < len(all_right):
         yield "examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen"
+
+
+def _with_another_label(sides: Sides) -> int:
+    """The number of examples of the step whose label is another one than that of equal inputs on the right side."""
+    labels: dict[int, set[int]] = {}
+    for step in sides.right.steps:
+        for row, label in zip(example_rows(sides.right, step), sides.right.rows(step, "targets"), strict=False):
+            labels.setdefault(row, set()).add(label)
+    pairs = zip(example_rows(sides.other, sides.step), sides.other.rows(sides.step, "targets"), strict=False)
+    return sum(row in labels and label not in labels[row] for row, label in pairs)
 
 
 def _steps_of_epoch(sides: Sides) -> list[int]:
@@ -286,19 +328,36 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Named]:
         return
     if right.keys() != other.keys():
         return
-    ratios = [float(np.linalg.norm(other[i]) / np.linalg.norm(right[i])) for i in right if np.any(right[i])]
-    parallel = all(
-        _same(abs(float(np.vdot(other[i], right[i]))), float(np.linalg.norm(other[i]) * np.linalg.norm(right[i])))
-        for i in right
-    )
-    values = np.array([float(np.max(np.abs(other[i]))) for i in other])
-    clipped_values = all(
-        np.allclose(other[i], np.clip(right[i], -values.max(), values.max()), rtol=1e-4, atol=1e-12) for i in right
-    )
+    if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
+        yield "gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only"
+        return
+    replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
+    parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
+    limits = {_limit(*part) for part in parts if part[0] and part[1]}
+    if len(limits) == 1 and (limit := limits.pop()):
+        each = " on each replica" if sides.replicas > 1 else ""
+        yield (
+            "clipping-differs",
+            f"{sides.other_name} limits {limit} of the gradients{each}, {sides.right_name} does not",
+        )
+
+
+def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:
+    """What of the right gradients the other side limits: every value, or the norm; empty if neither."""
+    if right.keys() != other.keys():
+        return ""
+    largest = max(float(np.max(np.abs(each))) for each in other.values())
+    if all(np.allclose(other[i], np.clip(right[i], -largest, largest), rtol=1e-4, atol=1e-12) for i in right):
+        return "every value"
+    norms = {i: (float(np.linalg.norm(other[i])), float(np.linalg.norm(right[i]))) for i in right if np.any(right[i])}
+    parallel = all(_same(abs(float(np.vdot(other[i], right[i]))), a * b) for i, (a, b) in norms.items())
+    ratios = [a / b for a, b in norms.values()]
     shorter = bool(ratios) and max(ratios) <= 1 + CLOSE and min(ratios) < 1 - CLOSE
-    if clipped_values or (parallel and shorter and _clips(other)):
-        how = "every value" if clipped_values else "the norm"
-        yield "clipping-differs", f"{sides.other_name} limits {how} of the gradients, {sides.right_name} does not"
+    return "the norm" if parallel and shorter and _clips(other) else ""
+
+
+def _equal_gradients(a: dict[int, np.ndarray], b: dict[int, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(relative_gap(a[i], b[i]) <= 1e-4 for i in a)
 
 
 def _clips(gradients: dict[int, np.ndarray]) -> bool:
@@ -338,12 +397,6 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
     if differing:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
         yield "optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}"
-    elif len(sides.other_trace.optimizers) > len(sides.right_trace.optimizers):
-        evidence = (
-            f"{sides.other_name} uses {len(sides.other_trace.optimizers)} optimizers in turn, each of which begins "
-            "with empty slots and iteration 0"
-        )
-        yield "optimizer-differs", evidence
 
 
 def _optimizer(trace: Trace) -> dict[str, Any] | None:
@@ -363,3 +416,30 @@ def _of_state(sides: Sides, located: Located) -> Iterator[Named]:
     ]
     if changed and all("moving_" in name for name in changed):
         yield "validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}"
+
+
+# Reported numbers
+
+
+def name_reporting(reference: Record, candidate: Record) -> list[Finding]:
+    """The cause of different numbers from equal weights: metrics that go on with the sums of earlier epochs."""
+    entry = ALL["metrics-not-reset"]
+    names = dict.fromkeys(name for logs in reference.logs.values() for name in logs)
+    found = [name for name in names if _running(reference, candidate, name)]
+    if not found:
+        return []
+    evidence = (
+        f"{' and '.join(found)} in each epoch is the mean over all epochs so far of what {reference.trainer} reports"
+    )
+    return [Finding(entry.id, entry.kind, candidate.trainer, evidence, entry.remedy)]
+
+
+def _running(reference: Record, candidate: Record, name: str) -> bool:
+    """Whether a metric is the mean over all epochs so far."""
+    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
+    right = [reference.logs[epoch].get(name) for epoch in epochs]
+    other = [candidate.logs[epoch].get(name) for epoch in epochs]
+    if len(epochs) < 2 or None in right or None in other or right == other:
+        return False
+    means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
+    return bool(np.allclose(means, np.array(other, np.float64), rtol=1e-4))

@@ -8,7 +8,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from compare.watch.seen import CloseUp, Event
 EXAMPLES, INPUTS, PREDICTIONS, LOSS, GRADIENTS, UPDATE, STATE = STAGES = (
     "examples", "inputs", "predictions", "loss", "gradients", "update", "state",
 )  # fmt: skip
+Weights = list[np.ndarray] | None
+BEFORE, AFTER = "before the step", "after the update"
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
 of fit by up to five units in the last place (see ``Checker``)."""
@@ -55,7 +57,7 @@ class StageValues:
         return {
             "stage": self.stage,
             "equal": None if self.gap is None else not self.differs,
-            "gap": self.gap,
+            "gap": self.gap if self.gap is None or np.isfinite(self.gap) else None,
             "noise": self.noise,
             "reference": self.reference,
             "candidate": self.candidate,
@@ -89,6 +91,9 @@ def locate(
 ) -> Located:
     """Finds the first stage of a step that differs.
 
+    The step is one after which the weights differ by more than rounding. So where everything up to the gradients
+    agrees, it is the update, even if its own noise (Adam's, for tiny gradients) is as large as the difference.
+
     Args:
         reference: what was seen of the reference.
         candidate: what was seen of the candidate.
@@ -96,8 +101,9 @@ def locate(
         step: the step, counted over the whole training.
         variables: the names of the model's weights.
     """
+    before = _state(_around_forward(reference, step), _around_forward(candidate, step), variables, BEFORE)
+    after = _state(_around_end(reference, step), _around_end(candidate, step), variables, AFTER)
     compared = [
-        _state(reference, candidate, twins, step, variables),
         _examples(reference, candidate, step),
         _inputs(reference, candidate, step),
         _predictions(reference, candidate, twins, step),
@@ -105,15 +111,18 @@ def locate(
         _gradients(reference, candidate, twins, step, variables),
         _update(reference, candidate, twins, step, variables),
     ]
-    by_stage = {each.stage: each for each in compared}
-    order = list(STAGES[:-1])
-    if by_stage[STATE].differs:
-        order = [STATE]
-    elif by_stage[GRADIENTS].gap is not None and not by_stage[GRADIENTS].differs:
-        order = [UPDATE]  # right gradients are right, however they were computed
-    first = next((by_stage[stage] for stage in order if by_stage[stage].differs), None)
-    in_order = [by_stage[stage] for stage in STAGES]
-    return Located(step, first.stage if first else None, first.where if first else "", tuple(in_order))
+    gradients, update = compared[-2:]
+    if before.differs:
+        first: StageValues | None = before
+    elif gradients.gap is not None and not gradients.differs:
+        # Right gradients are right, however they were computed.
+        first = after if after.differs and not update.differs else update
+        if not update.gap and not after.differs:
+            first = None
+    else:
+        first = next((each for each in [*compared, after] if each.differs), None)
+    state = before if before.differs or not after.differs else after
+    return Located(step, first.stage if first else None, first.where if first else "", (*compared, state))
 
 
 def relative_gap(a: Any, b: Any) -> float:
@@ -150,7 +159,7 @@ def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int
 def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
     a, b = example_rows(reference, step), example_rows(candidate, step)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
-    if not a or not b:
+    if not a or not b or not _same_inputs(reference, candidate, step):
         return StageValues(EXAMPLES, None)
     if a == b:
         labels = _labels_differ(reference, candidate, step)
@@ -164,6 +173,15 @@ def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
     return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
 
 
+def _same_inputs(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+    """Whether both sides call the same model first; one may call its parts instead, one after the other."""
+    shapes = [
+        [np.shape(array)[1:] for event in model_events(each, step, "inputs")[:1] for array in event.arrays]
+        for each in (reference, candidate)
+    ]
+    return shapes[0] == shapes[1]
+
+
 def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
     """Whether equal inputs have labels of other examples."""
     a, b = reference.rows(step, "targets"), candidate.rows(step, "targets")
@@ -175,7 +193,7 @@ def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
 
 def _inputs(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
     a, b = model_events(reference, step, "inputs"), model_events(candidate, step, "inputs")
-    if not a or not b or not any(event.arrays for event in a):
+    if not any(event.arrays for event in a) or not _same_inputs(reference, candidate, step):
         return StageValues(INPUTS, None)
     rows = example_rows(reference, step), example_rows(candidate, step)
     gap = 0.0 if sorted(rows[0]) == sorted(rows[1]) else relative_gap(_joined(a), _joined(b))
@@ -196,7 +214,7 @@ def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
         return _joined(model_events(close_up, step, "predictions"))
 
     a, b = values(reference), values(candidate)
-    if not a.size or not b.size:
+    if not a.size or not b.size or not _same_inputs(reference, candidate, step):
         return StageValues(PREDICTIONS, None)
     noise = _noise([relative_gap(a, values(twin)) for twin in twins])
     gap = relative_gap(a, b)
@@ -237,10 +255,12 @@ def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     )
 
 
-def gradients_of(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
-    """The gradient of each variable, by its number: the sum over replicas and calls of optimizers."""
+def gradients_of(close_up: CloseUp, step: int, replica: int | None = None) -> dict[int, np.ndarray]:
+    """The gradient of each variable, by its number: the sum over replicas, or of one, and over calls of optimizers."""
     total: dict[int, np.ndarray] = {}
     for event in close_up.of(step, "gradients"):
+        if replica is not None and event.replica != replica:
+            continue
         for position, array in zip(event.info["positions"], event.arrays[1:], strict=False):
             value = np.asarray(array, np.float64)
             total[position] = total[position] + value if position in total else value
@@ -269,16 +289,34 @@ def _update(
     a, b = (_changes(close_up, step) for close_up in (reference, candidate))
     if not a or not b:
         return StageValues(UPDATE, None)
-    return _by_variable(UPDATE, a, b, [_changes(twin, step) for twin in twins], variables)
+    found = _by_variable(UPDATE, a, b, [_changes(twin, step) for twin in twins], variables)
+    gradients = gradients_of(reference, step), gradients_of(candidate, step)
+    same = gradients[0] and gradients[0].keys() == gradients[1].keys()
+    if found.differs or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
+        return found
+    # The same gradients, bit for bit, so that only the update itself can round.
+    after = reference.after[step]
+    off = [i for i in a if np.any(np.abs(a[i] - b[i]) > FEW_ROUNDINGS * np.maximum(np.abs(after[i]), np.abs(a[i])))]
+    if not off:
+        return found
+    where = some([_name(variables, i) for i in off]) if len(off) < len(a) else ""
+    return replace(found, noise=0.0, where=where)
 
 
 def _changes(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
     """The change of each variable in a step."""
-    before, after = close_up.after.get(step - 1) or _at_forward(close_up, step), close_up.after.get(step)
+    before = close_up.after.get(step - 1) or _at_forward(close_up, step)
+    after = _updated(close_up, step) or close_up.after.get(step)
     if before is None or after is None or len(before) != len(after):
         return {}
     pairs = zip(before, after, strict=True)
     return {i: np.asarray(new, np.float64) - np.asarray(old, np.float64) for i, (old, new) in enumerate(pairs)}
+
+
+def _updated(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
+    """The weights that the optimizer made in a step, of the first replica, before anything else changed them."""
+    events = [event for event in close_up.of(step, "updated") if event.replica == 0]
+    return list(events[-1].arrays) if events and events[-1].arrays else None
 
 
 def _at_forward(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
@@ -288,26 +326,43 @@ def _at_forward(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
 
 
 def _state(
-    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+    reference: tuple[Weights, Weights], candidate: tuple[Weights, Weights], variables: Sequence[str], when: str
 ) -> StageValues:
-    """Compares what happened to the weights between the last step and this one."""
-    changes: list[dict[int, np.ndarray]] = []
-    for close_up in (reference, candidate, *twins):
-        before, now = close_up.after.get(step - 1), _at_forward(close_up, step)
-        if before is None or now is None or len(before) != len(now):
-            changes.append({})
-            continue
-        pairs = zip(before, now, strict=True)
-        changes.append({i: np.asarray(b, np.float64) - np.asarray(a, np.float64) for i, (a, b) in enumerate(pairs)})
-    a, b, *_ = changes
-    if not a or not b:
+    """Finds weights that the candidate changes outside of its update, and the reference does not.
+
+    Args:
+        reference: the weights before and after a moment at which nothing should change them.
+        candidate: the same of the candidate.
+        variables: the names of the weights.
+        when: the moment.
+    """
+    (a0, a1), (b0, b1) = reference, candidate
+    if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
         return StageValues(STATE, None)
-    names = [_name(variables, i) for i in b if np.any(b[i] != 0) and not np.any(a[i] != 0)]
-    gap = float(bool(names))
-    largest = max((float(np.abs(b[i]).max(initial=0)) for i in b), default=0.0)
-    return StageValues(
-        STATE, gap, 0.0, "unchanged", f"changed by up to {largest:.3g}" if gap else "unchanged", some(names)
-    )
+    changed = [
+        i
+        for i, (old, new) in enumerate(zip(b0, b1, strict=True))
+        if not np.array_equal(old, new) and np.array_equal(a0[i], a1[i])
+    ]
+    if not changed:
+        return StageValues(STATE, 0.0, 0.0, "unchanged", "unchanged")
+    largest = max(float(np.abs(np.asarray(b1[i], np.float64) - b0[i]).max(initial=0)) for i in changed)
+    text = f"changed by up to {largest:.3g} {when}"
+    return StageValues(STATE, 1.0, 0.0, "unchanged", text, some([_name(variables, i) for i in changed]))
+
+
+def _around_forward(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
+    """The weights after the last step, and those with which this one computes its predictions."""
+    return _plain(close_up.after.get(step - 1)), _at_forward(close_up, step)
+
+
+def _around_end(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
+    """The weights that the optimizer made, and those at the end of the step."""
+    return _updated(close_up, step), _plain(close_up.after.get(step))
+
+
+def _plain(weights: Sequence[np.ndarray] | None) -> Weights:
+    return None if weights is None else list(weights)
 
 
 def _by_variable(

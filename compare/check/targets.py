@@ -111,6 +111,8 @@ def _dense(targets: Targets) -> np.ndarray | None:
 
 def _sparse(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.ndarray:
     labels = true.reshape(predicted.shape[:-1]).astype(int)
+    if not from_logits:  # Keras takes the logarithms as logits
+        predicted, from_logits = np.log(np.clip(predicted, TINY, 1 - TINY)), True
     return -np.take_along_axis(_log_probabilities(predicted, from_logits), labels[..., None], -1)[..., 0]
 
 

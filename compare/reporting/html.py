@@ -114,10 +114,10 @@ def summary_of(folder: Path) -> dict[str, Any]:
         "word": verdict.get("verdict", "unfinished"),
         "interrupted": bool(verdict.get("interrupted")),
         "scope": verdict.get("scope", "run"),
-        "experiment": str(options.get("experiment", "")),
+        "experiment": "two scripts" if options.get("scripts") else str(options.get("experiment", "")),
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
-        "epochs": str(options.get("epochs", "")),
+        "epochs": "" if options.get("scripts") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)),
         "started": str(run.get("started") or run.get("finished") or ""),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from compare.check.causes import CATALOGUE
+from compare.check.causes import ALL, CATALOGUE
 from compare.check.causes.base import Cause
 from compare.reporting.gaps import reference_name
 from compare.reporting.sentences import difference, sentence, where
@@ -142,14 +142,14 @@ def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> C
 
 
 def _named_cause(cause: Mapping[str, Any], reference: str, stories: str) -> NamedCause:
-    known = CATALOGUE.get(cause["id"])
+    known = ALL.get(cause["id"])
     return NamedCause(
         id=cause["id"],
         side=cause.get("side") or "",
         evidence=_as_sentence(cause["evidence"]),
         remedy=cause["remedy"],
         known=known,
-        link=f"{quote(stories)}#{quote(cause['id'])}" if stories and known else "",
+        link=f"{quote(stories)}#{quote(cause['id'])}" if stories and cause["id"] in CATALOGUE else "",
         of_reference=cause.get("side") == reference,
     )
 

@@ -105,4 +105,6 @@ def _run(run: Mapping[str, Any]) -> tuple[str, str]:
     replicas = run.get("strategy", {}).get("replicas")
     size = f", {replicas} replica{'s' * (replicas > 1)}" if replicas else ""
     more = f"TensorFlow {versions['tensorflow']}, Keras {versions['keras']}" if versions else ""
+    if options.get("scripts"):
+        return f"{' and '.join(options['scripts'])}{size}", more
     return f"{options['experiment']} under {options['strategy']}{size}", more

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compare.options import EXPERIMENTS, Options, is_file
+from compare.options import EXPERIMENTS, Options, declaration, is_file
 from compare.reporting.run_files import RunFiles
 from compare.verdict import absolute_gap
 
@@ -146,7 +146,8 @@ def parallel_note(run: Mapping[str, Any]) -> str:
 
 def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The options, devices, data set and versions of a run: (name, value) pairs."""
-    rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in run["options"].items()]
+    shown = {name: value for name, value in run["options"].items() if _has_meaning(name, run["options"])}
+    rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in shown.items()]
     strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
     if strategy:
         rows += [
@@ -174,6 +175,14 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"threads, {name.replace('_', '-')}", value) for name, value in threads.items()]
     rows += [(name, str(run[name])) for name in ("started", "finished", "status") if run.get(name)]
     return rows
+
+
+def _has_meaning(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether an option means something in a run: with ``--scripts`` other ones do than without."""
+    known = {declared.name: declaration(declared) for declared in fields(Options)}.get(name)
+    if known is None:
+        return True
+    return known.with_scripts if options.get("scripts") else "no scripts" not in known.refused and name != "scripts"
 
 
 def _value(value: Any) -> str:
@@ -209,11 +218,12 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
     """The command-line arguments for the options that differ from their defaults."""
     arguments = []
     for name, value in options.items():
-        if value == DEFAULTS.get(name) or value is None or value is False:
+        if value == DEFAULTS.get(name) or value is None or value is False or name == "script_arguments":
             continue
         values = [] if value is True else map(str, value) if isinstance(value, list) else [str(value)]
         arguments += [f"--{name.replace('_', '-')}", *values]
-    return arguments
+    rest = options.get("script_arguments")
+    return [*arguments, "--", *rest] if rest else arguments
 
 
 def _is_nameable(options: Mapping[str, Any]) -> bool:

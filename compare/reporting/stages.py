@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 TITLES = {
-    "state": "weights before the step",
     "examples": "examples",
     "inputs": "inputs",
     "predictions": "predictions",
     "loss": "loss",
     "gradients": "gradients",
     "update": "update",
+    "state": "state between steps",
 }
 """What each stage is called, in the order in which a step goes through them."""
-SAME, DIFFERS, AFTER, UNKNOWN = "same", "differs", "after", "unknown"
+SAME, DIFFERS, AFTER, OTHERWISE, UNKNOWN = "same", "differs", "after", "otherwise", "unknown"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class StageView:
 
     Attributes:
         title: what it is called.
-        state: ``same``, ``differs`` (the first that does), ``after`` (it comes after that) or ``unknown``.
+        state: ``same``, ``differs`` (the first that does), ``after`` (it follows from that), ``otherwise`` (it
+            differs, with the same gradients in the end) or ``unknown``.
         reference: the reference's value in short.
         candidate: the candidate's.
         where: the layer, the variables or the replica that differ; else empty.
@@ -41,17 +42,23 @@ class StageView:
 def stage_views(entry: Mapping[str, Any]) -> list[StageView]:
     """The stages of a comparison, an entry of ``comparisons`` in ``verdict.json``; empty if none were seen."""
     first = entry["training"].get("first_difference") or {}
+    located = first.get("stage")
     by_stage = {each["stage"]: each for each in entry.get("stages", ())}
     views: list[StageView] = []
-    passed = False
     for stage, title in TITLES.items():
         each = by_stage.get(stage)
         if each is None:
             continue
-        state = AFTER if passed else SAME if each["equal"] or stage != first.get("stage") else DIFFERS
-        if each["equal"] is None and state != DIFFERS:
+        passed = any(view.state == DIFFERS for view in views)
+        if stage == located:
+            state = DIFFERS
+        elif each["equal"] is None:
             state = UNKNOWN
-        passed = passed or state == DIFFERS
+        elif each["equal"] and not passed:
+            state = SAME
+        else:
+            # Differs before the located stage only where the state did from the start, or to the same effect.
+            state = AFTER if passed or located == "state" else OTHERWISE
         where = str(first.get("where") or "") if state == DIFFERS else ""
         views.append(StageView(title, state, each["reference"], each["candidate"], where))
     return views

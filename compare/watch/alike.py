@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def make_alike(settings: Settings) -> InitialWeights:
     if SEEDS not in settings.own:
         _seeds_by_creation()
     if ORDER not in settings.own:
-        patch(tf.data.Dataset, "shuffle", lambda original, self, *args, **options: self)
+        _leave_out_shuffles()
     return InitialWeights(settings)
 
 
@@ -57,6 +58,38 @@ def _seeds_by_creation() -> None:
     for module in modules_with("make_default_seed", "keras"):
         patch(module, "make_default_seed", make_default_seed)
     patch(tf.random, "set_seed", lambda original, seed: original(0))
+
+
+DERIVED = ("batch", "map", "prefetch", "repeat", "cache")
+"""Methods of a data set that keep what was shuffled apart from what was not."""
+
+
+def _leave_out_shuffles() -> None:
+    """Makes ``Dataset.shuffle`` do nothing, unless that would hide that two data sets are shuffled apart and zipped."""
+
+    def shuffle(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
+        same = copy(dataset)
+        same._shuffle_left_out = lambda later: original(later, *args, **options)
+        return same
+
+    def derive(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
+        derived = original(dataset, *args, **options)
+        if hasattr(dataset, "_shuffle_left_out"):
+            derived._shuffle_left_out = dataset._shuffle_left_out
+        return derived
+
+    def zipped(original: Any, *args: Any, datasets: Any = None, **options: Any) -> Any:
+        parts = args if len(args) > 1 else args[0] if args else datasets
+        if isinstance(parts, tuple | list):
+            first, *others = parts
+            apart = [each._shuffle_left_out(each) if hasattr(each, "_shuffle_left_out") else each for each in others]
+            parts = (first, *apart) if hasattr(first, "_shuffle_left_out") else tuple(parts)
+        return original(parts, **options)
+
+    patch(tf.data.Dataset, "shuffle", shuffle)
+    for name in DERIVED:
+        patch(tf.data.Dataset, name, derive)
+    patch(tf.data.Dataset, "zip", zipped)
 
 
 class InitialWeights:

@@ -128,12 +128,17 @@ class Observer:
             result = original(optimizer, grads, trainable_variables)
         finally:
             self._applying.now = False
+        if training is not None:
+            self.on_applied(training)
         if not self.inside and tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
             self.look()
         return result
 
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         """Called before an optimizer is applied; a place for recording stages."""
+
+    def on_applied(self, training: Training) -> None:
+        """Called after an optimizer was applied."""
 
     # Trainings and their steps.
 

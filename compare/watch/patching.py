@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -23,7 +24,8 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     def call(*args: Any, **options: Any) -> Any:
         return replacement(original, *args, **options)
 
-    setattr(owner, name, staticmethod(call) if name == "__new__" else call)
+    static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    setattr(owner, name, staticmethod(call) if static else call)
 
 
 def modules_with(name: str, package: str) -> Iterator[ModuleType]:

@@ -21,7 +21,7 @@ from compare.watch.patching import patch
 from compare.watch.settings import ORDER
 from compare.watch.trace import FitEpoch, Reported, TraceWriter
 
-FIT_ARGUMENTS = ("batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
+FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
 """Arguments of ``fit`` that are recorded with their values."""
 CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 """Methods of ``tf.data.Dataset`` whose calls are recorded."""
@@ -63,24 +63,28 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
 
 def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
+    numbers: dict[int, int] = {}
+    kept: list[Any] = []
 
     def result(original: Any, metric: Any) -> Any:
         value = original(metric)
         training = observer.trainings[-1] if observer.trainings else None
         if training is not None and not observer.inside and tf.executing_eagerly():
-            report(training, str(metric.name), type(metric).__name__, value)
+            number = numbers.setdefault(id(metric), len(numbers))
+            kept.append(metric)  # so that no other gets its id
+            report(training, str(metric.name), type(metric).__name__, value, metric=number)
         return value
 
-    def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0) -> None:
+    def report(training: Training, name: str, kind: str, value: Any, *, epoch: int = 0, metric: int = 0) -> None:
         number = _number(value)
         if number is not None:
-            entry = Reported(training.steps, name, kind, number, epoch)
+            entry = Reported(training.steps, name, kind, number, epoch, metric)
             writer.content(training.number)["reported"].append(vars(entry))
 
     def given(original: Any, *, epoch: int = 0, **metrics: Any) -> None:
         for name, value in metrics.items():
             if observer.trainings:
-                report(observer.trainings[-1], name, "", value, int(epoch))
+                report(observer.trainings[-1], name, "", value, epoch=int(epoch))
 
     for owner in _with_own_result(keras.metrics.Metric):
         patch(owner, "result", result)

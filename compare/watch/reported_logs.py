@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from compare.watch.trace import Reported, Trace
 
 OF_VALIDATION = ("val", "test", "eval", "dev")
 """What the name of a metric contains if it measures validation."""
+
+OF_TRAINING = ("train",)
+"""What it contains if it measures training."""
 
 Logs = dict[int, tuple[dict[str, float], float]]
 """By epoch, the reported numbers and the wall time in seconds."""
@@ -23,32 +26,48 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     """
     if trace.epochs:
         return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
-    wanted = list(like.epochs[0].logs) if like.epochs else []
+    wanted = dict(like.epochs[0].logs) if like.epochs else {}
     logs: Logs = {number: ({}, trace.seconds / len(ends)) for number in range(1, len(ends) + 1)}
-    names: dict[str, str] = {}
+    names: dict[int, str] = {}
+    for each in _last_of_first_epoch(trace.reported, ends):
+        names[each.metric] = _fitting(each, wanted, set(names.values()))
     for each in trace.reported:
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), len(ends))
-        name = each.name if not each.kind else names.setdefault(each.name, _fitting(each, wanted, names))
-        if name and epoch in logs and (not wanted or name in wanted or not each.kind):
+        name = names.get(each.metric, "") if each.kind else each.name
+        if name and epoch in logs:
             logs[epoch][0][name] = each.value
     return logs
 
 
-def _fitting(reported: Reported, wanted: Sequence[str], taken: Mapping[str, str]) -> str:
-    """The name that fit gives to what a metric measures; empty if it reports nothing like it."""
+def _last_of_first_epoch(reported: Sequence[Reported], ends: Sequence[int]) -> list[Reported]:
+    """What each metric reports last in the first epoch, in the order of the metrics."""
+    last = {each.metric: each for each in reported if each.kind and (not ends or each.steps <= ends[0])}
+    return [last[number] for number in sorted(last)]
+
+
+def _fitting(reported: Reported, wanted: Mapping[str, float], taken: Set[str]) -> str:
+    """The name that fit gives to what a metric measures; empty if it reports nothing like it.
+
+    Where the metric's own name does not say whether it measures training or validation, its first value decides.
+    """
     name = reported.name.lower()
-    validation = any(word in name for word in OF_VALIDATION)
-    if reported.name in wanted and reported.name not in taken.values():
-        return reported.name
+    if not wanted:
+        return name if name not in taken else ""
     base = _base(reported, [each.removeprefix("val_") for each in wanted])
     if not base:
-        return "" if wanted else name
-    choices = [f"val_{base}"] if validation else [base, f"val_{base}"]
-    return next((each for each in choices if each not in taken.values() and (each in wanted or not wanted)), "")
+        return ""
+    choices = [each for each in (base, f"val_{base}") if each in wanted and each not in taken]
+    if any(word in name for word in OF_VALIDATION):
+        choices = [each for each in choices if each.startswith("val_")]
+    elif any(word in name for word in OF_TRAINING):
+        choices = [each for each in choices if not each.startswith("val_")]
+    return min(choices, key=lambda each: abs(wanted[each] - reported.value), default="")
 
 
 def _base(reported: Reported, wanted: Sequence[str]) -> str:
     name = reported.name.lower()
+    if name in wanted:
+        return name
     if "acc" in name or "Accuracy" in reported.kind:
         return next((each for each in wanted if "acc" in each), "")
     if "loss" in name or reported.kind == "Mean":

@@ -17,8 +17,9 @@ class Event:
     """One thing that was seen in a step, on one replica.
 
     Attributes:
-        kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``loss`` or ``gradients``, in this
-            order; with several micro-batches in a step, the order repeats.
+        kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``loss``, ``gradients`` or
+            ``updated`` (the weights that the optimizer has made), in this order; with several micro-batches in a step,
+            the order repeats.
         replica: the replica.
         info: what is known without the values: names, flags, how many arrays of which kind.
         arrays: the values; empty outside the close-up.

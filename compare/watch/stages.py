@@ -21,7 +21,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import distributed
 from compare.watch.alike import InitialWeights
-from compare.watch.observer import Observer, Training
+from compare.watch.observer import Observer, Training, strategy_of
 from compare.watch.patching import patch
 from compare.watch.seen import Event, row_hashes
 from compare.watch.settings import Settings
@@ -151,9 +151,14 @@ class StageObserver(Observer):
         info = {
             "training": training.number,
             "positions": positions,
-            "applied": [places.get(id(_container(variable))) for variable in variables],
+            "alone": _replicas_here() < _replicas_of(training),
         }
         self._record("gradients", info, [tf.cast(_learning_rate(optimizer), tf.float64), *tensors])
+
+    def on_applied(self, training: Training) -> None:
+        """Records the weights that the optimizer has made, before anything else may change them."""
+        values = [tf.convert_to_tensor(variable) for variable in training.variables]
+        self._record("updated", {"training": training.number}, values)
 
     def on_step(self, training: Training) -> None:
         """Keeps the weights after a step of the close-up."""
@@ -176,6 +181,12 @@ class StageObserver(Observer):
         number = int(replica)
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
+            if kind == "updated":
+                step = self._made.get((info["training"], number), 0)
+                if self._first - 1 <= step <= self._last:
+                    event = Event(kind, number, info, [np.array(array) for array in arrays])
+                    self._seen[info["training"]][step].append(event)
+                return
             kept = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
             rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
             if kept or rows:
@@ -184,8 +195,10 @@ class StageObserver(Observer):
             if kind == "gradients":
                 training = info["training"]
                 self._made[training, number] = step = self._made.get((training, number), 0) + 1
-                self._seen.setdefault(training, {}).setdefault(step, []).extend(waiting)
-                waiting.clear()
+                # Who applies outside of strategy.run ends the step of all replicas.
+                for each in list(self._waiting.values()) if info["alone"] else [waiting]:
+                    self._seen.setdefault(training, {}).setdefault(step, []).extend(each)
+                    each.clear()
 
     def _next_steps(self, replica: int) -> list[int]:
         """The number that the next step has in the last training, and in one that may be beginning."""
@@ -197,6 +210,17 @@ class StageObserver(Observer):
         for number, steps in self._seen.items():
             with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
                 pickle.dump({"steps": steps, "after": self._after.get(number, {})}, file)
+
+
+def _replicas_here() -> int:
+    """The number of replicas that run the code that calls this; 1 outside of ``strategy.run``."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)
+
+
+def _replicas_of(training: Training) -> int:
+    """The number of copies of each weight."""
+    return int(strategy_of(training.variables).num_replicas_in_sync)
 
 
 WITH_ROWS = ("inputs", "targets")

@@ -48,6 +48,7 @@ class Reported:
         kind: the metric's class; empty for ``compare.report``.
         value: the number.
         epoch: the epoch given to ``compare.report``; 0 if none was.
+        metric: the number of the metric object, in the order of use: two may have the same name.
     """
 
     steps: int
@@ -55,6 +56,7 @@ class Reported:
     kind: str
     value: float
     epoch: int = 0
+    metric: int = 0
 
 
 @dataclass(frozen=True)
