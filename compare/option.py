@@ -32,6 +32,7 @@ class Option:
         refused: the situations in which a value other than the default is refused, and why.
         may_change: whether a resumed run may have another value than it began with.
         with_scripts: whether it means something with ``--scripts``; others are refused there.
+        python_only: whether the command has another way to say it.
     """
 
     help: str
@@ -45,6 +46,7 @@ class Option:
     refused: Refusals = field(default_factory=dict)
     may_change: bool = False
     with_scripts: bool = False
+    python_only: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:
         """The value in the option's own type.
@@ -65,8 +67,8 @@ class Option:
         return value
 
     def add_to(self, parser: argparse.ArgumentParser, name: str, default: Any) -> None:
-        """Declare the option to ``argparse``; one without help is no option of the command line."""
-        if not self.help:
+        """Declare the option to ``argparse``."""
+        if self.python_only:
             return
         if self.kind is bool:
             parser.add_argument(flag(name), action="store_true", help=self.help)

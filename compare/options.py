@@ -285,7 +285,14 @@ class Options:
         several=True,
         with_scripts=True,
     )
-    script_arguments: tuple[str, ...] = option((), "", several=True, with_scripts=True, refused=SCRIPTS)
+    script_arguments: tuple[str, ...] = option(
+        (),
+        "with scripts, their own arguments; in the command they follow --",
+        several=True,
+        with_scripts=True,
+        python_only=True,
+        refused=SCRIPTS,
+    )
     max_steps: int = option(
         2000,
         "with --scripts, end each training after N optimizer steps",

@@ -405,7 +405,8 @@ class LossWeight(Loop):
         return 3.0 * (data + penalty)
 
 
-@plant("loss-scaled")
+# The norm that the optimizer limits is the same again, whatever the factor.
+@plant("loss-scaled", needs=("not-clipped",))
 class GradientsScaled(Loop):
     def apply(self, gradients, variables):
         super().apply([0.3 * g for g in gradients], variables)
