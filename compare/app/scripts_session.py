@@ -385,7 +385,7 @@ def _look_into(session: ScriptsSession, pair: Pair, step: int, start: Place | No
     def settings_of(side: int, name: str, nudge: Nudge | None = None) -> Settings:
         usual = session.settings(side, name)
         steps = min(last, usual.max_steps)
-        return replace(usual, close_up=(max(step - 1, 1), step + 1), max_steps=steps, begins=False, nudge=nudge)
+        return replace(usual, close_up=(max(step, 1), step + 1), max_steps=steps, begins=False, nudge=nudge)
 
     sides = [0] if session.alone else [0, 1]
     settings = [settings_of(side, f"close-up-{side}") for side in sides]

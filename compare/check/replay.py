@@ -173,7 +173,8 @@ class Replay:
         )
         compiled = self.model._compile_loss if hasattr(self.model, "_compile_loss") else self.model.compiled_loss
         x, y = self._first
-        compiled(y, self.model(x))  # creates the metrics' variables, which is not allowed in a graph
+        # Creates the metrics' variables, which is not allowed in a graph. As in _forward_pass, not from a Softmax itself.
+        compiled(y, tf.nest.map_structure(tf.identity, self.model(x)))
         return compiled
 
     def _sum_factor(self, loss: Any) -> float:

@@ -7,7 +7,7 @@ does, or several do, no cause is named: the stage says where to look. No TensorF
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -289,7 +289,7 @@ def _of_factor(sides: Sides, data: float, penalty: float, other: float, shown: s
         if not penalty or whole:
             break
     factor = other / (data + penalty)
-    if _gradients_have_factor(sides, factor):
+    if _gradients_have_factor(sides, factor) and _constant_factor(sides, factor):
         yield "loss-scaled", f"{shown}: {factor:.6g} times as much, and so is the gradient of every variable"
 
 
@@ -300,6 +300,22 @@ def _factor_text(cause: str, examples: int, full: int, replicas: int) -> str:
         "loss-not-divided-by-replicas": f"{replicas} times as much, on {replicas} replicas",
         "loss-divided-twice": f"1/{replicas} of it, on {replicas} replicas",
     }[cause]
+
+
+def _constant_factor(sides: Sides, factor: float) -> bool:
+    """Whether the loss has the same factor in the next step, where the predictions are already other ones.
+
+    There it is compared with the loss computed again from the other side's own predictions.
+    """
+    following = sides.step + 1
+    right, own = targets_of(sides.right, following), targets_of(sides.other, following)
+    predictions = sides.other.arrays(following, "predictions")
+    loss = loss_of(sides.other, following)
+    if right is None or loss is None or len(predictions) != 1:
+        return False
+    predicted = predictions[0] if own is None else own.predicted
+    expected = value_of(replace(right, predicted=np.asarray(predicted, np.float64)))
+    return expected is not None and _same(loss, factor * (expected + _penalty(sides.other, following)))
 
 
 def _gradients_have_factor(sides: Sides, factor: float) -> bool:

@@ -66,8 +66,20 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     numbers: dict[int, int] = {}
     kept: list[Any] = []
 
+    inside_keras = 0
+
+    def aside(original: Any, *args: Any, **options: Any) -> Any:
+        nonlocal inside_keras
+        inside_keras += 1
+        try:
+            return original(*args, **options)
+        finally:
+            inside_keras -= 1
+
     def result(original: Any, metric: Any) -> Any:
         value = original(metric)
+        if inside_keras:  # Keras's own, of data that the script chose for something else
+            return value
         training = observer.trainings[-1] if observer.trainings else None
         if training is not None and not observer.inside and tf.executing_eagerly():
             number = numbers.setdefault(id(metric), len(numbers))
@@ -86,6 +98,8 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             if observer.trainings:
                 report(observer.trainings[-1], name, "", value, epoch=int(epoch))
 
+    for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
+        patch(keras.Model, name, aside)
     for owner in _with_own_result(keras.metrics.Metric):
         patch(owner, "result", result)
     patch(sys.modules["compare"], "report", given)

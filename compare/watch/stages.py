@@ -163,6 +163,8 @@ class StageObserver(Observer):
     def on_step(self, training: Training) -> None:
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
+        if self._first <= 1 and training.initial is not None:
+            self._after.setdefault(training.number, {}).setdefault(0, training.initial)
         if self._first - 1 <= training.steps <= self._last:
             self._after.setdefault(training.number, {})[training.steps] = training.fingerprint.weights()
 
