@@ -30,6 +30,7 @@ def tensorflow():
 
 
 LONGEST = (
+    "test_scripts",
     "test_check",
     "test_resume",
     "test_gallery",

@@ -84,9 +84,10 @@ class ScriptRunner:
     def __exit__(self, *error: object) -> None:
         for run in self._running.values():
             run.end(signal.SIGKILL)
-        assert self._server.stdin is not None
-        with suppress(OSError):
-            self._server.stdin.close()
+        for pipe in (self._server.stdin, self._server.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
         self._server.wait()
 
     def start(self, settings: Settings, log: Path) -> ScriptRun:

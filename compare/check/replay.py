@@ -173,7 +173,7 @@ class Replay:
         )
         compiled = self.model._compile_loss if hasattr(self.model, "_compile_loss") else self.model.compiled_loss
         x, y = self._first
-        # Creates the metrics' variables, which is not allowed in a graph. As in _forward_pass, not from a Softmax itself.
+        # Creates the metrics' variables, which is not allowed in a graph; from no Softmax, as in _forward_pass.
         compiled(y, tf.nest.map_structure(tf.identity, self.model(x)))
         return compiled
 

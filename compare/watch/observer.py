@@ -104,6 +104,11 @@ class Observer:
             return original(*args, **options)
 
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        self.prepare(model, args, options)
+        return original(model, *args, **options)
+
+    def prepare(self, model: Any, args: Any, options: Any) -> None:
+        """Gives a model its initial weights, before it is called for the first time."""
         if not self.inside and tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
             if not model.built and args:
                 _build(model, args, options)
@@ -112,7 +117,6 @@ class Observer:
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
                 _build(model, args, options)
                 self._begin_models()
-        return original(model, *args, **options)
 
     def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if getattr(self._applying, "now", False):  # a LossScaleOptimizer applies with the optimizer that it wraps

@@ -74,6 +74,7 @@ class StageObserver(Observer):
             return super()._call_model(original, model, *args, **options)
         self._here.model = model
         try:
+            self.prepare(model, args, options)
             given = options.get("training", "not given")
             if isinstance(given, tf.Tensor):
                 given = "a tensor"
