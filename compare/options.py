@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import Field, dataclass, fields, replace
 from importlib.util import find_spec
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
+from compare.naming import is_folder_name, label
 from compare.option import Option, default_of, flag, option
+from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
 from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
 from compare.watch.settings import MADE_ALIKE
 
@@ -28,32 +30,6 @@ EXPERIMENTS = (
 """The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
 STRATEGIES = tuple(SPECS)
 BACKENDS = ("local", "dask")
-
-SITUATIONS: dict[str, Callable[[Options], bool]] = {
-    "check": lambda options: options.check,
-    "single seed": lambda options: options.seeds == 1,
-    "study": lambda options: options.seeds > 1,
-    "study in processes": lambda options: options.seeds > 1 and not options.spec.several_processes,
-    "one process": lambda options: not options.spec.several_processes,
-    "several processes": lambda options: options.spec.several_processes,
-    "parameter servers": lambda options: options.spec.parameter_servers,
-    "no parameter servers": lambda options: not options.spec.parameter_servers,
-    "no scripts": lambda options: not options.scripts,
-}
-"""When an option may be refused, as declared with it."""
-
-FULL_TRAINING = {"check": "is for a full training, and --check is none: leave one of them out"}
-STUDY = {"single seed": "is for a study of several seeds: add --seeds N"}
-OWN_PROCESSES = {
-    "several processes": "cannot be combined with --strategy {strategy}, which starts its own processes for every run: "
-    "leave out --jobs and --backend"
-}
-SINGLE_STEPS = {
-    "parameter servers": "does not work with parameter servers: their coordinator sends out single steps; leave it out",
-    "check": "is for a full training; --check looks at single steps: leave one of them out",
-}
-SCRIPTS = {"no scripts": "is for --scripts only: leave it out"}
-NO_CHECKPOINTS = {"study in processes": "has no effect in a study, whose runs are not checkpointed: leave it out"}
 
 
 def _keras_of_the_environment() -> int:
@@ -347,7 +323,7 @@ class Options:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.against is not None and not (self.against / "metrics.csv").is_file():
             raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
-        if self.name is not None and not _is_folder_name(self.name):
+        if self.name is not None and not is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
 
     def _refuse_by_situation(self) -> None:
@@ -478,27 +454,3 @@ def margin(text: str) -> tuple[str, float, bool]:
 
 def _text(thing: Any) -> str:
     return thing if isinstance(thing, str) else label(thing)
-
-
-def label(thing: Any) -> str:
-    """What an experiment or trainer is called: the text it was asked for by, or its own name."""
-    if isinstance(thing, str):
-        return Path(source_and_attribute(thing)[0]).stem if is_file(thing) else thing
-    return str(getattr(thing, "name", type(thing).__name__))
-
-
-def is_file(wanted: str) -> bool:
-    """Whether a name means a Python file, with or without an attribute."""
-    return source_and_attribute(wanted)[0].endswith(".py")
-
-
-def source_and_attribute(wanted: str) -> tuple[str, str]:
-    """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
-    source, colon, attribute = wanted.rpartition(":")
-    return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
-
-
-def _is_folder_name(name: Any) -> bool:
-    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
-        return False
-    return name.isprintable() and len(name.encode()) < 256  # what file systems allow

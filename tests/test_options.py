@@ -15,7 +15,8 @@ import compare
 from compare.app.cli import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
-from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration, label, margin
+from compare.naming import label
+from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration, margin
 
 DOCUMENTED = {
     "experiment": "fashion-mnist",

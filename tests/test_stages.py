@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.check.script_causes import Sides, name_causes
+from compare.check.script_causes import name_causes
+from compare.check.sides import Sides
 from compare.check.stages import STAGES, locate
 from compare.records import Variable, step_dtype
 from compare.reporting.stages import stage_sentence, stage_views

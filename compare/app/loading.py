@@ -13,7 +13,8 @@ from rich.console import Console
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
-from compare.options import Options, is_file, source_and_attribute
+from compare.naming import is_file, source_and_attribute
+from compare.options import Options
 from compare.reporting.terminal import say
 from compare.trainer import Trainer
 from compare.user_errors import describe

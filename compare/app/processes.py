@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compare.options import Options, is_file, source_and_attribute
+from compare.naming import is_file, source_and_attribute
+from compare.options import Options
 
 
 def cores() -> int:

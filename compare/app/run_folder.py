@@ -14,7 +14,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from compare.errors import RequestError, StorageError
-from compare.options import Options, is_file, source_and_attribute
+from compare.naming import is_file, source_and_attribute
+from compare.options import Options
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
 

@@ -19,7 +19,8 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.publish import judge_and_publish
 from compare.app.run_folder import code
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, refuse_failures, write_records
-from compare.check.script_causes import Sides, hints, name_causes, name_reporting
+from compare.check.script_causes import hints, name_causes, name_reporting
+from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options

@@ -7,13 +7,14 @@ does, or several do, no cause is named: the stage says where to look. No TensorF
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from compare.check.causes import ALL
 from compare.check.report import Finding
+from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
     GRADIENTS,
@@ -39,60 +40,6 @@ CLOSE = 1e-5
 
 Named = tuple[str, str]
 """The id of a cause, and its evidence."""
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Two scripts, and what was seen of them around the step where they diverge.
-
-    Attributes:
-        names: the reference and the candidate.
-        traces: of their whole trainings.
-        close_ups: of the steps around ``step``.
-        step: the step, counted over the whole training.
-        swapped: whether the candidate is plain ``fit``, which the reference is not, so that the reference is at fault.
-    """
-
-    names: tuple[str, str]
-    traces: tuple[Trace, Trace]
-    close_ups: tuple[CloseUp, CloseUp]
-    step: int
-    swapped: bool = False
-
-    @property
-    def right(self) -> CloseUp:
-        """The side that is held to be right: plain fit, or else the reference."""
-        return self.close_ups[int(self.swapped)]
-
-    @property
-    def other(self) -> CloseUp:
-        """The other side."""
-        return self.close_ups[1 - int(self.swapped)]
-
-    @property
-    def right_trace(self) -> Trace:
-        """The training of ``right``."""
-        return self.traces[int(self.swapped)]
-
-    @property
-    def other_trace(self) -> Trace:
-        """The training of ``other``."""
-        return self.traces[1 - int(self.swapped)]
-
-    @property
-    def right_name(self) -> str:
-        """The name of the side that is held to be right."""
-        return self.names[int(self.swapped)]
-
-    @property
-    def other_name(self) -> str:
-        """The name of the side at fault."""
-        return self.names[1 - int(self.swapped)]
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas."""
-        return self.right_trace.replicas
 
 
 def name_causes(located: Located, sides: Sides) -> list[Finding]:

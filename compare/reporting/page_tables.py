@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from compare.options import EXPERIMENTS, Options, declaration, is_file
+from compare.naming import is_file
+from compare.options import EXPERIMENTS, Options, declaration
 from compare.reporting.run_files import RunFiles
 from compare.verdict import absolute_gap
 

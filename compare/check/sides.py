@@ -1,0 +1,62 @@
+"""Two scripts side by side, and which of them is held to be right; no TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two scripts, and what was seen of them around the step where they diverge.
+
+    Attributes:
+        names: the reference and the candidate.
+        traces: of their whole trainings.
+        close_ups: of the steps around ``step``.
+        step: the step, counted over the whole training.
+        swapped: whether the candidate is plain ``fit``, which the reference is not, so that the reference is at fault.
+    """
+
+    names: tuple[str, str]
+    traces: tuple[Trace, Trace]
+    close_ups: tuple[CloseUp, CloseUp]
+    step: int
+    swapped: bool = False
+
+    @property
+    def right(self) -> CloseUp:
+        """The side that is held to be right: plain fit, or else the reference."""
+        return self.close_ups[int(self.swapped)]
+
+    @property
+    def other(self) -> CloseUp:
+        """The other side."""
+        return self.close_ups[1 - int(self.swapped)]
+
+    @property
+    def right_trace(self) -> Trace:
+        """The training of ``right``."""
+        return self.traces[int(self.swapped)]
+
+    @property
+    def other_trace(self) -> Trace:
+        """The training of ``other``."""
+        return self.traces[1 - int(self.swapped)]
+
+    @property
+    def right_name(self) -> str:
+        """The name of the side that is held to be right."""
+        return self.names[int(self.swapped)]
+
+    @property
+    def other_name(self) -> str:
+        """The name of the side at fault."""
+        return self.names[1 - int(self.swapped)]
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return self.right_trace.replicas
