@@ -143,7 +143,7 @@ def test_report_does_nothing_outside() -> None:
     assert compare.report(epoch=1, loss=0.5) is None
 
 
-def test_an_experiment_is_written_from_what_fit_was_given(tmp_path: Path) -> None:
+def test_an_experiment_is_written_from_what_fit_was_given(tensorflow: Any, tmp_path: Path) -> None:
     file = tmp_path / "my_task.py"
     compared(tmp_path, "my_fit.py", "my_loop.py", max_steps=2, write_experiment=file)
     written: dict[str, Any] = {"__file__": str(file)}
