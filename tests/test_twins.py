@@ -108,12 +108,12 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     import ml_dtypes  # TensorFlow's own, for bfloat16
     import tensorflow as tf
 
-    from compare.engine.noise_twins import _mover
+    from compare.engine.noise_twins import mover
 
     dtype = np.dtype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
     values = np.array([1.0, -1.0, 3.14, -2e-3, 1e4, 0.0, np.inf, np.nan] * 8).astype(dtype)
     copies = [[tf.Variable(values), tf.Variable(values)], [tf.Variable([5, 7])]]
-    _mover(copies, twin=1)(tf.constant(1))
+    mover(copies, twin=1)(tf.constant(1))
     one, other = (copy.numpy() for copy in copies[0])
     bits = np.dtype(f"int{8 * dtype.itemsize}")
     moved = one.view(bits).astype(int) - values.view(bits).astype(int)
@@ -121,11 +121,11 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     assert (moved[still] == 0).all() and set(moved[~still]) == {-1, 1}
     np.testing.assert_array_equal(one.view(bits), other.view(bits))
     assert copies[1][0].numpy().tolist() == [5, 7], "whole numbers stay"
-    _mover(copies, twin=1)(tf.constant(2))
+    mover(copies, twin=1)(tf.constant(2))
     again = copies[0][0].numpy().view(bits).astype(int) - values.view(bits).astype(int)
     assert set(again[~still]) == {-2, 0, 2}
     before = copies[0][0].numpy()
-    _mover(copies, twin=1, units=16)(tf.constant(3))
+    mover(copies, twin=1, units=16)(tf.constant(3))
     louder = copies[0][0].numpy().view(bits).astype(int) - before.view(bits).astype(int)
     assert set(louder[~still]) == {-16, 16}
 

@@ -27,7 +27,7 @@ from compare.records import (
     StepRecord,
 )
 from compare.watch.reported_logs import logs_by_epoch
-from compare.watch.settings import TRAINED, Settings
+from compare.watch.settings import ALL_BEGUN, Settings
 from compare.watch.trace import Trace, steps_made
 
 POLL_SECONDS = 0.2
@@ -137,7 +137,7 @@ class ScriptRunner:
         if run.settings.begins:  # the other script goes on with its own weights
             folder = Path(run.settings.initial)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / TRAINED).touch()
+            (folder / ALL_BEGUN).touch()
 
 
 DIED = "the process that runs the scripts died; see tensorflow.log"

@@ -24,7 +24,8 @@ from compare.check.observation import (
     State,
     configuration,
 )
-from compare.engine.fingerprints import distributed
+from compare.engine.fingerprints import container, distributed
+from compare.engine.optimizers import learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
@@ -85,7 +86,7 @@ class ProbeRun(CraftedRun):
         self.observation.trainable = len(trainable)
         self.observation.layers = [type(layer).__name__ for layer in model._flatten_layers()]
         self._built_optimizer = optimizer
-        self._rate = float(_learning_rate(optimizer))
+        self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
         self._latest = self.observation.initial = self._read()
@@ -95,7 +96,7 @@ class ProbeRun(CraftedRun):
         super().end_step(steps)
         self._latest = self._read()
         self.observation.rates.append(self._rate)
-        self._rate = float(_learning_rate(self._optimizers[-1] if self._optimizers else self._built_optimizer))
+        self._rate = float(learning_rate(self._optimizers[-1] if self._optimizers else self._built_optimizer))
         self.observation.step_states.append(self._latest)
         self.observation.last_step_states[self.epoch] = self._latest
         self._close()
@@ -126,7 +127,7 @@ class ProbeRun(CraftedRun):
                 by_variable[position] = gradient
         present = [i for i, gradient in enumerate(by_variable) if gradient is not None]
         scalars = [
-            tf.cast(_learning_rate(optimizer), tf.float64),
+            tf.cast(learning_rate(optimizer), tf.float64),
             tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64),
         ]
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
@@ -156,10 +157,7 @@ class ProbeRun(CraftedRun):
         return len(self._optimizers) - 1
 
     def _position(self, variable: Any) -> int | None:
-        variable = distributed(variable)
-        if hasattr(variable, "_distributed_container"):
-            variable = variable._distributed_container()
-        return self._index.get(id(variable))
+        return self._index.get(id(container(variable)))
 
     def _on_replica(
         self,
@@ -226,14 +224,6 @@ class ProbeRun(CraftedRun):
         self.observation.records.append(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
-
-
-def _learning_rate(optimizer: Any) -> tf.Tensor:
-    """The learning rate of the next step."""
-    schedule = getattr(optimizer, "_learning_rate", None)
-    if isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
-        return schedule(optimizer.iterations)  # in Keras 2 optimizer.learning_rate is that of the last step
-    return tf.convert_to_tensor(optimizer.learning_rate)
 
 
 def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -87,7 +87,8 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
     if located.stage != UPDATE or rates[0] is None or rates[1] is None or _same(rates[0], rates[1]):
         return
     right, other = _optimizer(fit), _optimizer(sides.other_trace)
-    if right is not None and other is not None and isinstance(right["config"].get("learning_rate"), float):
+    begun = None if right is None or other is None else right["config"].get("learning_rate")
+    if isinstance(begun, float) and not _same(begun, rates[0]):
         now = f"{rates[0]:.4g}; that of {sides.other_name} is {rates[1]:.4g}"
         evidence = f"{listed} changed the learning rate of {sides.right_name} to {now}"
         yield "callbacks-missing", evidence

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.recipe import EPSILON
+from compare.check.recipe import EPSILON, distance
 from compare.verdict.rounding import FACTOR
 from compare.watch.seen import CloseUp, Event
 
 EXAMPLES, INPUTS, PREDICTIONS, LOSS, GRADIENTS, UPDATE, STATE = STAGES = (
     "examples", "inputs", "predictions", "loss", "gradients", "update", "state",
 )  # fmt: skip
-Weights = list[np.ndarray] | None
+Weights = Sequence[np.ndarray] | None
 BEFORE, AFTER = "before the step", "after the update"
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
@@ -130,12 +130,7 @@ def relative_gap(a: Any, b: Any) -> float:
     a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     if a.shape != b.shape:
         return float("inf")
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.array_equal(a, b, equal_nan=True):
-            return 0.0
-        scale = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
-        gap = float(np.linalg.norm(a - b)) / scale if scale else 0.0
-    return gap if np.isfinite(gap) else float("inf")
+    return 0.0 if np.array_equal(a, b, equal_nan=True) else distance([a], [b])
 
 
 def _noise(gaps: Sequence[float]) -> float:
@@ -250,9 +245,8 @@ def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     if a is None or b is None:
         return StageValues(LOSS, None)
     others = [value for twin in twins if (value := loss_of(twin, step)) is not None]
-    return StageValues(
-        LOSS, relative_gap([a], [b]), _noise([relative_gap([a], [o]) for o in others]), f"{a:.7g}", f"{b:.7g}"
-    )
+    noise = _noise([relative_gap([a], [other]) for other in others])
+    return StageValues(LOSS, relative_gap([a], [b]), noise, f"{a:.7g}", f"{b:.7g}")
 
 
 def gradients_of(close_up: CloseUp, step: int, replica: int | None = None) -> dict[int, np.ndarray]:
@@ -313,16 +307,16 @@ def _changes(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
     return {i: np.asarray(new, np.float64) - np.asarray(old, np.float64) for i, (old, new) in enumerate(pairs)}
 
 
-def _updated(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
+def _updated(close_up: CloseUp, step: int) -> Weights:
     """The weights that the optimizer made in a step, of the first replica, before anything else changed them."""
     events = [event for event in close_up.of(step, "updated") if event.replica == 0]
-    return list(events[-1].arrays) if events and events[-1].arrays else None
+    return events[-1].arrays if events and events[-1].arrays else None
 
 
-def _at_forward(close_up: CloseUp, step: int) -> list[np.ndarray] | None:
+def _at_forward(close_up: CloseUp, step: int) -> Weights:
     """The weights with which a step computed its first predictions, of the first replica."""
     events = model_events(close_up, step, "weights")
-    return list(events[0].arrays) if events and events[0].arrays else None
+    return events[0].arrays if events and events[0].arrays else None
 
 
 def _state(
@@ -353,16 +347,12 @@ def _state(
 
 def _around_forward(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
     """The weights after the last step, and those with which this one computes its predictions."""
-    return _plain(close_up.after.get(step - 1)), _at_forward(close_up, step)
+    return close_up.after.get(step - 1), _at_forward(close_up, step)
 
 
 def _around_end(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
     """The weights that the optimizer made, and those at the end of the step."""
-    return _updated(close_up, step), _plain(close_up.after.get(step))
-
-
-def _plain(weights: Sequence[np.ndarray] | None) -> Weights:
-    return None if weights is None else list(weights)
+    return _updated(close_up, step), close_up.after.get(step)
 
 
 def _by_variable(
@@ -373,7 +363,7 @@ def _by_variable(
     variables: Sequence[str],
 ) -> StageValues:
     """Compares arrays of variables, each against its own noise; where one side has none, it counts as zero."""
-    off: list[tuple[int, float, float]] = []
+    off: list[int] = []
     worst, noise_there = 0.0, FEW_ROUNDINGS
     scale = max((float(np.linalg.norm(each)) for each in a.values()), default=0.0)
     for i in sorted(a.keys() | b.keys()):
@@ -384,11 +374,11 @@ def _by_variable(
             continue  # nothing but rounding, such as the gradient of a bias before batch normalization
         gap, noise = relative_gap(one, other), _noise([relative_gap(one, twin[i]) for twin in twins if i in twin])
         if gap > noise:
-            off.append((i, gap, noise))
+            off.append(i)
         if gap / noise >= worst / noise_there:
             worst, noise_there = gap, noise
     shown = [_norms(each) for each in (a, b)]
-    where = some([_name(variables, i) for i, _, _ in off]) if 0 < len(off) < len(a) else ""
+    where = some([_name(variables, i) for i in off]) if 0 < len(off) < len(a) else ""
     return StageValues(stage, worst, noise_there, shown[0], shown[1], where)
 
 

@@ -74,6 +74,12 @@ def distributed(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
+def container(variable: Any) -> Any:
+    """Returns the ``tf.Variable`` of all replicas, also where one replica's copy is given."""
+    variable = distributed(variable)
+    return variable._distributed_container() if hasattr(variable, "_distributed_container") else variable
+
+
 class Projection:
     """Projects a variable on ``PROJECTIONS`` fixed vectors of random signs, in float64, one block at a time.
 

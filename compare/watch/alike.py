@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.watch.patching import modules_with, patch
-from compare.watch.settings import ORDER, SEEDS, TRAINED, WEIGHTS, Settings
+from compare.watch.settings import ALL_BEGUN, ORDER, SEEDS, WEIGHTS, Settings
 
 FIRST_SEED = 1000
 
@@ -140,7 +140,7 @@ class InitialWeights:
         """Says that the first optimizer step was made."""
         self.trained = True
         if self._provides:
-            (self._folder / TRAINED).touch()
+            (self._folder / ALL_BEGUN).touch()
 
     def of(self, model: Any) -> list[np.ndarray] | None:
         """The weights with which a model began, in the order of ``model.weights``; None if that was not seen."""
@@ -171,7 +171,7 @@ class InitialWeights:
         if self._provides:
             return None
         while True:
-            ended = (self._folder / TRAINED).exists()
+            ended = (self._folder / ALL_BEGUN).exists()
             for path in sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem)):
                 if path in self._used:
                     continue

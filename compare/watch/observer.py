@@ -33,12 +33,16 @@ class Training:
         model: the model; None if the optimizer's variables are not a model's.
         variables: the variables that are compared: all weights of the model.
         steps: the number of optimizer steps so far.
-        epochs: the number of epochs that fit has ended.
+        optimizers: each optimizer with its variables, by its id.
+        described: how many of them are in the trace.
+        fingerprint: computes the fingerprints; None before the first step.
+        move: moves the weights, for a noise twin.
+        initial: the weights that it began with; None if they were not seen.
     """
 
     def __init__(self, number: int, model: Any, variables: list[Any]) -> None:
         self.number, self.model, self.variables = number, model, variables
-        self.steps = self.epochs = 0
+        self.steps = 0
         self.optimizers: dict[int, tuple[Any, frozenset[int]]] = {}
         self.described = 0
         self.fingerprint: Fingerprinter | None = None
@@ -84,24 +88,21 @@ class Observer:
 
     # Where a step may have been made.
 
-    @contextmanager
-    def boundary(self) -> Iterator[None]:
-        """Looks for new models before, and for new steps after, an outermost call in the main thread."""
-        outermost = not self.inside and tf.executing_eagerly() and threading.current_thread() is threading.main_thread()
-        if not outermost:
-            yield
-            return
-        self._begin_models()
-        self.inside += 1
-        try:
-            yield
-        finally:
-            self.inside -= 1
-        self.look()
+    @property
+    def _outermost(self) -> bool:
+        """Whether this is the script's own level: no graph is traced, no call that may make steps is under way."""
+        main = threading.current_thread() is threading.main_thread()
+        return not self.inside and tf.executing_eagerly() and main
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
-        with self.boundary():
+        """Looks for new models before, and for new steps after, an outermost call."""
+        if not self._outermost:
             return original(*args, **options)
+        self._begin_models()
+        with self._aside():
+            result = original(*args, **options)
+        self.look()
+        return result
 
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
         self.prepare(model, args, options)
@@ -109,7 +110,7 @@ class Observer:
 
     def prepare(self, model: Any, args: Any, options: Any) -> None:
         """Gives a model its initial weights, before it is called for the first time."""
-        if not self.inside and tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
+        if self._outermost:
             if not model.built and args:
                 _build(model, args, options)
             self._begin_models()
@@ -134,7 +135,7 @@ class Observer:
             self._applying.now = False
         if training is not None:
             self.on_applied(training)
-        if not self.inside and tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
+        if self._outermost:
             self.look()
         return result
 
@@ -156,7 +157,7 @@ class Observer:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """For calls of this package's own, which are no steps."""
+        """Marks calls inside which nothing is looked for."""
         self.inside += 1
         try:
             yield
@@ -195,7 +196,7 @@ class Observer:
             if training.fingerprint is None:
                 training.fingerprint = Fingerprinter(strategy_of(training.variables), training.variables)
                 self.writer.begin(training, training.fingerprint)
-            if not self.initial.trained or training.steps == 0:
+            if not self.initial.trained:
                 self.initial.step_made()
             training.steps = made
             for optimizer, _ in list(training.optimizers.values())[training.described :]:
@@ -228,6 +229,7 @@ _lock = threading.Lock()
 
 
 def strategy_of(variables: list[Any]) -> tf.distribute.Strategy:
+    """Returns the strategy under which variables were created."""
     return getattr(distributed(variables[0]), "distribute_strategy", None) or tf.distribute.get_strategy()
 
 

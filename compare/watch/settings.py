@@ -14,7 +14,7 @@ MADE_ALIKE = {
 }
 """What is made alike in two scripts; ``--own`` switches each off."""
 
-TRAINED = "trained"
+ALL_BEGUN = "all-begun"
 """The file among the initial weights that says that the reference has made a step, so that no more will come."""
 
 

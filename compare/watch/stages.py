@@ -19,7 +19,8 @@ import tensorflow as tf
 from keras.src.backend.common.keras_tensor import any_symbolic_tensors
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-from compare.engine.fingerprints import distributed
+from compare.engine.fingerprints import container, distributed
+from compare.engine.optimizers import learning_rate
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import Observer, Training, strategy_of
 from compare.watch.patching import patch
@@ -80,18 +81,13 @@ class StageObserver(Observer):
                 given = "a tensor"
             self._record("inputs", {"model": model.name}, tf.nest.flatten(args[:1] or options.get("inputs")))
             if model.built:
-                self._record_weights(model)
-            outputs = super()._call_model(original, model, *args, **options)
+                self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
+            outputs = original(model, *args, **options)
             self._here.models = [*getattr(self._here, "models", ()), model]
             self._record("predictions", {"model": model.name, "training": given}, tf.nest.flatten(outputs))
             return outputs
         finally:
             self._here.model = None
-
-    def _record_weights(self, model: Any) -> None:
-        training = next((each for each in self.trainings if each.model is model), None)
-        if training is None or training.model is model:
-            self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
 
     def _call_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         outputs = original(layer, *args, **options)
@@ -145,7 +141,7 @@ class StageObserver(Observer):
         places = {id(distributed(variable)): i for i, variable in enumerate(training.variables)}
         positions, tensors = [], []
         for gradient, variable in zip(grads, variables, strict=False):
-            place = places.get(id(_container(variable)))
+            place = places.get(id(container(variable)))
             if gradient is not None and place is not None:
                 positions.append(place)
                 tensors.append(tf.convert_to_tensor(gradient))
@@ -154,7 +150,7 @@ class StageObserver(Observer):
             "positions": positions,
             "alone": _replicas_here() < _replicas_of(training),
         }
-        self._record("gradients", info, [tf.cast(_learning_rate(optimizer), tf.float64), *tensors])
+        self._record("gradients", info, [tf.cast(learning_rate(optimizer), tf.float64), *tensors])
 
     def on_applied(self, training: Training) -> None:
         """Records the weights that the optimizer has made, before anything else may change them."""
@@ -237,12 +233,3 @@ def _configuration(loss: Any) -> dict[str, Any]:
     except Exception:
         return {}
     return {key: value for key, value in config.items() if isinstance(value, bool | int | float | str)}
-
-
-def _container(variable: Any) -> Any:
-    variable = distributed(variable)
-    return variable._distributed_container() if hasattr(variable, "_distributed_container") else variable
-
-
-def _learning_rate(optimizer: Any) -> Any:
-    return tf.convert_to_tensor(optimizer.learning_rate)
