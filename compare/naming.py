@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compare.errors import RequestError
+
 
 def label(thing: Any) -> str:
     """What an experiment or trainer is called: the text it was asked for by, or its own name."""
@@ -29,3 +31,20 @@ def is_folder_name(name: Any) -> bool:
     if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
         return False
     return name.isprintable() and len(name.encode()) < 256  # what file systems allow
+
+
+def margin(text: str) -> tuple[str, float, bool]:
+    """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction.
+
+    Raises:
+        RequestError: when it is neither.
+    """
+    metric, equals, value = str(text).rpartition("=")
+    relative = value.endswith("%")
+    try:
+        number = float(value.removesuffix("%")) / (100 if relative else 1)
+    except ValueError:
+        number = 0.0
+    if not (metric and equals and 0 < number < float("inf")):
+        raise RequestError(f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, such as val_accuracy=0.01")
+    return metric, number, relative

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import is_folder_name, label
+from compare.naming import is_folder_name, label, margin
 from compare.option import Option, default_of, flag, option
 from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
 from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
@@ -433,23 +433,6 @@ def declaration(declared: Field[Any]) -> Option:
     """The declaration of a field of ``Options``."""
     found: Option = declared.metadata["option"]
     return found
-
-
-def margin(text: str) -> tuple[str, float, bool]:
-    """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction.
-
-    Raises:
-        RequestError: when it is neither.
-    """
-    metric, equals, value = str(text).rpartition("=")
-    relative = value.endswith("%")
-    try:
-        number = float(value.removesuffix("%")) / (100 if relative else 1)
-    except ValueError:
-        number = 0.0
-    if not (metric and equals and 0 < number < float("inf")):
-        raise RequestError(f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, such as val_accuracy=0.01")
-    return metric, number, relative
 
 
 def _text(thing: Any) -> str:

@@ -119,6 +119,45 @@ def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(planted, na
     assert report.evidence, "a difference without a cause has evidence"
 
 
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_mistake_is_located_in_its_stage_of_the_step(planted, replicas):
+    stages = {
+        "StepSkipped": (1, 1, "examples", ""),
+        "InputsScaled": (1, 1, "inputs", ""),
+        "NoFlag": (1, 1, "predictions", "batch_normalization"),
+        "NoPenalty": (1, 1, "loss", ""),
+        "StoppedGradient": (1, 1, "gradients", "sequential/dense/kernel"),
+        "OtherRate": (1, 1, "update", None),
+        "NewWeights": (1, 1, "state", None),
+    }
+    same = checker("mlp-l2-bn", "momentum", replicas)
+    for name, (epoch, step, stage, where) in stages.items():
+        trainer = getattr(planted, name)()
+        report = same.look_inside(same.check(trainer), trainer)
+        first = report.comparison.training.first_difference
+        assert (first.epoch, first.step, first.stage) == (epoch, step, stage), report
+        assert where is None or first.where == where, report
+        assert f"first difference: step {step} of epoch {epoch} of the check. Inside that step, " in str(report)
+        (entry,) = report.as_json()["comparisons"]
+        assert entry["training"]["first_difference"]["stage"] == stage
+        equal = {each["stage"]: each["equal"] for each in entry["stages"]}
+        order = list(equal)
+        assert stage == "state" or all(equal[each] for each in order[: order.index(stage)]), report
+
+
+def test_looking_inside_leaves_keras_as_it_was(planted):
+    import keras
+    import tensorflow as tf
+
+    places = [(keras.Model, "__call__"), (keras.Model, "__new__"), (keras.optimizers.Optimizer, "apply")]
+    places += [(tf.GradientTape, "gradient"), (tf.distribute.Strategy, "run"), (keras.losses, "mean_squared_error")]
+    before = [getattr(owner, name) for owner, name in places]
+    same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenalty()
+    assert same.look_inside(same.check(trainer), trainer).stages
+    assert [getattr(owner, name) for owner, name in places] == before
+    assert same.check(planted.Loop()).verdict in ("identical", "alike")
+
+
 STYLES_IN_THE_GATE = {"WholeEpoch", "ReducedByHand"}
 """On the first model with two replicas; all others are slow tests."""
 

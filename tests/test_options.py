@@ -15,8 +15,8 @@ import compare
 from compare.app.cli import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
-from compare.naming import label
-from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration, margin
+from compare.naming import label, margin
+from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration
 
 DOCUMENTED = {
     "experiment": "fashion-mnist",

@@ -14,7 +14,7 @@ import pytest
 import compare
 from compare.app import cli
 from compare.app.script_runs import EpochEnds, ScriptRunner
-from compare.errors import NoVerdictError
+from compare.errors import NoVerdictError, RequestError
 from compare.watch.settings import Settings
 from compare.watch.trace import read_traces
 
@@ -55,6 +55,49 @@ def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None
     assert stages["examples"] and stages["inputs"] and stages["predictions"] and not stages["loss"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Inside that step" in page and 'class="differs"' in page
+
+
+def test_a_notebook_is_compared_like_a_script(tmp_path: Path) -> None:
+    cells = ["%matplotlib inline\n!pip list", (SCRIPTS / "my_loop.py").read_text()]
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": cell}
+            for cell in cells
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
+    for name in ("task.py", "my_fit.py"):
+        (tmp_path / name).write_text((SCRIPTS / name).read_text())
+    (tmp_path / "my_loop.ipynb").write_text(json.dumps(notebook))
+    scripts = [str(tmp_path / name) for name in ("my_fit.py", "my_loop.ipynb")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, max_steps=3)
+    (entry,) = result.details["comparisons"]
+    assert (entry["candidate"], entry["training"]["verdict"]) == ("my_loop", "identical")
+
+    (tmp_path / "no.ipynb").write_text("{}")
+    with pytest.raises(RequestError, match=r"no\.ipynb: this is not a notebook"):
+        compare.run(scripts=[scripts[0], str(tmp_path / "no.ipynb")], reports=tmp_path, quiet=True)
+
+
+def test_the_two_models_of_a_gan_are_paired_and_each_is_judged(tmp_path: Path) -> None:
+    scripts = [str(SCRIPTS / name) for name in ("gan_fit.py", "gan_loop.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, script_arguments=["wrong"])
+    discriminator, generator = result.details["comparisons"]
+    assert (discriminator["candidate"], generator["candidate"]) == ("gan_loop", "gan_loop model 2")
+    assert generator["reference"] == "gan_fit model 2"
+    # The generator's loss is wrong; the discriminator meets its other images later.
+    places = [entry["training"]["first_difference"] for entry in (discriminator, generator)]
+    assert places[0]["step"] > 1 and (places[1]["step"], places[1]["stage"]) == (1, "loss")
+    assert discriminator["reporting"]["metrics"].keys() >= {"d_loss", "g_loss"}
+
+
+@pytest.mark.slow
+def test_a_gan_trained_by_a_right_loop_is_alike(tmp_path: Path) -> None:
+    scripts = [str(SCRIPTS / name) for name in ("gan_fit.py", "gan_loop.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    assert [entry["training"]["verdict"] for entry in result.details["comparisons"]] == ["alike", "alike"]
 
 
 @pytest.mark.slow
@@ -114,7 +157,9 @@ def test_a_wrong_request_is_refused_in_one_line(
 
 def watched(runner: ScriptRunner, folder: Path, script: str, **changes: Any) -> np.ndarray:
     """The hashes of all weights after every step."""
-    settings = Settings(str(SCRIPTS / script), str(folder), str(folder / "initial"), max_steps=20, **changes)
+    settings = Settings(
+        str(SCRIPTS / script), str(SCRIPTS / script), str(folder), str(folder / "initial"), max_steps=20, **changes
+    )
     run = runner.start(settings, folder.with_suffix(".log"))
     runner.wait([run])
     assert run.status == 0, run.log.read_text()
@@ -165,11 +210,11 @@ def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
         runner._server.kill()
         runner._server.wait()
         with pytest.raises(NoVerdictError, match="died"):
-            runner.start(Settings("a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
+            runner.start(Settings("a.py", "a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
 
 
 def test_what_is_recorded_is_json(tmp_path: Path) -> None:
-    settings = Settings("a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=(3, 4))
+    settings = Settings("a.py", "a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=(3, 4))
     settings.write(tmp_path / "settings.json")
     assert Settings.read(tmp_path / "settings.json") == settings
     assert json.loads((tmp_path / "settings.json").read_text())["max_steps"] == 2000

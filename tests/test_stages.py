@@ -10,9 +10,9 @@ import pytest
 
 from compare.check.script_causes import name_causes
 from compare.check.sides import Sides
+from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, locate
 from compare.records import Variable, step_dtype
-from compare.reporting.stages import stage_sentence, stage_views
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch, Trace
 

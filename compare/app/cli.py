@@ -63,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
         if status == EXIT_INTERRUPTED:
-            again = [argument for argument in given if argument != "--resume"]
-            if options.scripts:
+            if options.check or options.scripts:
                 return _fail("interrupted", status)
+            again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
-            go_on = f"; continue with: {shlex.join([sys.argv[0], *again, *name, '--resume'])}"
-            return _fail("interrupted" + ("" if options.check else go_on), status)
+            go_on = shlex.join([sys.argv[0], *again, *name, "--resume"])
+            return _fail(f"interrupted; continue with: {go_on}", status)
         return status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)

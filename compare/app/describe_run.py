@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.app.run_folder import code
+from compare.app.provenance import provenance
 from compare.engine import preflight, strategies
 from compare.engine.building import built
 from compare.engine.run import TrainingTask
 from compare.engine.tf_config import this_task
 from compare.options import Options
-from compare.records.run_json import now
 
 
 def before_training(options: Options, task: TrainingTask, trainers: Sequence[str]) -> dict[str, Any]:
@@ -35,12 +29,10 @@ def before_training(options: Options, task: TrainingTask, trainers: Sequence[str
         title += f"{replicas} replica{'s' * (replicas > 1)}"
     title += ", Keras 2" if options.keras == 2 else ""
     title += f", {options.seeds} seeds" if options.seeds > 1 else ""
-    return {
+    known = provenance(options, trainers)
+    return known | {
         "title": title,
         "notes": list(experiment.notes),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "options": options.as_json(),
-        "trainers": list(trainers),
         "strategy": {
             "name": options.strategy,
             "class": type(strategy).__name__,
@@ -56,20 +48,11 @@ def before_training(options: Options, task: TrainingTask, trainers: Sequence[str
             "training_sha256": task.train.sha256(),
             "validation_sha256": task.validation.sha256(),
         },
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": tf.__version__,
-            "keras": strategies.keras_version(),
-            "numpy": np.__version__,
-            "fit-vs-loop": version("fit-vs-loop"),
-        },
-        "machine": {"platform": platform.platform(), "processors": os.cpu_count()},
+        "versions": known["versions"] | {"keras": strategies.keras_version()},
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
         },
-        "started": now(),
-        "code": code(options),
     }
 
 

@@ -64,7 +64,8 @@ def _check(
         if name not in different:
             continue
         try:
-            checked[name] = checker.check(trainer).as_json()["comparisons"][0]
+            report = checker.look_inside(checker.check(trainer), trainer)
+            checked[name] = report.as_json()["comparisons"][0]
         except Exception as error:
             traceback.print_exc()
             say(console, f"The short check of {name} failed: {describe(error)}")

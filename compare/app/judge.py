@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from compare.check.causes import ALL
 from compare.check.report import TRAINING
-from compare.options import margin
+from compare.naming import margin
 from compare.records import INITIAL, Place, Record, in_time, read_records
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
@@ -21,6 +21,7 @@ from compare.verdict import (
     IDENTICAL,
     INCONCLUSIVE,
     Comparison,
+    Difference,
     Failure,
     Reporting,
     Training,
@@ -158,6 +159,9 @@ def pairs(recorded: Recorded) -> list[Pair | Comparison]:
             paired.append(not_comparable(name, failure))
         else:
             paired.append(_pair(run, name, records.get(reference, {}), records.get(name, {})))
+    for first, second in run.models or ():
+        pair = _pair(run, second, records.get(first, {}), records.get(second, {}))
+        paired.append(replace(pair, exactly=replace(pair.exactly, reference=first)) if isinstance(pair, Pair) else pair)
     earlier = _by_trainer(recorded.against)
     for name in run.trainers or ():
         for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
@@ -230,6 +234,8 @@ def judge(recorded: Recorded) -> dict[str, Any]:
     if TRUTH in records and TRUTH not in names:
         truth = records[TRUTH]
         extra["truth"] = distances(truth[min(truth)], recorded.shown, comparisons)
+    if scripts:
+        comparisons = [_located(each, (run.check or {}).get(each.candidate, {})) for each in comparisons]
     verdict = as_json(names[0], comparisons, **extra)
     for entry in verdict["comparisons"]:
         checked = (run.check or {}).get(entry["candidate"])
@@ -237,7 +243,17 @@ def judge(recorded: Recorded) -> dict[str, Any]:
             entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
             if entry["verdict"] in (IDENTICAL, ALIKE):
                 entry["evidence"] = []  # noise twins of the whole run explain it
-            if "located" in checked and entry["training"]["verdict"] == DIFFERENT:
-                entry["training"]["first_difference"] = checked["located"]
+            if "stages" in checked and entry["training"]["verdict"] == DIFFERENT:
                 entry["stages"] = checked["stages"]
+                if not scripts:
+                    entry["stages_at"] = checked["training"]["first_difference"]
     return verdict
+
+
+def _located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
+    """A comparison of scripts with the step and the stage that were located."""
+    found = checked["training"].get("first_difference") if checked else None
+    if found is None or comparison.training.verdict != DIFFERENT:
+        return comparison
+    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"])
+    return replace(comparison, training=replace(comparison.training, first_difference=first))

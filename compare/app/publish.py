@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from compare.app.judge import Recorded, judge
+from compare.check.stage_views import stage_sentence
 from compare.records import write_verdict
 from compare.records.run_json import RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
-from compare.reporting.stages import stage_sentence
 from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from compare.app.cli import stderr_to
 from compare.app.loading import load_experiment
+from compare.app.provenance import code
 from compare.app.resume import refuse_changes
-from compare.app.run_folder import code
 from compare.app.train import prepare
 from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts

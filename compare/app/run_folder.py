@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
-from compare.naming import is_file, source_and_attribute
 from compare.options import Options
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
@@ -38,30 +36,6 @@ def claimed(options: Options) -> Iterator[Path]:
         raise RequestError(
             f"{folder} is in use by another process; wait until it ends, or choose another --name"
         ) from None
-
-
-def code(options: Options) -> dict[str, str]:
-    """SHA-256 digests of the code that runs: this package and each file that the options name."""
-    package = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        package.update(path.read_bytes())
-    digests = {"compare": package.hexdigest()}
-    for wanted in options.scripts if options.scripts else (options.experiment, *options.trainers):
-        if isinstance(wanted, str) and (source := _source(wanted)) is not None:
-            try:
-                digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
-            except OSError:
-                continue  # loading the file reports the error
-    return digests
-
-
-def _source(wanted: str) -> Path | None:
-    """The file of ``FILE.py[:ATTR]``, or of ``package.module:ATTR`` if that module is imported; else None."""
-    source, attribute = source_and_attribute(wanted)
-    if is_file(wanted):
-        return Path(source)
-    path = getattr(sys.modules.get(source), "__file__", None) if attribute else None
-    return Path(path) if path else None
 
 
 def _new(options: Options) -> Path:

@@ -71,7 +71,7 @@ def _become(settings: Path, log: Path) -> None:
     except SystemExit as ended:
         status = _status(ended)
     except BaseException as error:
-        traceback.print_exception(type(error), error, _of_script(error.__traceback__, Settings.read(settings).script))
+        traceback.print_exception(type(error), error, _of_script(error.__traceback__, Settings.read(settings).source))
         status = 1
     threading._shutdown()  # type: ignore[attr-defined] # as when Python ends
     atexit._run_exitfuncs()

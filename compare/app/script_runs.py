@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -159,6 +160,9 @@ class EpochEnds:
 
     ends: tuple[int, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.ends)
+
     def place(self, step: int) -> Place:
         """The epoch and the step in it, from the step over the whole training."""
         before = 0
@@ -185,7 +189,9 @@ class EpochEnds:
         return cls()
 
 
-def write_records(folder: Path, name: str, trace: Trace, epochs: EpochEnds, like: Trace, metrics: MetricsFile) -> None:
+def write_records(
+    folder: Path, name: str, trace: Trace, epochs: EpochEnds, like: Trace | None, metrics: MetricsFile
+) -> None:
     """Writes the records of a training as those of a run, with the epochs of fit.
 
     Args:
@@ -193,13 +199,13 @@ def write_records(folder: Path, name: str, trace: Trace, epochs: EpochEnds, like
         name: the side's name.
         trace: what was seen.
         epochs: where epochs end.
-        like: the training whose names of metrics are used.
+        like: the training whose names of metrics are used; None to leave out reported numbers.
         metrics: the run's ``metrics.csv``.
     """
     recorder = Recorder(folder, metrics, name, 0)
     recorder(BuildRecord(trace.variables, trace.replicas))
     ends = epochs.ends or ((trace.last,) if trace.last else ())
-    logs = logs_by_epoch(trace, ends, like)
+    logs = {} if like is None else logs_by_epoch(trace, ends, like)
     for row in trace.steps:
         step = int(row["step"])
         epoch, within = epochs.place(step) if step else (1, 0)
@@ -207,15 +213,16 @@ def write_records(folder: Path, name: str, trace: Trace, epochs: EpochEnds, like
         recorder(record)
         if step in ends:
             recorder(replace(record, step=EPOCH_END))
-            numbers, seconds = logs.get(ends.index(step) + 1, ({}, 0.0))
-            recorder(EpochRecord(ends.index(step) + 1, numbers, seconds, 0.0))
+            if like is not None:
+                numbers, seconds = logs.get(ends.index(step) + 1, ({}, math.nan))
+                recorder(EpochRecord(ends.index(step) + 1, numbers, seconds, math.nan))
     recorder.flush()
 
 
 def failure_line(run: ScriptRun) -> str:
     """The last line that a failed script printed, and where its log is."""
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
-    place = next((line.strip() for line in reversed(lines) if f'"{run.settings.script}"' in line), "")
+    place = next((line.strip() for line in reversed(lines) if f'"{run.settings.source}"' in line), "")
     last = lines[-1].strip() if lines else f"exit status {run.status}"
     return f"{last}{f' ({place})' if place else ''}; its output is in {run.log}"
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from compare.app import cluster_session
 from compare.app.loading import load
 from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
+from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
-from compare.app.run_folder import code
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import prepare, train_all, train_truth
@@ -74,7 +74,7 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
     """
     try:
         if options.scripts:
-            from compare.app.scripts_session import compare_scripts  # noqa: PLC0415 (lazy)
+            from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
 
             return compare_scripts(options, folder, console)
         plan = ResumePlan(folder, options.resume)

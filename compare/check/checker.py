@@ -19,6 +19,7 @@ from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
 from compare.check.judge import judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement
+from compare.check.look_inside import LookInside
 from compare.check.noise import NoiseTwins
 from compare.check.observation import Observation
 from compare.check.observe import ProbeRun, observe
@@ -38,6 +39,7 @@ from compare.verdict import (
     DIFFERENT,
     IDENTICAL,
     INCONCLUSIVE,
+    Difference,
     Reporting,
     compare_records,
     paired_names,
@@ -96,6 +98,7 @@ class Checker:
         self.seed = seed
         self.reference = observe(self.task, self.batches, reference, seed)
         self._twins = NoiseTwins(self.task, self.batches, reference, seed)
+        self._inside = LookInside(self.task, self.batches, reference, seed, self._twins)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
@@ -137,6 +140,23 @@ class Checker:
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
         return replace(report, seconds=time.perf_counter() - began)
+
+    @_unoptimized_graphs()
+    def look_inside(self, report: Report, trainer: Trainer) -> Report:
+        """Adds the stage of the first differing step to a report, if the trainer is different and can be observed."""
+        began, training = time.perf_counter(), report.comparison.training
+        if training.verdict != DIFFERENT:
+            return report
+        try:
+            located = self._inside.locate(trainer, training)
+        except Exception as error:
+            return report.without("stages", f"the steps cannot be looked into: {describe(error)}")
+        if located is None:
+            return report
+        epoch, step = self._inside.place(located.step)
+        training = replace(training, first_difference=Difference(epoch, step, None, located.stage, located.where))
+        report = replace(report, comparison=replace(report.comparison, training=training))
+        return replace(report, stages=tuple(located.stages), seconds=report.seconds + time.perf_counter() - began)
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.

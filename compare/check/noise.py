@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compare.check.batches import Batches
 from compare.check.observation import EPOCHS, as_record
 from compare.check.observe import CraftedRun
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
-from compare.records import AnyRecord, Place, Record
+from compare.records import AnyRecord, Place, Record, Sink
 from compare.trainer import Trainer
 from compare.verdict import Comparison, noise_start, rounding, with_noise
 
@@ -45,12 +47,15 @@ class NoiseTwins:
             twins.append(self._train(start, len(twins) + 1, loud=len(twins) >= TWINS))
         return with_noise(comparison, reference, candidate, twins=twins)
 
+    def run(self, start: Place, number: int, *, loud: bool = False, sinks: Sequence[Sink] = ()) -> CraftedTwin:
+        """A run for the reference to train, with noise from a place on."""
+        run = CraftedTwin(self._task, seed=self._seed, epochs=EPOCHS, start=start, twin=number, loud=loud, sinks=sinks)
+        run.batches = self._batches
+        return run
+
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
-        run = CraftedTwin(
-            self._task, seed=self._seed, epochs=EPOCHS, start=start, twin=number, loud=loud, sinks=[records.append]
-        )
-        run.batches = self._batches
+        run = self.run(start, number, loud=loud, sinks=[records.append])
         self._reference.train(run)
         run.close()
         return as_record(rounding.twin_name(number, loud), records)

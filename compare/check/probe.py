@@ -55,7 +55,8 @@ def check(
     reference = KerasFit() if reference is None else reference
 
     def check_on(where: tf.distribute.Strategy) -> Report:
-        return Checker(experiment, reference, where, batch_size=batch_size, seed=seed, data=data).check(trainer)
+        checker = Checker(experiment, reference, where, batch_size=batch_size, seed=seed, data=data)
+        return checker.look_inside(checker.check(trainer), trainer)
 
     return _check_on_one_and_two(check_on) if strategy is None else _check_under(strategy, check_on)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compare.check.stage_views import stage_sentence
+from compare.check.stages import StageValues
 from compare.verdict import FROM_BEST, Comparison, as_json
 
 TRAINING = "training"
@@ -72,6 +74,7 @@ class Report:
         certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
         distributed: whether the candidate uses the strategy it is given.
         fits: how well the observations are explained; ``scripts/detector.py`` reads them.
+        stages: the stages of the first differing step; empty if they could not be recorded.
         seconds: the wall time of the check, in seconds.
     """
 
@@ -84,6 +87,7 @@ class Report:
     certain: bool = False
     distributed: bool = True
     fits: tuple[Fit, ...] = ()
+    stages: tuple[StageValues, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -118,6 +122,7 @@ class Report:
             "evidence": list(self.evidence),
             "not_applicable": [{"probe": entry.probe, "reason": entry.reason} for entry in self.not_applicable],
             "certain": self.certain,
+            **({"stages": [stage.as_json() for stage in self.stages]} if self.stages else {}),
         }
 
     def __str__(self) -> str:
@@ -129,6 +134,9 @@ class Report:
             f"{candidate} against {self.reference}, short check on {replicas} replica{'s' * (self.replicas != (1,))}: "
             f"training {training}, reporting {reporting or 'not compared'}"
         ]
+        if self.stages and (first := self.comparison.training.first_difference):
+            text = stage_sentence(self.as_json()["comparisons"][0], self.reference)
+            lines.append(f"first difference: step {first.step} of epoch {first.epoch} of the check. {text}.")
         for finding in self.findings:
             lines += [f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}", f"  {finding.remedy}"]
         lines += [f"evidence: {text}" for text in self.evidence]
@@ -142,7 +150,7 @@ def merged(reports: Sequence[Report]) -> Report:
     A cause that several checks name is reported once, with the evidence of the first.
     """
     comparisons = [report.comparison for report in reports]
-    training = max((each.training for each in comparisons), key=lambda training: _severity(training.verdict))
+    worst = max(reports, key=lambda report: _severity(report.comparison.training.verdict))
     reporting = max((each.reporting for each in comparisons), key=lambda reporting: _severity(reporting.verdict))
     first = reports[0]
     findings: dict[tuple[str, str], Finding] = {}
@@ -153,13 +161,14 @@ def merged(reports: Sequence[Report]) -> Report:
     return Report(
         reference=first.reference,
         replicas=tuple(replicas for report in reports for replicas in report.replicas),
-        comparison=Comparison(first.comparison.candidate, training, reporting),
+        comparison=Comparison(first.comparison.candidate, worst.comparison.training, reporting),
         findings=tuple(ordered),
         evidence=tuple(dict.fromkeys(each for report in reports for each in report.evidence)),
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
         certain=any(report.certain for report in reports),
         distributed=first.distributed,
         fits=tuple(each for report in reports for each in report.fits),
+        stages=worst.stages,
         seconds=sum(report.seconds for report in reports),
     )
 

@@ -125,6 +125,16 @@ def locate(
     return Located(step, first.stage if first else None, first.where if first else "", (*compared, state))
 
 
+def apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> bool:
+    """Whether the weights after a step differ by more than rounding explains."""
+    a, b = reference.after.get(step, ()), candidate.after.get(step, ())
+    others = [twin.after[step] for twin in twins if step in twin.after]
+    return any(
+        relative_gap(one, other) > _noise([relative_gap(one, twin[i]) for twin in others])
+        for i, (one, other) in enumerate(zip(a, b, strict=False))
+    )
+
+
 def relative_gap(a: Any, b: Any) -> float:
     """The Euclidean norm of the difference of two arrays, relative to the larger norm."""
     a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
@@ -178,7 +188,9 @@ def _same_inputs(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
 
 
 def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
-    """Whether equal inputs have labels of other examples."""
+    """Whether equal inputs have labels of other examples; with several models, as of a GAN, labels are made up."""
+    if any(len(each.of(step, "inputs")) != len(model_events(each, step, "inputs")) for each in (reference, candidate)):
+        return False
     a, b = reference.rows(step, "targets"), candidate.rows(step, "targets")
     if not a or not b or a == b or len(a) != len(b):
         return False

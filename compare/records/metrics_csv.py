@@ -18,11 +18,15 @@ from compare.records.model import EpochRecord, RecordError
 KEY_COLUMNS = ("trainer", "seed", "epoch")
 
 TIMES: Mapping[str, Callable[[EpochRecord], str]] = {
-    "seconds": lambda record: f"{record.seconds:.3f}",
-    "examples_per_second": lambda record: f"{record.examples_per_second:.1f}",
+    "seconds": lambda record: _known(record.seconds, 3),
+    "examples_per_second": lambda record: _known(record.examples_per_second, 1),
 }
 """The last columns: the name, and how an epoch's value is written."""
 TIME_COLUMNS = tuple(TIMES)
+
+
+def _known(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def is_float32(value: float) -> bool:
@@ -99,7 +103,7 @@ class MetricsFile:
                 )
         row = {"trainer": trainer, "seed": str(seed), "epoch": str(record.epoch)}
         row |= {name: shortest(value) for name, value in record.logs.items()}
-        return row | {name: written(record) for name, written in TIMES.items()}
+        return filled(row | {name: written(record) for name, written in TIMES.items()})
 
     def append(self, row: dict[str, str]) -> None:
         """Writes one epoch's row."""

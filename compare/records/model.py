@@ -67,8 +67,8 @@ class EpochRecord:
     Attributes:
         epoch: the epoch, from 1.
         logs: metric name to value; a metric that was not reported is absent.
-        seconds: wall time of the epoch's training and validation, in seconds.
-        examples_per_second: training examples seen divided by ``seconds``.
+        seconds: wall time of the epoch's training and validation, in seconds; NaN if it was not measured.
+        examples_per_second: training examples seen divided by ``seconds``; NaN if one of them is not known.
         weights: one array per variable (the first replica's), or None if weights are not kept.
     """
 

@@ -60,6 +60,7 @@ class RunJson:
         command: the command line.
         options: the options by name.
         trainers: the trainers' names, the reference first.
+        models: of two scripts that train several models, the names of the records of all but the first, in pairs.
         strategy: the strategy and its devices.
         data: the data set.
         versions: the versions of Python and of the packages.
@@ -85,6 +86,7 @@ class RunJson:
     command: list[str] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     trainers: list[str] | None = None
+    models: list[list[str]] | None = None
     strategy: Strategy | None = None
     data: Data | None = None
     versions: dict[str, str] | None = None

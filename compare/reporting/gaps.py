@@ -48,7 +48,7 @@ def reference_name(entry: Mapping[str, Any], reference: str) -> str:
         reference: the reference trainer's name.
     """
     against = entry.get("against")
-    return f"{entry['candidate']} of {against}" if against else reference
+    return f"{entry['candidate']} of {against}" if against else str(entry.get("reference", reference))
 
 
 def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, GapSeries]]:
@@ -72,7 +72,7 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
         if against:
             reference, anchor = _records(Path(against)).get((candidate, seed)), record
         else:
-            reference = anchor = records.get((verdict["reference"], seed))
+            reference = anchor = records.get((entry.get("reference", verdict["reference"]), seed))
         if reference is None or record is None:
             continue
         twins = folder / "twins" / (quote(candidate, safe="") + (" against" if against else ""))

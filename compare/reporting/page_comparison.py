@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from compare.check.causes import ALL, CATALOGUE
 from compare.check.causes.base import Cause
+from compare.check.stage_views import StageView, stage_sentence, stage_views
 from compare.reporting.gaps import reference_name
 from compare.reporting.sentences import difference, sentence, where
-from compare.reporting.stages import StageView, stage_sentence, stage_views
 from compare.verdict import Failure
 
 Entry = Mapping[str, Any]
@@ -85,6 +85,7 @@ class ComparisonView:
         equal_before: whether all weights are equal before the first difference, a step.
         variables: the variables that differ at the first difference, each with ``name`` and ``gap``.
         stages: the stages of the step where they diverge; empty if they were not seen.
+        stages_step: which step that is.
         stage_sentence: which of the stages agree; empty if that is not known.
     """
 
@@ -105,6 +106,7 @@ class ComparisonView:
     equal_before: bool
     variables: Sequence[Mapping[str, Any]]
     stages: Sequence[StageView]
+    stages_step: str
     stage_sentence: str
 
 
@@ -137,6 +139,7 @@ def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> C
         equal_before=bool(first and first["step"]),
         variables=training.get("differing_variables", []),
         stages=stage_views(entry),
+        stages_step="a step of the short check" if "stages_at" in entry else "that step",
         stage_sentence=stage_sentence(entry, reference),
     )
 

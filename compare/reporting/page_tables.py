@@ -98,10 +98,10 @@ class CostRow:
 
 
 def cost_rows(files: RunFiles) -> list[CostRow]:
-    """The costs of every trainer that reported an epoch."""
+    """The costs of every trainer whose time was measured."""
     table = []
     for name in files.names:
-        runs = [columns for (trainer, _), columns in files.curves.items() if trainer == name]
+        runs = [each for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
         if not runs:
             continue
         first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
@@ -155,9 +155,12 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("strategy class", strategy["class"]),
             ("replicas in sync", str(strategy["replicas"])),
             ("workers", str(strategy["workers"])),
-            ("global batch size", str(strategy["global_batch_size"])),
-            ("devices", ", ".join(strategy["devices"])),
         ]
+        if strategy["devices"]:  # not known of scripts
+            rows += [
+                ("global batch size", str(strategy["global_batch_size"])),
+                ("devices", ", ".join(strategy["devices"])),
+            ]
     if data:
         rows += [
             ("data set", str(data["source"])),

@@ -268,16 +268,18 @@ def gap_chart(files: RunFiles, name: str) -> Chart:
     )
 
 
-def seconds_chart(files: RunFiles) -> Chart:
-    """The wall time of every epoch by trainer, in seconds."""
+def seconds_chart(files: RunFiles) -> Chart | None:
+    """The wall time of every epoch by trainer, in seconds; None if it was not measured."""
     series = []
     for number, name in enumerate(files.names):
-        seeds = [curves["seconds"] for (trainer, _), curves in files.curves.items() if trainer == name]
+        seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
         if seeds:
             mean = mean_and_interval(seeds, 0.95)[0] if len(seeds) > 1 else seeds[0]
             tooltips = {float(epoch): f"{value:,.2f} s" for epoch, value in mean.items()}
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips))
-    most = max((v for line in series for v in line.points.values()), default=1.0)
+    if not series:
+        return None
+    most = max(v for line in series for v in line.points.values())
     ends = ", ".join(f"{line.name} {list(line.tooltips.values())[-1]}" for line in series)
     return chart(
         "seconds per epoch",

@@ -26,6 +26,7 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         reference: the reference trainer's name.
     """
     candidate, training = comparison["candidate"], comparison["training"]
+    reference = comparison.get("reference", reference)
     if comparison.get("against"):
         reference = f"{candidate} of the recorded run {comparison['against']}"
     if comparison.get("failure"):

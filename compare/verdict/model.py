@@ -43,11 +43,15 @@ class Difference:
             was seen only at the end of the epoch.
         since: the first step that may have caused the difference, if one call makes several steps and only the
             weights after the last of them can be observed; else None.
+        stage: the first stage of the step that differs; None if none could be told, empty if none was recorded.
+        where: the layer, the variables or the replica that differ in that stage, as far as it was seen.
     """
 
     epoch: int
     step: int | None
     since: int | None = None
+    stage: str | None = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ class Comparison:
         reporting: the comparison of the reported metrics.
         failure: why one side could not run; else None.
         against: the folder of a recorded run of the candidate that takes the place of the reference; else empty.
+        reference: what it is compared with, if that is not the run's reference: of two scripts, another model.
         seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
         study: the study of several seeds; else None.
     """
@@ -142,6 +147,7 @@ class Comparison:
     reporting: Reporting
     failure: Failure | None = None
     against: str = ""
+    reference: str = ""
     seed: int | None = None
     study: Study | None = None
 
@@ -184,6 +190,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "candidate": comparison.candidate,
         **({"against": comparison.against} if comparison.against else {}),
+        **({"reference": comparison.reference} if comparison.reference else {}),
         "verdict": comparison.verdict,
         "training": {
             "verdict": training.verdict,
@@ -213,9 +220,13 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _difference_json(first: Difference) -> dict[str, int | None]:
-    content = {"epoch": first.epoch, "step": first.step}
-    return content if first.since is None else content | {"since_step": first.since}
+def _difference_json(first: Difference) -> dict[str, Any]:
+    return {
+        "epoch": first.epoch,
+        "step": first.step,
+        **({"since_step": first.since} if first.since is not None else {}),
+        **({"stage": first.stage, "where": first.where} if first.stage != "" else {}),
+    }
 
 
 def _noise_json(noise: Noise) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class InitialWeights:
         self._folder = Path(settings.initial)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._provides = settings.begins
-        self._alone = settings.trainings > 1
+        self._alone = settings.alone
         self._own = WEIGHTS in settings.own
         self._models: list[weakref.ref[Any]] = []
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -126,8 +126,8 @@ class InitialWeights:
             model = reference()
             if model is None or model in self._begun or not getattr(model, "built", False) or not model.weights:
                 continue
-            self._begun.add(model)
             self._begin(model)
+            self._begun.add(model)
             begun.append(model)
         return begun
 
@@ -141,6 +141,10 @@ class InitialWeights:
         self.trained = True
         if self._provides:
             (self._folder / ALL_BEGUN).touch()
+
+    def place(self, model: Any) -> int:
+        """The number of a model in the order of creation; one that is not known comes last."""
+        return next((i for i, reference in enumerate(self._models) if reference() is model), len(self._models))
 
     def of(self, model: Any) -> list[np.ndarray] | None:
         """The weights with which a model began, in the order of ``model.weights``; None if that was not seen."""

@@ -30,6 +30,7 @@ class Training:
 
     Attributes:
         number: 0 for the script's first training.
+        created: the number of the model in the order of creation.
         model: the model; None if the optimizer's variables are not a model's.
         variables: the variables that are compared: all weights of the model.
         steps: the number of optimizer steps so far.
@@ -45,9 +46,11 @@ class Training:
         self.steps = 0
         self.optimizers: dict[int, tuple[Any, frozenset[int]]] = {}
         self.described = 0
+        self._counted: dict[int, tuple[int, int]] = {}
         self.fingerprint: Fingerprinter | None = None
         self.move: Any = None
         self.initial: Any = None
+        self.created = 0
 
     def trains(self, variables: list[Any]) -> bool:
         """Whether an optimizer's variables are among those of this training."""
@@ -57,12 +60,14 @@ class Training:
     def made(self) -> int:
         """The number of steps that the optimizers have made.
 
-        An optimizer that takes the place of another goes on with its count; optimizers of different variables make
-        their part of the same steps.
+        An optimizer that takes the place of another goes on with its count, and so does one whose ``iterations`` were
+        reset; optimizers of different variables make their part of the same steps.
         """
         counts: dict[frozenset[int], int] = {}
-        for optimizer, variables in self.optimizers.values():
-            counts[variables] = counts.get(variables, 0) + int(optimizer.iterations.numpy())
+        for key, (optimizer, variables) in self.optimizers.items():
+            now, (before, last) = int(optimizer.iterations.numpy()), self._counted.get(key, (0, 0))
+            self._counted[key] = before, _ = (before + last if now < last else before), now
+            counts[variables] = counts.get(variables, 0) + before + now
         return max(counts.values(), default=0)
 
 
@@ -79,6 +84,7 @@ class Observer:
         self.settings, self.initial, self.writer = settings, initial, writer
         self.trainings: list[Training] = []
         self.inside = 0
+        self._building = False
         self.fitted: list[Any] = []
         self._applying = threading.local()
         patch(polymorphic_function.Function, "__call__", self._call)
@@ -96,7 +102,7 @@ class Observer:
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
         """Looks for new models before, and for new steps after, an outermost call."""
-        if not self._outermost:
+        if not self._outermost or self._building:
             return original(*args, **options)
         self._begin_models()
         with self._aside():
@@ -110,14 +116,44 @@ class Observer:
 
     def prepare(self, model: Any, args: Any, options: Any) -> None:
         """Gives a model its initial weights, before it is called for the first time."""
+        if self._building:
+            return  # building calls the model
         if self._outermost:
             if not model.built and args:
-                _build(model, args, options)
+                self.build(model, args, options)
             self._begin_models()
         elif not model.built and args and not tf.distribute.has_strategy() and not any_symbolic_tensors(args):
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
-                _build(model, args, options)
+                self.build(model, args, options)
                 self._begin_models()
+
+    def build_from(self, model: Any, x: Any) -> None:
+        """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
+        if model.built or x is None:
+            return
+        spec = x.element_spec if isinstance(x, tf.data.Dataset) else None
+        if isinstance(spec, tuple):
+            spec = spec[0]
+        example = spec if spec is not None else tf.nest.map_structure(lambda each: each[:1], x)
+        with model.distribute_strategy.scope():
+            self.build(model, (example,), {"training": False})
+
+    def build(self, model: Any, args: Any, options: Any) -> None:
+        """Makes the weights of a model that has none, without computing anything, so that they can be set."""
+
+        def symbolic(value: Any) -> Any:
+            if not hasattr(value, "shape"):
+                return value
+            return keras.KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name))
+
+        self._building = True
+        try:
+            args, options = tf.nest.map_structure(symbolic, (args, options))
+            keras.src.backend.compute_output_spec(model, *args, **options)
+        except Exception:
+            return  # the call itself says what is wrong
+        finally:
+            self._building = False
 
     def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if getattr(self._applying, "now", False):  # a LossScaleOptimizer applies with the optimizer that it wraps
@@ -155,6 +191,11 @@ class Observer:
                     copies = Fingerprinter(strategy_of(model.weights), model.weights).copies
                     mover(copies, nudge.twin, nudge.units)(tf.constant(1))
 
+    @property
+    def reporting(self) -> Training | None:
+        """The training that reported numbers belong to: the last of a script that trains twice, else the first."""
+        return self.trainings[-1 if self.settings.alone else 0] if self.trainings else None
+
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """Marks calls inside which nothing is looked for."""
@@ -168,20 +209,22 @@ class Observer:
         training = next((each for each in self.trainings if each.trains(variables)), None)
         if training is None:
             if len(self.trainings) == self.settings.trainings:
-                return None  # a GAN's other model, or a third training
-            model = self._model_of(variables)
+                return None
+            model = self._model_of(optimizer, variables)
             weights = list(variables) if model is None else list(model.weights)
             training = Training(len(self.trainings), model, weights)
             training.initial = None if model is None else self.initial.of(model)
+            training.created = self.initial.place(model)
             self.trainings.append(training)
         if id(optimizer) not in training.optimizers:
             training.optimizers[id(optimizer)] = optimizer, frozenset(id(distributed(each)) for each in variables)
         return training
 
-    def _model_of(self, variables: list[Any]) -> Any:
-        """The smallest model that has all the variables; one that fit trains, if there is one."""
+    def _model_of(self, optimizer: Any, variables: list[Any]) -> Any:
+        """The smallest model that has all the variables; one that fit trains with this optimizer, if there is one."""
         wanted = {id(distributed(variable)) for variable in variables}
-        models = [*reversed(self.fitted), *sorted(self.initial.models(), key=lambda model: len(model.weights))]
+        fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
+        models = [*fitted, *sorted(self.initial.models(), key=lambda model: len(model.weights))]
         for model in models:
             if wanted <= {id(distributed(variable)) for variable in model.weights}:
                 return model
@@ -207,7 +250,7 @@ class Observer:
             self._nudged(training, made + 1)
             self.on_step(training)
         enough = [each.steps >= self.settings.max_steps for each in self.trainings]
-        if len(enough) == self.settings.trainings and all(enough):
+        if all(enough) and len(enough) > int(self.settings.alone):
             raise EnoughSteps
 
     def on_step(self, training: Training) -> None:
@@ -231,28 +274,3 @@ _lock = threading.Lock()
 def strategy_of(variables: list[Any]) -> tf.distribute.Strategy:
     """Returns the strategy under which variables were created."""
     return getattr(distributed(variables[0]), "distribute_strategy", None) or tf.distribute.get_strategy()
-
-
-def build_from(model: Any, x: Any) -> None:
-    """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
-    if model.built or x is None:
-        return
-    spec = x.element_spec if isinstance(x, tf.data.Dataset) else None
-    if isinstance(spec, tuple):
-        spec = spec[0]
-    example = spec if spec is not None else tf.nest.map_structure(lambda each: each[:1], x)
-    with model.distribute_strategy.scope():
-        _build(model, (example,), {"training": False})
-
-
-def _build(model: Any, args: Any, options: Any) -> None:
-    """Makes the weights of a model that has none, without computing anything, so that they can be set."""
-
-    def symbolic(value: Any) -> Any:
-        return keras.KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name)) if hasattr(value, "shape") else value
-
-    try:
-        args, options = tf.nest.map_structure(symbolic, (args, options))
-        keras.src.backend.compute_output_spec(model, *args, **options)
-    except Exception:
-        return  # the call itself says what is wrong

@@ -1,4 +1,4 @@
-"""Replaces functions of Keras and TensorFlow in the process of a watched script."""
+"""Replaces functions of Keras and TensorFlow in this process, while training is watched."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+_ABSENT = object()
+_replaced: list[tuple[Any, str, Any]] = []
+"""What was replaced: the owner, the name, and what was there before."""
+
 
 def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-    """Replaces a function or method for the rest of the process.
+    """Replaces a function or method, until the end of ``undone`` or of the process.
 
     Args:
         owner: the class or module that has it.
@@ -24,8 +29,24 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     def call(*args: Any, **options: Any) -> Any:
         return replacement(original, *args, **options)
 
+    _replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
     static = isinstance(inspect.getattr_static(owner, name), staticmethod)
     setattr(owner, name, staticmethod(call) if static else call)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Puts back, at its end, everything that ``patch`` has replaced since it began."""
+    before = len(_replaced)
+    try:
+        yield
+    finally:
+        while len(_replaced) > before:
+            owner, name, original = _replaced.pop()
+            if original is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
 
 def modules_with(name: str, package: str) -> Iterator[ModuleType]:

@@ -15,8 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from compare.engine.fingerprints import distributed
 from compare.watch.experiment_file import write_experiment
-from compare.watch.observer import Observer, Training, build_from
+from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.settings import ORDER
 from compare.watch.trace import FitEpoch, Reported, TraceWriter
@@ -50,7 +51,7 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
         if not own_order and not isinstance(options.get("x"), tf.data.Dataset):
             options["shuffle"] = False
         with suppress(Exception):  # fit itself says what is wrong
-            build_from(model, options.get("x"))
+            observer.build_from(model, options.get("x"))
         observer.fitted.append(model)
         try:
             return original(model, **options)
@@ -80,7 +81,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
         value = original(metric)
         if inside_keras:  # Keras's own, of data that the script chose for something else
             return value
-        training = observer.trainings[-1] if observer.trainings else None
+        training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
             number = numbers.setdefault(id(metric), len(numbers))
             kept.append(metric)  # so that no other gets its id
@@ -95,8 +96,8 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
 
     def given(original: Any, *, epoch: int = 0, **metrics: Any) -> None:
         for name, value in metrics.items():
-            if observer.trainings:
-                report(observer.trainings[-1], name, "", value, epoch=int(epoch))
+            if (training := observer.reporting) is not None:
+                report(training, name, "", value, epoch=int(epoch))
 
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
         patch(keras.Model, name, aside)
@@ -117,12 +118,15 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        training = next((each for each in self._observer.trainings if each.model is self._trained), None)
+        weights = {id(distributed(weight)) for weight in self._trained.weights}
+        parts = [each for each in self._observer.trainings if id(distributed(each.variables[0])) in weights]
+        training = next((each for each in parts if each.model is self._trained), parts[0] if parts else None)
         if training is None:
             return
-        content = self._writer.content(training.number)
         own = type(self._trained).train_step is not keras.Model.train_step
-        content["trained_by"] = "fit with its own train_step" if own else "fit"
+        for part in parts:
+            self._writer.content(part.number)["trained_by"] = "fit with its own train_step" if own else "fit"
+        content = self._writer.content(training.number)
         content["fit"] = dict(self._facts)
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began

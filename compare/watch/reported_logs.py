@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 
 from compare.watch.trace import Reported, Trace
@@ -13,7 +14,7 @@ OF_TRAINING = ("train",)
 """What it contains if it measures training."""
 
 Logs = dict[int, tuple[dict[str, float], float]]
-"""By epoch, the reported numbers and the wall time in seconds."""
+"""By epoch, the reported numbers and the wall time in seconds, NaN if it was not measured."""
 
 
 def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
@@ -27,7 +28,7 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     if trace.epochs:
         return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
     wanted = dict(like.epochs[0].logs) if like.epochs else {}
-    logs: Logs = {number: ({}, trace.seconds / len(ends)) for number in range(1, len(ends) + 1)}
+    logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
     names: dict[int, str] = {}
     for each in _last_of_first_epoch(trace.reported, ends):
         names[each.metric] = _fitting(each, wanted, set(names.values()))

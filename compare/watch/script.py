@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
+from unittest.mock import Mock
 
 from compare.records import write_json
 from compare.watch.alike import make_alike
@@ -34,7 +36,7 @@ def run(settings: Settings) -> None:
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
     try:
-        runpy.run_path(settings.script, run_name="__main__")
+        runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
     except EnoughSteps:
         pass
     except SystemExit as ended:
@@ -45,6 +47,11 @@ def run(settings: Settings) -> None:
         writer.close()
         if isinstance(observer, StageObserver):
             observer.close()
+
+
+def _of_notebooks(settings: Settings) -> dict[str, Any]:
+    """The names that only a notebook knows; what it asks of its shell, such as ``%matplotlib``, does nothing."""
+    return {} if settings.source == settings.script else {"get_ipython": Mock(), "display": print}
 
 
 def other_libraries() -> list[str]:

@@ -40,10 +40,12 @@ class CloseUp:
     Attributes:
         steps: the events of each step, by its number over the whole training, from 1.
         after: the weights after a step, of the first replica.
+        names: the names of the weights.
     """
 
     steps: Mapping[int, Sequence[Event]]
     after: Mapping[int, Sequence[np.ndarray]] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     def of(self, step: int, kind: str) -> list[Event]:
         """The events of a kind in a step, ordered by replica."""
@@ -62,10 +64,7 @@ class CloseUp:
 def read_close_up(folder: Path, number: int) -> CloseUp | None:
     """Reads what was seen of a training; None if nothing was."""
     path = folder / f"{number}-stages.pkl"
-    if not path.exists():
-        return None
-    content = pickle.loads(path.read_bytes())
-    return CloseUp(content["steps"], content["after"])
+    return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
 def row_hashes(arrays: Sequence[Any]) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ MADE_ALIKE = {
 ALL_BEGUN = "all-begun"
 """The file among the initial weights that says that the reference has made a step, so that no more will come."""
 
+MOST_MODELS = 4
+"""The number of models of one script, such as the two of a GAN, whose training is watched."""
+
 
 @dataclass(frozen=True)
 class Nudge:
@@ -39,9 +42,10 @@ class Settings:
 
     Attributes:
         script: the script's file.
+        source: the Python file that is run: the script, or what was made of a notebook.
         arguments: what ``sys.argv`` has after it.
         folder: where the trace is written.
-        trainings: how many trainings are watched: 1, or 2 for a script that is compared with itself.
+        alone: whether the script is compared with itself: its first training with its second.
         max_steps: the number of optimizer steps after which a training ends.
         replicas: the number of replicas of a ``MirroredStrategy()`` without devices; None for TensorFlow's own choice.
         own: which of ``MADE_ALIKE`` the script keeps as its own.
@@ -53,10 +57,11 @@ class Settings:
     """
 
     script: str
+    source: str
     folder: str
     initial: str
     arguments: tuple[str, ...] = ()
-    trainings: int = 1
+    alone: bool = False
     max_steps: int = 2000
     replicas: int | None = None
     own: tuple[str, ...] = ()
@@ -64,6 +69,11 @@ class Settings:
     nudge: Nudge | None = None
     write_experiment: str | None = None
     close_up: tuple[int, int] | None = None
+
+    @property
+    def trainings(self) -> int:
+        """The largest number of trainings that are watched."""
+        return 2 if self.alone else MOST_MODELS
 
     def write(self, path: Path) -> None:
         """Writes the settings as JSON."""

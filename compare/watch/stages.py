@@ -24,7 +24,7 @@ from compare.engine.optimizers import learning_rate
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import Observer, Training, strategy_of
 from compare.watch.patching import patch
-from compare.watch.seen import Event, row_hashes
+from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.settings import Settings
 from compare.watch.trace import TraceWriter
 
@@ -44,6 +44,7 @@ class StageObserver(Observer):
         self._here = threading.local()
         self._waiting: dict[int, list[Event]] = {}
         self._made: dict[tuple[int, int], int] = {}
+        self._ended: dict[int, set[int]] = {}
         self._seen: dict[int, dict[int, list[Event]]] = {}
         self._after: dict[int, dict[int, list[np.ndarray]]] = {}
         patch(tf.GradientTape, "__enter__", self._enter_tape)
@@ -60,6 +61,8 @@ class StageObserver(Observer):
     # What is seen while a step is computed, or its graph is traced.
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
+        if not getattr(self._here, "tapes", 0):
+            self._here.models, self._here.losses = [], []
         self._here.tapes = getattr(self._here, "tapes", 0) + 1
         return original(tape)
 
@@ -129,11 +132,13 @@ class StageObserver(Observer):
         self._record("targets", info, [*true, *predicted, *weights, *tf.nest.flatten(value)])
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
-        models, self._here.models = getattr(self._here, "models", []), []
-        if models:
+        models, losses = getattr(self._here, "models", []), getattr(self._here, "losses", [])
+        if models and not any(each is target for each in losses):  # one loss may have gradients of several models
+            losses.append(target)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-            self._record("loss", {"targets": len(targets), "penalties": len(penalties)}, [*targets, *penalties])
+            info = {"targets": len(targets), "penalties": len(penalties), "of": _ids(tf.nest.flatten(sources))}
+            self._record("loss", info, [*targets, *penalties])
         return original(tape, target, sources, *args, **options)
 
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
@@ -176,8 +181,8 @@ class StageObserver(Observer):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
             tf.numpy_function(partial(self._event, kind, info), values, [])
 
-    def _event(self, kind: str, info: dict[str, Any], replica: Any, *arrays: Any) -> None:
-        number = int(replica)
+    def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
+        number = int(of_replica)
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
             if kind == "updated":
@@ -188,27 +193,42 @@ class StageObserver(Observer):
                 return
             kept = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
             rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
-            if kept or rows:
-                copies = [np.array(array) for array in arrays] if kept else []
-                waiting.append(Event(kind, number, info, copies, rows))
-            if kind == "gradients":
-                training = info["training"]
-                self._made[training, number] = step = self._made.get((training, number), 0) + 1
-                # Who applies outside of strategy.run ends the step of all replicas.
-                for each in list(self._waiting.values()) if info["alone"] else [waiting]:
-                    self._seen.setdefault(training, {}).setdefault(step, []).extend(each)
-                    each.clear()
+            copies = [np.array(array) for array in arrays] if kept else []
+            events = [Event(kind, number, info, copies, rows)] if kept or rows else []
+            if kind != "gradients":
+                if kind == "inputs" and self._ended.pop(number, set()):  # a new step begins
+                    waiting.clear()
+                waiting += events
+                return
+            training = info["training"]
+            self._made[training, number] = step = self._made.get((training, number), 0) + 1
+            seen = self._seen.setdefault(training, {}).setdefault(step, [])
+            weights = _ids(self.trainings[training].variables)
+            # Who applies outside of strategy.run ends the step of all replicas.
+            for replica in self._waiting if info["alone"] else [number]:
+                # The losses of a GAN's two models are computed before both are trained.
+                if training not in self._ended.setdefault(replica, set()):
+                    seen += [each for each in self._waiting[replica] if weights & each.info.get("of", weights)]
+                self._ended[replica].add(training)
+            seen += events
 
     def _next_steps(self, replica: int) -> list[int]:
-        """The number that the next step has in the last training, and in one that may be beginning."""
-        begun = [self._made.get((training.number, replica), 0) + 1 for training in self.trainings[-1:]]
+        """The numbers that the next step may have: in any training, and in one that may be beginning."""
+        begun = [self._made.get((training.number, replica), 0) + 1 for training in self.trainings]
         return begun if len(self.trainings) == self.settings.trainings else [*begun, 1]
+
+    def seen(self, number: int) -> CloseUp | None:
+        """What was seen of a training; None if nothing was."""
+        if number not in self._seen:
+            return None
+        names = [getattr(each, "path", each.name) for each in self.trainings[number].variables]
+        return CloseUp(self._seen[number], self._after.get(number, {}), names)
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
-        for number, steps in self._seen.items():
+        for number in self._seen:
             with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
-                pickle.dump({"steps": steps, "after": self._after.get(number, {})}, file)
+                pickle.dump(self.seen(number), file)
 
 
 def _replicas_here() -> int:
@@ -224,6 +244,11 @@ def _replicas_of(training: Training) -> int:
 
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
+
+
+def _ids(sources: Sequence[Any]) -> frozenset[int]:
+    """Identifies the variables among what a gradient is taken with respect to."""
+    return frozenset(id(container(each)) for each in sources if isinstance(each, tf.Variable | keras.Variable))
 
 
 def _configuration(loss: Any) -> dict[str, Any]:

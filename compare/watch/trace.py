@@ -74,7 +74,10 @@ class Trace:
         epochs: the epochs of fit.
         reported: what a loop reported.
         calls: calls of ``tf.data`` and the like that explain much, in order.
-        seconds: the wall time of the training.
+        seconds: the wall time of the script.
+        model: the model's name.
+        number: 0 for the script's first training.
+        created: the number of the model in the order of creation.
     """
 
     variables: tuple[Variable, ...]
@@ -88,6 +91,8 @@ class Trace:
     calls: Sequence[str] = ()
     seconds: float = 0.0
     model: str = ""
+    number: int = 0
+    created: int = 0
 
     @property
     def last(self) -> int:
@@ -127,6 +132,7 @@ class TraceWriter:
         content = self.content(training.number)
         content["variables"] = [[v.name, list(v.shape), v.dtype] for v in fingerprint.variables]
         content["replicas"] = fingerprint.replicas
+        content["number"], content["created"] = training.number, training.created
         content["model"] = "" if training.model is None else training.model.name
         if training.initial is not None:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])

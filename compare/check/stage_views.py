@@ -16,6 +16,7 @@ TITLES = {
     "state": "state between steps",
 }
 """What each stage is called, in the order in which a step goes through them."""
+PLURAL = ("examples", "inputs", "predictions", "gradients")
 SAME, DIFFERS, AFTER, OTHERWISE, UNKNOWN = "same", "differs", "after", "otherwise", "unknown"
 
 
@@ -41,7 +42,7 @@ class StageView:
 
 def stage_views(entry: Mapping[str, Any]) -> list[StageView]:
     """The stages of a comparison, an entry of ``comparisons`` in ``verdict.json``; empty if none were seen."""
-    first = entry["training"].get("first_difference") or {}
+    first = _first(entry)
     located = first.get("stage")
     by_stage = {each["stage"]: each for each in entry.get("stages", ())}
     views: list[StageView] = []
@@ -71,12 +72,22 @@ def stage_sentence(entry: Mapping[str, Any], reference: str) -> str:
     if differs is None:
         return ""
     same = [view.title for view in views if view.state == SAME]
-    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0].endswith('s') else 'agrees'}; " if same else ""
-    verb = "do" if differs.title.endswith("s") and differs.title != "loss" else "does"
+    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
+    verb = "do not" if differs.title in PLURAL else "does not"
+    if not same:
+        verb = "differ" if differs.title in PLURAL else "differs"
     values = f": {differs.reference} in {reference}, {differs.candidate} in {entry['candidate']}"
     shown = values if differs.reference != differs.candidate else ""
     where = f" ({differs.where})" if differs.where else ""
-    return f"Inside that step, {agree}the {differs.title} {verb} not{shown}{where}"
+    step = "that step"
+    if "stages_at" in entry:
+        step = "step {step} of epoch {epoch} of the short check".format(**entry["stages_at"])
+    return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}"
+
+
+def _first(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The step that the stages belong to: that of the short check, or the first that differs."""
+    return entry.get("stages_at") or entry["training"].get("first_difference") or {}
 
 
 def _listed(names: Sequence[str]) -> str:

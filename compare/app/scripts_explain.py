@@ -1,0 +1,179 @@
+"""Explains how two scripts differ: measures rounding, locates the first difference inside its step, and names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from compare.app.judge import Pair, Recorded, pairs
+from compare.app.script_runs import write_records
+from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.script_causes import hints, name_causes, name_reporting
+from compare.check.sides import Sides
+from compare.check.stages import Located, locate
+from compare.records import MetricsFile, Place, Record, read_records
+from compare.reporting.terminal import say
+from compare.verdict import DIFFERENT, rounding
+from compare.watch.seen import read_close_up
+from compare.watch.settings import Nudge, Settings
+from compare.watch.trace import read_traces
+
+LEAST_TWINS, MOST_TWINS = 2, 6
+"""The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
+FIT = "fit"
+"""What trained, where Keras's own ``fit`` did."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first step after which two models differ by more than rounding.
+
+    Attributes:
+        step: counted over the whole training.
+        start: where the noise of the twins begins; None if rounding cannot explain the difference.
+        pair: the comparison.
+        model: the models.
+    """
+
+    step: int
+    start: Place | None
+    pair: Pair
+    model: ModelPair
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of steps that both sides made."""
+        first, second = self.model.traces
+        return first.last, second.last
+
+
+def explain(session: ScriptsSession) -> None:
+    """Measures rounding by noise twins of the reference; locates and names what is more than that."""
+    paired = pairs(Recorded.read(session.folder))
+    compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if isinstance(pair, Pair)]
+    differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
+    if any(pair.noise_start is not None for pair, _ in differing):
+        say(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
+    departures = [_departure(session, pair, model) for pair, model in differing]
+    found = [each for each in departures if each is not None]
+    if found:
+        first = min(found, key=lambda each: each.step)
+        checked = {each.pair.candidate.trainer: _checked(each, None) for each in found}
+        if first.step > 0:  # else the initial weights
+            checked[first.pair.candidate.trainer] = _checked(first, _look_into(session, first))
+        session.run.save(check=checked)
+    else:
+        _explain_numbers(session, compared[0][0])
+
+
+def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departure | None:
+    """Where two models part by more than rounding; None if they do not."""
+    start = pair.noise_start
+    twins = [] if start is None else _train_twins(session, pair, model, start)
+    training = pair.compared(twins).training
+    lengths = [trace.last for trace in model.traces]
+    if training.verdict == DIFFERENT and training.first_difference is not None:
+        first = training.first_difference
+        place: Place = (first.epoch, first.step if first.step is not None else 1)
+        if start is not None:
+            place = rounding.first_beyond(pair.reference, pair.candidate, twins, start) or place
+        return Departure(model.epochs.step(place), start, pair, model)
+    if lengths[0] != lengths[1]:
+        return Departure(min(lengths) + 1, start, pair, model)
+    return None
+
+
+def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) -> dict[str, Any]:
+    """An entry of ``check`` in ``run.json``."""
+    located, sides = seen or (Located(departure.step, None), None)
+    causes = name_causes(located, sides) if sides is not None else []
+    evidence = hints(located, sides) if sides is not None and not causes else []
+    counts, (one, other) = departure.counts, departure.model.names
+    if departure.step > min(counts):
+        evidence.insert(0, f"{one} makes {counts[0]:,} steps, {other} {counts[1]:,}")
+    epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
+    return {
+        "training": {
+            "verdict": DIFFERENT,
+            "first_difference": {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where},
+        },
+        "reporting": {"verdict": None},
+        "certain": departure.start is None or departure.step > min(counts),
+        "causes": [cause.as_json() for cause in causes],
+        "evidence": evidence if not causes else [],
+        "not_applicable": [],
+        "stages": [each.as_json() for each in located.stages],
+    }
+
+
+def _explain_numbers(session: ScriptsSession, pair: Pair) -> None:
+    """Names the cause of different numbers from equal weights, where it is known."""
+    causes = name_reporting(pair.reference, pair.candidate)
+    if causes:
+        found = {
+            "training": {"verdict": None},
+            "reporting": {"verdict": DIFFERENT},
+            "certain": False,
+            "causes": [cause.as_json() for cause in causes],
+            "evidence": [],
+            "not_applicable": [],
+        }
+        session.run.save(check={pair.candidate.trainer: found})
+
+
+def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: Place) -> list[Record]:
+    """Repeats the reference with noise from a place on, until that is enough to measure rounding."""
+    where = session.folder / "twins" / pair.twins
+    where.mkdir(parents=True)
+    metrics = MetricsFile(where / "metrics.csv")
+    step, count, reference = max(model.epochs.step(start), 1), 0, model.traces[0]
+    while True:
+        numbers = [count + 1, count + 2]
+        count += 2
+        session.passes += 1
+        loud = count > LEAST_TWINS
+        settings = []
+        for number in numbers:
+            nudge = Nudge(step, number, rounding.LOUD if loud else 1)
+            settings.append(replace(session.settings(0, f"twin-{session.passes}-{number}"), nudge=nudge, begins=False))
+        run_scripts(session, settings, [f"noise twin {number}" for number in numbers])
+        for number, each in zip(numbers, settings, strict=True):
+            for trace in read_traces(Path(each.folder)):
+                if trace.number == reference.number:
+                    name = rounding.twin_name(number, loud)
+                    write_records(where, name, trace, model.epochs, reference, metrics)
+        twins = read_records(where)
+        noise = rounding.measure(pair.reference, pair.candidate, twins, start)
+        if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
+            return twins
+
+
+def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:
+    """Runs both scripts once more up to a step, and records what happens inside it."""
+    step, start, model = departure.step, departure.start, departure.model
+    say(session.console, f"Looking into step {step:,}: running both up to there again …")
+    session.passes += 1
+    ends = model.epochs
+    last = max(step + 2, ends.step((ends.place(step)[0] + 1, 0)) if ends else 0)
+
+    def settings_of(side: int, name: str, nudge: Nudge | None = None) -> Settings:
+        usual = session.settings(side, name)
+        steps = min(last, usual.max_steps)
+        return replace(usual, close_up=(step, step + 1), max_steps=steps, begins=False, nudge=nudge)
+
+    settings = [settings_of(side, f"close-up-{side}") for side in session.sides]
+    nudge = Nudge(max(ends.step(start), 1) if start is not None else step, 1)
+    twin = settings_of(0, "close-up-twin", nudge)
+    run_scripts(session, [*settings, twin], [*(session.names[side] for side in session.sides), "noise twin"])
+    folders = [Path(each.folder) for each in settings]
+    first, second = (
+        read_close_up(folders[0 if session.alone else side], trace.number) for side, trace in enumerate(model.traces)
+    )
+    noisy = read_close_up(Path(twin.folder), model.traces[0].number)
+    if first is None or second is None:
+        return Located(step, None), None
+    variables = [variable.name for variable in departure.pair.reference.variables]
+    located = locate(first, second, [noisy] if noisy else [], step, variables)
+    swapped = model.traces[0].trained_by != FIT and model.traces[1].trained_by == FIT
+    return located, Sides(model.names, model.traces, (first, second), step, swapped)

@@ -1,0 +1,114 @@
+"""Looks inside the steps of the short check: where in the first differing step do two trainers part?
+
+The runs are repeated with their stages recorded, and a noise twin of the reference shows what rounding explains.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from compare.check.batches import Batches
+from compare.check.noise import NoiseTwins
+from compare.check.observation import EPOCHS
+from compare.check.observe import CraftedRun
+from compare.check.stages import Located, apart, locate
+from compare.engine.run import Run, TrainingTask
+from compare.engine.strategies import keras_version
+from compare.records import Place
+from compare.trainer import Trainer
+from compare.verdict import Difference, Training
+from compare.watch.patching import undone
+from compare.watch.seen import CloseUp
+from compare.watch.settings import MADE_ALIKE, Settings
+
+
+class LookInside:
+    """Locates the first difference of any number of candidates from one reference.
+
+    Args:
+        task: the task of the short runs.
+        batches: the sizes of its batches.
+        reference: the trainer that candidates are compared with.
+        seed: the seed of the short runs.
+        twins: noise twins of the reference.
+    """
+
+    def __init__(self, task: TrainingTask, batches: Batches, reference: Trainer, seed: int, twins: NoiseTwins) -> None:
+        self._task, self._batches, self._reference, self._seed, self._twins = task, batches, reference, seed, twins
+        self._steps = len(batches.sizes())
+        self._seen: dict[int, CloseUp | None] = {}
+
+    def locate(self, trainer: Trainer, training: Training) -> Located | None:
+        """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
+
+        Args:
+            trainer: the candidate.
+            training: the comparison of its weights; where they are equal, what differs is inside a step.
+
+        Raises:
+            Exception: whatever a trainer raises.
+        """
+        if keras_version().startswith("2"):
+            return None  # only Keras 3 is watched
+        first = training.first_difference
+        begin = 1 if first is None else self._number(first)
+        reference, candidate = self._close_up(0), _close_up(trainer, self._run)
+        twin = self._close_up(begin)
+        if reference is None or candidate is None:
+            return None
+        twins = [twin] if twin else []
+        for step in range(begin, len(EPOCHS) * self._steps + 1):
+            if first is None or apart(reference, candidate, twins, step):
+                located = locate(reference, candidate, twins, step, reference.names)
+                values = located.of(located.stage) if located.stage else None
+                if values is not None and (first is not None or values.differs):
+                    return located
+        return None
+
+    def place(self, step: int) -> Place:
+        """The epoch and the step in it, from the step over the whole training."""
+        epoch, before = divmod(step - 1, self._steps)
+        return EPOCHS[epoch], before + 1
+
+    def _number(self, first: Difference) -> int:
+        """The step over the whole training; of the initial weights, the first."""
+        return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
+
+    def _close_up(self, begin: int) -> CloseUp | None:
+        """The reference's steps; with noise from a step on, unless that is 0."""
+        if begin not in self._seen:
+            make = (lambda: self._twins.run(self.place(begin), 1)) if begin else self._run
+            self._seen[begin] = _close_up(self._reference, make)
+        return self._seen[begin]
+
+    def _run(self) -> Run:
+        run = CraftedRun(self._task, seed=self._seed, epochs=EPOCHS, sinks=[])
+        run.batches = self._batches
+        return run
+
+
+def _close_up(trainer: Trainer, make_run: Callable[[], Run]) -> CloseUp | None:
+    """What is seen inside all steps of a short run."""
+    from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
+    from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
+    from compare.watch.trace import TraceWriter  # noqa: PLC0415 (lazy: Keras 3)
+
+    with tempfile.TemporaryDirectory() as folder, undone():
+        settings = Settings(
+            script="",
+            source="",
+            folder=folder,
+            initial=str(Path(folder) / "initial"),
+            own=tuple(MADE_ALIKE),
+            begins=False,
+            close_up=(1, sys.maxsize),
+            max_steps=sys.maxsize,
+        )
+        observer = StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder)))
+        run = make_run()
+        trainer.train(run)
+        run.close()
+        return observer.seen(0)
