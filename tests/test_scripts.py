@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 
 import compare
 from compare.app import cli
 from compare.app.script_runs import EpochEnds, ScriptRunner
 from compare.errors import NoVerdictError, RequestError
-from compare.watch.settings import Settings
+from compare.watch.settings import MADE_ALIKE, Settings
 from compare.watch.trace import read_traces
 
-SCRIPTS = Path(__file__).parent / "scripts"
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "tests" / "scripts"
 
 
 def compared(folder: Path, *names: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -155,26 +160,50 @@ def test_a_wrong_request_is_refused_in_one_line(
     assert not list(tmp_path.glob("r/*/metrics.csv"))
 
 
-def watched(runner: ScriptRunner, folder: Path, script: str, **changes: Any) -> np.ndarray:
-    """The hashes of all weights after every step."""
-    settings = Settings(
-        str(SCRIPTS / script), str(SCRIPTS / script), str(folder), str(folder / "initial"), max_steps=20, **changes
-    )
-    run = runner.start(settings, folder.with_suffix(".log"))
-    runner.wait([run])
-    assert run.status == 0, run.log.read_text()
-    return read_traces(folder)[0].steps["hashes"]
-
-
-@pytest.mark.parametrize("replicas", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_looking_inside_steps_changes_no_weight(tmp_path: Path, replicas: int | None) -> None:
-    scripts = ["my_fit.py", "my_loop.py", "eager.py"] if replicas is None else ["mirrored.py"]
+def test_watching_changes_no_weight(tmp_path: Path) -> None:
+    path = str(SCRIPTS / "four.py")
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    unwatched = re.findall(r"^(?:fit|function|eager|replicas) .*$", done.stdout, re.MULTILINE)
+    assert len(set(unwatched)) == 4
     with ScriptRunner() as runner:
-        for script in scripts:
-            plain = watched(runner, tmp_path / f"{script}-plain", script, replicas=replicas)
-            closely = watched(runner, tmp_path / f"{script}-close", script, replicas=replicas, close_up=(1, 20))
-            assert np.array_equal(plain, closely), script
-            assert len(plain) > 16
+        for name, close_up in (("plain", None), ("close", (1, 40))):
+            settings = Settings(
+                path, path, str(tmp_path / name), str(tmp_path / "initial"), own=tuple(MADE_ALIKE), close_up=close_up
+            )
+            run = runner.start(settings, tmp_path / f"{name}.log")
+            runner.wait([run])
+            printed = run.log.read_text()
+            assert run.status == 0, printed
+            assert [line for line in printed.splitlines() if line in unwatched] == unwatched, name
+            assert [trace.last for trace in read_traces(tmp_path / name)] == [32] * 4, "every step was seen"
+
+
+def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
+    for name in ("task.py", "my_fit.py"):
+        (tmp_path / name).write_text((SCRIPTS / name).read_text())
+    endless = (SCRIPTS / "my_loop.py").read_text().replace("range(2)", "range(10**9)")
+    (tmp_path / "endless.py").write_text(endless)
+    command = [sys.executable, ROOT / "scripts" / "compare.py", "--scripts", "my_fit.py", "endless.py"]
+    command += ["--max-steps", str(10**9), "--name", "run"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        log = tmp_path / "reports" / "run" / "endless.log"
+        until(lambda: log.exists() and "epoch 20: " in log.read_text())
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "compare.py: interrupted\n")
+    verdict = json.loads((tmp_path / "reports" / "run" / "verdict.json").read_text())
+    (entry,) = verdict["comparisons"]
+    assert verdict["interrupted"] and entry["training"]["steps_compared"] == 32
+    assert str(tmp_path) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits until something is true, at most two minutes."""
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("waited for two minutes")
 
 
 def test_places_follow_the_epochs_of_fit() -> None:
