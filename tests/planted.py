@@ -418,6 +418,12 @@ class OnlyDataScaled(Loop):
         return 0.7 * super().data_loss(per_example)
 
 
+@plant("loss-scale-missing", needs=("policy",))
+class NoLossScale(Loop):
+    def per_example(self, y, predictions, w):
+        return self.loss.call(y, tf.cast(predictions, tf.float32))
+
+
 @plant("regularization-missing", needs=("regularize",), also=("validation-loss-without-regularization",))
 class NoPenalty(Loop):
     def replica_step(self, batch):
@@ -721,6 +727,12 @@ class MeanOverBatches(Loop):
         return float(np.mean([float(a) / float(b) for a, b in zip(losses, counts, strict=True)]))
 
 
+@plant(reporting=("last-batch-only",))
+class LastBatch(Loop):
+    def epoch_loss(self, losses, counts):
+        return float(losses[-1] / counts[-1])
+
+
 @plant(reporting=("loss-not-reduced",), least=2)
 class LossOfShares(Loop):
     def epoch_loss(self, losses, counts):
@@ -940,6 +952,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "regression": {"regression": True},
 }
 
+HALF: dict[str, dict[str, Any]] = {"mlp-float16": {"policy": "mixed_float16"}}
+"""Models that most loops are not written for."""
+
 
 BATCH_SIZE = 50
 """Per replica: with 2 or 4 of them the last batch has one example, and leaves the others empty."""
@@ -947,14 +962,14 @@ BATCH_SIZE = 50
 
 def experiment(model: str, optimizer: str) -> compare.Experiment:
     """One of the experiments of the table."""
-    options = dict(MODELS[model])
+    options = dict((MODELS | HALF)[model])
     make = regression if options.pop("regression", False) else tasks.experiment
     return make(train=201, validation=430, optimizer=OPTIMIZERS[optimizer], **options)
 
 
 def has(model: str, optimizer: str) -> set[str]:
     """What an experiment has, in the words of ``Bug.needs``."""
-    found = set(MODELS[model])
+    found = set((MODELS | HALF)[model])
     found |= {"schedule"} if "schedule" in optimizer else set()
     found |= {"clipped"} if optimizer == "clipped" else set()
     found |= {"plain"} if optimizer == "sgd" else set()

@@ -32,12 +32,15 @@ def experiment(
     regularize: bool = False,
     dropout: bool = False,
     weights: bool = False,
+    policy: str = "",
     **changes: Any,
 ) -> compare.Experiment:
     """A classifier with one hidden layer and the given complications."""
     import tensorflow as tf
 
     def build_model() -> Any:
+        if policy:  # for all layers created from now on; the caller restores it
+            tf.keras.mixed_precision.set_global_policy(policy)
         regularizer = tf.keras.regularizers.L2(0.01) if regularize else None
         layers = [tf.keras.layers.Dense(16, activation="relu", kernel_regularizer=regularizer)]
         layers += [tf.keras.layers.BatchNormalization()] if batch_norm else []

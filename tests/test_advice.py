@@ -335,6 +335,26 @@ ADVICE = [
         },
         {"report_loss": REPORT_LOSS},
     ),
+    Advice(
+        "last-batch-only",
+        {
+            "report_loss": "",
+            "step_loss": "last = strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_loss, axis=None)",
+            "epoch_loss": "logs['loss'] = float(last)",
+        },
+        {"report_loss": REPORT_LOSS},
+    ),
+    Advice(
+        "loss-scale-missing",
+        {"penalty": ""},
+        {"penalty": "scaled_loss = optimizer.scale_loss(loss)", "gradients": SCALED},
+        around={
+            "predictions": "predictions = tf.cast(model(x, training=True), tf.float32)",
+            "val_predictions": "predictions = tf.cast(model(x, training=False), tf.float32)",
+            "val_loss": "loss = tf.reduce_mean(per_example)",
+        },
+        experiment="float16",
+    ),
     on("loss-not-reduced", "report_loss", "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])"),
     on(
         "loss-not-reduced",
@@ -391,6 +411,7 @@ def checker(name, replicas):
         # By 64 per replica the last batch has one example, and leaves a replica empty.
         "plain": {"train": 257, "optimizer": lambda: sgd(0.05), "regularize": False, "batch_norm": False},
         "weighted": {"weights": True},
+        "float16": {"policy": "mixed_float16", "regularize": False, "batch_norm": False},
         "class-weighted": {"class_weight": {0: 0.5, 1: 1.0, 2: 3.0}},
         "scheduled": {"optimizer": lambda: adam(schedule)},
         "callback": {"build_callbacks": lambda: [callback()]},

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
+MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression", "mlp-float16")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),

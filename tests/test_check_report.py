@@ -19,6 +19,7 @@ TRAINING_IDS = [
     "loss-summed",
     "loss-constant-denominator",
     "loss-scaled",
+    "loss-scale-missing",
     "regularization-missing",
     "regularization-not-divided-by-replicas",
     "training-flag-missing",
@@ -42,6 +43,7 @@ TRAINING_IDS = [
 REPORTING_IDS = [
     "metrics-not-reset",
     "loss-averaged-over-batches",
+    "last-batch-only",
     "loss-not-reduced",
     "validation-loss-without-regularization",
     "validation-in-training-mode",

@@ -218,6 +218,8 @@ class ReportedMetric:
         else:
             rows = self.table.validation(epoch, training=formula.training, sample_weights=formula.sample_weights)
             rows = rows[: formula.batches]
+        if formula.last:
+            rows = rows[-1:]
         return rows if formula.replica is None else [row[formula.replica : formula.replica + 1] for row in rows]
 
     def _loss(self, cell: Cell, formula: MetricFormula) -> float:

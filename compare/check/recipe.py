@@ -165,6 +165,7 @@ class MetricFormula:
         scale: a constant factor.
         replica: the only replica that counts; None for all.
         batches: the number of batches that count, from the first; None for all.
+        last: whether only the last batch of the epoch counts.
         regularization: whether the layers' losses are part of the loss.
         training: whether validation calls the model with ``training=True``.
         sample_weights: whether validation uses sample weights.
@@ -177,6 +178,7 @@ class MetricFormula:
     scale: float = 1.0
     replica: int | None = None
     batches: int | None = None
+    last: bool = False
     regularization: bool = True
     training: bool = False
     sample_weights: bool = True

@@ -6,7 +6,7 @@ What breaks a naive loop: the logits have half precision, and ``fit`` casts them
 loss; a loss computed in bfloat16 has only three significant digits. (There is no cause id for that.) In float16, small
 gradients would underflow to zero. Therefore the optimizer, a ``LossScaleOptimizer``, expects the gradients of
 ``optimizer.scale_loss(loss)``, the loss multiplied by 32,768, and divides them by that factor. Without the scaled loss,
-training makes almost no progress (``loss-scaled``).
+training makes almost no progress (``loss-scale-missing``).
 """
 
 from __future__ import annotations

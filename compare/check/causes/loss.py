@@ -75,7 +75,7 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
 def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share)
     if alone is not None and case.replay.scales_losses and _loss_scale(alone):
-        return  # loss scaling for float16 that is missing in the forward or the backward pass, not a factor in the loss
+        return  # that of loss-scale-missing
     if alone is not None:
         yield Variant(
             {"share": scaled(recipe.share, alone)}, f"the loss has a constant factor of {alone:.6g}", measured=True
@@ -89,6 +89,21 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
             yield Variant(
                 changes, f"the loss has a constant factor of {whole:.6g}, regularization included", measured=True
             )
+
+
+def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    alone = _factor(case, recipe, recipe.share) if case.replay.scales_losses else None
+    if alone is None or not _loss_scale(alone):
+        return
+    factor = 2.0 ** np.round(np.log2(alone))
+    text = f"the loss is not scaled, but the optimizer divides every gradient by the loss scale, {1 / factor:,.0f}"
+    if factor > 1:
+        text = (
+            f"the loss is scaled, but its gradients are not divided by the loss scale, {factor:,.0f}, before the update"
+        )
+    for regularization in dict.fromkeys([factor * recipe.regularization, recipe.regularization]):
+        changes = {"share": scaled(recipe.share, factor), "regularization": regularization}
+        yield Variant(changes, text, measured=True)
 
 
 def _loss_scale(factor: float) -> bool:
@@ -246,6 +261,22 @@ CAUSES = (
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
         "https://github.com/NVIDIA/DeepLearningExamples/issues/713",
         gradient=_scaled,
+    ),
+    Cause(
+        id="loss-scale-missing",
+        symptom="With the policy mixed_float16, the loop learns next to nothing, or its weights soon become NaN.",
+        explanation="Small gradients underflow to zero in float16. Therefore fit multiplies the loss by a large power "
+        "of two, the loss scale, and its LossScaleOptimizer divides the gradients by it. Without one of the two, every "
+        "update is thousands of times too small or too large. (Keras 2 had get_scaled_loss and "
+        "get_unscaled_gradients; in Keras 3, scale_loss is all there is to call.)",
+        wrong="gradients = tape.gradient(loss, variables)\noptimizer.apply_gradients(zip(gradients, variables))",
+        remedy="scaled_loss = optimizer.scale_loss(loss)  # inside the tape; apply_gradients divides by the scale\n"
+        "gradients = tape.gradient(scaled_loss, variables)",
+        recognised="The model computes in float16, and the first step's gradient is a large power of two times the "
+        "right one, or the same part of it. It must explain every other step, too.",
+        met='"Mixed precision, guide: training the model with a custom training loop", '
+        "https://www.tensorflow.org/guide/mixed_precision",
+        gradient=_scale_missing,
     ),
     Cause(
         id="uneven-replica-batches",

@@ -32,6 +32,13 @@ def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
         yield Variant({"per": "batches-of-examples"}, text)
 
 
+def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    text = f"{case.key} is that of the epoch's last batch alone"
+    yield Variant({"last": True}, text)
+    if case.is_loss and case.replicas > 1:
+        yield Variant({"last": True, "per": "parts"}, f"{text}, the mean over its {case.replicas} replicas")
+
+
 def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
         yield Variant(
@@ -108,6 +115,19 @@ CAUSES = (
         '"Incorect Loss calculation in keras.Model.evaluate when last batch size is different", '
         "https://github.com/tensorflow/tensorflow/issues/27993",
         formula=_per_batch,
+    ),
+    Cause(
+        id="last-batch-only",
+        kind=REPORTING,
+        symptom="The reported loss jumps from epoch to epoch, although the weights are equal to fit's.",
+        explanation="The value of the last batch stands for the whole epoch. fit reports the mean over all examples of "
+        "the epoch.",
+        wrong="for x, y in dataset:\n    loss = train_step(x, y)\nprint(epoch, loss)",
+        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# in every step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
+        recognised="The reported number, recomputed from the loop's own weights, matches the last batch of each epoch "
+        "alone.",
+        formula=_last_batch,
     ),
     Cause(
         id="loss-not-reduced",
