@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from compare.check.script_causes import name_causes
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.check.stages import STAGES, locate
+from compare.check.stages import STAGES, Located, locate
 from compare.records import Variable, step_dtype
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch, Trace
@@ -34,6 +35,7 @@ def linear_step(
     rate: float = 0.1,
     moved: float = 0.0,
     noise: float = 0.0,
+    half: bool = False,
 ) -> CloseUp:
     """One step of a linear model on 16 examples, with a deviation in the stage that an argument names."""
     random = np.random.default_rng(0)
@@ -53,7 +55,7 @@ def linear_step(
     events = [
         Event("inputs", 0, {"model": "m"}, [batch], row_hashes([batch])),
         Event("weights", 0, {"model": "m"}, start),
-        Event("layer", 0, {"name": "dense", "class": "Dense"}, [predicted]),
+        Event("layer", 0, {"name": "dense", "class": "Dense"}, [predicted.astype(np.float16 if half else np.float32)]),
         Event("predictions", 0, {"model": "m", "training": flag}, [predicted]),
         Event(
             "targets",
@@ -143,6 +145,34 @@ def test_a_cause_is_named_from_the_stage(cause: str, deviation: Any, configurati
     other = linear_step(**deviation)
     (named,) = name_causes(located(other), sides(other, **configuration))
     assert (named.id, named.side) == (cause, "loop")
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_loss_scale_is_a_cause_in_float16_only(half: bool) -> None:
+    right = linear_step(factor=2.0**15, gradient=2.0**-15, penalty=0, half=half)
+    wrong = linear_step(factor=1, gradient=2.0**-15, penalty=0, half=half)
+    found = locate(right, wrong, [], STEP, NAMES)
+    named = name_causes(found, replace(sides(wrong), close_ups=(right, wrong)))
+    assert found.stage == "loss"
+    assert [each.id for each in named] == (["loss-scale-missing"] if half else [])
+
+
+def fit_with_callback(rate: float) -> tuple[Located, Sides]:
+    """fit has a callback that may change rates, and its first epoch is over; its own rate in the step is given."""
+    right, other = linear_step(rate=rate), linear_step(rate=0.2)
+    found = locate(right, other, [], STEP, NAMES)
+    plain = sides(other)
+    fit, loop = plain.traces
+    fit = replace(fit, epochs=[FitEpoch(1, {}, 1.0)], fit={"epochs": 1, "callbacks": ["LearningRateScheduler"]})
+    fit = replace(fit, optimizers=[{**ADAM, "config": {**ADAM["config"], "learning_rate": 0.1}}])
+    return found, replace(plain, traces=(fit, loop), close_ups=(right, other))
+
+
+def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
+    found, changed = fit_with_callback(rate=0.05)
+    assert [each.id for each in name_causes(found, changed)] == ["callbacks-missing"]
+    found, unchanged = fit_with_callback(rate=0.1)
+    assert [each.id for each in name_causes(found, unchanged)] == ["optimizer-differs"]
 
 
 @pytest.mark.parametrize("deviation", [{"times": 0.5}, {"offset": 0.01}, {"moved": 0.01}])

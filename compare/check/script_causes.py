@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.causes import ALL
+from compare.check.causes.loss import is_loss_scale
 from compare.check.report import Finding
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -52,7 +53,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         UPDATE: _of_update,
         STATE: _of_state,
     }.get(located.stage or "")
-    named = dict(_of_callbacks(sides, located))
+    named = dict([*_of_callbacks(sides, located), *_of_loss_scale(sides, located)])
     if not named and recognise is not None:
         named = dict(recognise(sides, located))
     if len(named) != 1:
@@ -280,6 +281,30 @@ def _gradients_have_factor(sides: Sides, factor: float) -> bool:
 
 
 # Gradients
+
+
+def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Named]:
+    """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it."""
+    half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
+    right, other = (gradients_of(each, sides.step) for each in (sides.right, sides.other))
+    if located.stage not in (LOSS, GRADIENTS) or not half or right.keys() != other.keys():
+        return
+    norms = [float(np.hypot.reduce([np.linalg.norm(each) for each in side.values()])) for side in (right, other)]
+    if not all(norms) or not is_loss_scale(factor := norms[1] / norms[0]):
+        return
+    scale = 2.0 ** abs(round(np.log2(factor)))
+    if factor < 1 and located.stage == LOSS:
+        shown = f"{scale:,.0f} times as large in {sides.right_name} as in {sides.other_name}"
+        yield (
+            "loss-scale-missing",
+            f"the loss is {shown}, whose optimizer divides the gradients by that scale all the same",
+        )
+    elif factor > 1 and located.stage == GRADIENTS:
+        shown = f"{scale:,.0f} times as large in {sides.other_name} as in {sides.right_name}"
+        yield (
+            "loss-scale-missing",
+            f"the loss is scaled, but the gradients are {shown}: nothing divides them by the scale",
+        )
 
 
 def _of_gradients(sides: Sides, located: Located) -> Iterator[Named]:

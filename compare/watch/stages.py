@@ -52,6 +52,7 @@ class StageObserver(Observer):
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         patch(keras.losses.Loss, "__call__", self._call_loss)
+        patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
         for name in LOSS_FUNCTIONS:
             function = getattr(keras.losses, name)
             for module in (keras.losses, tf.keras.losses, keras.metrics, tf.keras.metrics):
@@ -179,7 +180,22 @@ class StageObserver(Observer):
             self._event(kind, info, np.asarray(replica), *(np.asarray(tensor) for tensor in tensors))
         elif not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
-            tf.numpy_function(partial(self._event, kind, info), values, [])
+            with self._after_earlier_events():
+                event = tf.numpy_function(partial(self._event, kind, info), values, [])
+            self._here.last = event
+
+    def _after_earlier_events(self) -> Any:
+        """Operations without data in common run in any order, unless they are told to."""
+        last = getattr(self._here, "last", None)
+        same = last is not None and last.graph is tf.compat.v1.get_default_graph()
+        return tf.control_dependencies([last] if same else [])
+
+    def _apply_scaled(self, original: Any, optimizer: Any, grads: Any, *args: Any, **options: Any) -> Any:
+        """A LossScaleOptimizer applies inside of a condition, whose events have to come after those outside."""
+        if not tf.executing_eagerly():
+            with self._after_earlier_events():
+                grads = [None if each is None else tf.identity(each) for each in grads]
+        return original(optimizer, grads, *args, **options)
 
     def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         number = int(of_replica)

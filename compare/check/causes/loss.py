@@ -74,7 +74,7 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share)
-    if alone is not None and case.replay.scales_losses and _loss_scale(alone):
+    if alone is not None and case.replay.scales_losses and is_loss_scale(alone):
         return  # that of loss-scale-missing
     if alone is not None:
         yield Variant(
@@ -93,9 +93,9 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share) if case.replay.scales_losses else None
-    if alone is None or not _loss_scale(alone):
+    if alone is None or not is_loss_scale(alone):
         return
-    factor = 2.0 ** np.round(np.log2(alone))
+    factor = float(2.0 ** np.round(np.log2(alone)))
     text = f"the loss is not scaled, but the optimizer divides every gradient by the loss scale, {1 / factor:,.0f}"
     if factor > 1:
         text = (
@@ -106,7 +106,7 @@ def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
         yield Variant(changes, text, measured=True)
 
 
-def _loss_scale(factor: float) -> bool:
+def is_loss_scale(factor: float) -> bool:
     """Whether a factor looks like loss scaling for float16: close to a power of two, and very large or very small."""
     power = np.log2(abs(factor))
     return bool(abs(power) >= 6 and abs(power - round(power)) < 0.01)
