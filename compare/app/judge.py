@@ -255,5 +255,7 @@ def _located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
     found = checked["training"].get("first_difference") if checked else None
     if found is None or comparison.training.verdict != DIFFERENT:
         return comparison
-    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"])
+    exact = comparison.training.first_difference
+    same = exact is not None and (exact.epoch, exact.step) == (found["epoch"], found["step"])
+    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], equal_before=same)
     return replace(comparison, training=replace(comparison.training, first_difference=first))

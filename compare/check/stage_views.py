@@ -76,6 +76,7 @@ def stage_sentence(entry: Mapping[str, Any], reference: str) -> str:
     verb = "do not" if differs.title in PLURAL else "does not"
     if not same:
         verb = "differ" if differs.title in PLURAL else "differs"
+    reference = str(entry.get("reference", reference))
     values = f": {differs.reference} in {reference}, {differs.candidate} in {entry['candidate']}"
     shown = values if differs.reference != differs.candidate else ""
     where = f" ({differs.where})" if differs.where else ""

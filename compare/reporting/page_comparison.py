@@ -82,7 +82,8 @@ class ComparisonView:
         failure: why one side could not run; else None.
         study: the tests of several seeds; else None.
         reason: why there is no verdict, or how the runs differ other than in weights; else empty.
-        equal_before: whether all weights are equal before the first difference, a step.
+        equal_before: whether all weights are equal before, bit for bit.
+        before: what is known of the steps before the first difference, as a sentence; else empty.
         variables: the variables that differ at the first difference, each with ``name`` and ``gap``.
         stages: the stages of the step where they diverge; empty if they were not seen.
         stages_step: which step that is.
@@ -103,6 +104,7 @@ class ComparisonView:
     failure: Failure | None
     study: StudyTable | None
     reason: str
+    before: str
     equal_before: bool
     variables: Sequence[Mapping[str, Any]]
     stages: Sequence[StageView]
@@ -136,12 +138,21 @@ def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> C
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
         study=_study(entry["study"]) if entry.get("study") else None,
         reason=training.get("reason", ""),
-        equal_before=bool(first and first["step"]),
+        before=_before(first),
+        equal_before=bool(not first or first.get("equal_before", True)),
         variables=training.get("differing_variables", []),
         stages=stage_views(entry),
         stages_step="a step of the short check" if "stages_at" in entry else "that step",
         stage_sentence=stage_sentence(entry, reference),
     )
+
+
+def _before(first: Mapping[str, Any] | None) -> str:
+    """What is known of the steps before the first difference; empty if there are none."""
+    if not first or not first["step"]:
+        return ""
+    equal = first.get("equal_before", True)
+    return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
 
 
 def _named_cause(cause: Mapping[str, Any], reference: str, stories: str) -> NamedCause:

@@ -235,7 +235,8 @@ def _divergence(training: dict[str, Any]) -> str:
             f"that started with step {first['since_step']:,}"
         )
     else:
-        text = f"their weights differ from step {first['step']:,} of epoch {first['epoch']} on"
+        more = "" if first.get("equal_before", True) else " by more than rounding"
+        text = f"their weights differ{more} from step {first['step']:,} of epoch {first['epoch']} on"
     gap = training["max_weight_gap"]
     if gap is None:
         return text

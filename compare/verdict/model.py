@@ -45,6 +45,7 @@ class Difference:
             weights after the last of them can be observed; else None.
         stage: the first stage of the step that differs; None if none could be told, empty if none was recorded.
         where: the layer, the variables or the replica that differ in that stage, as far as it was seen.
+        equal_before: whether all weights are equal before, bit for bit; else they differ by no more than rounding.
     """
 
     epoch: int
@@ -52,6 +53,7 @@ class Difference:
     since: int | None = None
     stage: str | None = ""
     where: str = ""
+    equal_before: bool = True
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ def _difference_json(first: Difference) -> dict[str, Any]:
         "step": first.step,
         **({"since_step": first.since} if first.since is not None else {}),
         **({"stage": first.stage, "where": first.where} if first.stage != "" else {}),
+        **({} if first.equal_before else {"equal_before": False}),
     }
 
 
