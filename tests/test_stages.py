@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,8 @@ def linear_step(
     moved: float = 0.0,
     noise: float = 0.0,
     half: bool = False,
+    names: Sequence[int] = (0, 1, 2),
+    shuffled: bool = False,
 ) -> CloseUp:
     """One step of a linear model on 16 examples, with a deviation in the stage that an argument names."""
     random = np.random.default_rng(0)
@@ -51,7 +53,8 @@ def linear_step(
         np.float32(gradient * factor * np.float32([2 * predicted.mean()])),
     ]
     after = [value - np.float32(rate) * change for value, change in zip(start, gradients, strict=True)]
-    labels = np.zeros(len(batch), np.float32)[:, None]
+    labels = np.float32(names)[np.arange(16) % 3][rows][:, None]
+    labels = labels[::-1] if shuffled else labels
     events = [
         Event("inputs", 0, {"model": "m"}, [batch], row_hashes([batch])),
         Event("weights", 0, {"model": "m"}, start),
@@ -173,6 +176,23 @@ def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
     assert [each.id for each in name_causes(found, changed)] == ["callbacks-missing"]
     found, unchanged = fit_with_callback(rate=0.1)
     assert [each.id for each in name_causes(found, unchanged)] == ["optimizer-differs"]
+
+
+def test_labels_with_other_names_are_not_shuffled() -> None:
+    for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
+        other = linear_step(**deviation, factor=1.1)  # other labels make another loss
+        found = located(other)
+        assert (found.stage, found.where) == ("examples", "labels")
+        assert [each.id for each in name_causes(found, sides(other))] == causes
+
+
+def test_a_side_that_has_ended_has_no_examples() -> None:
+    whole, ended = linear_step(), linear_step()
+    found = locate(whole, CloseUp({1: ended.steps[1]}, ended.after), [TWIN], STEP, NAMES)
+    examples = found.of("examples")
+    assert found.stage == "examples" and examples is not None
+    assert (examples.reference, examples.candidate) == ("8 examples", "no step")
+    assert name_causes(found, sides(CloseUp({1: ended.steps[1]}, ended.after))) == []
 
 
 @pytest.mark.parametrize("deviation", [{"times": 0.5}, {"offset": 0.01}, {"moved": 0.01}])

@@ -82,7 +82,7 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
     if not callbacks or sides.step <= fit.epochs[0].steps:
         return
     listed = " and ".join(callbacks)
-    if located.stage is None and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
+    if located.stage in (None, EXAMPLES) and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
         yield "callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})"
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     if located.stage != UPDATE or rates[0] is None or rates[1] is None or _same(rates[0], rates[1]):
@@ -100,6 +100,8 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
 
 def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
     right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    if not right or not other:
+        return
     if apart := _with_another_label(sides):
         evidence = f"{apart} of the {len(other)} examples have another label than in {sides.right_name}"
         yield "labels-shuffled-apart", evidence
@@ -131,13 +133,22 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
 
 
 def _with_another_label(sides: Sides) -> int:
-    """The number of examples of the step whose label is another one than that of equal inputs on the right side."""
+    """The number of examples of the step whose label is another one than that of equal inputs on the right side.
+
+    It is 0 if labels are only called by other names: where each right label has become one and the same other.
+    """
     labels: dict[int, set[int]] = {}
     for step in sides.right.steps:
         for row, label in zip(example_rows(sides.right, step), sides.right.rows(step, "targets"), strict=False):
             labels.setdefault(row, set()).add(label)
     pairs = zip(example_rows(sides.other, sides.step), sides.other.rows(sides.step, "targets"), strict=False)
-    return sum(row in labels and label not in labels[row] for row, label in pairs)
+    known = [(row, label) for row, label in pairs if row in labels]
+    became: dict[int, set[int]] = {}
+    for row, label in known:
+        for old in labels[row]:
+            became.setdefault(old, set()).add(label)
+    renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
+    return 0 if renamed else sum(label not in labels[row] for row, label in known)
 
 
 def _steps_of_epoch(sides: Sides) -> list[int]:

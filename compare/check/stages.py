@@ -164,6 +164,10 @@ def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int
 def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
     a, b = example_rows(reference, step), example_rows(candidate, step)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
+    ended = [bool(each.steps) and max(each.steps) < step for each in (reference, candidate)]
+    if any(ended):  # one side has no such step
+        shown = ["no step" if over else text for over, text in zip(ended, shown, strict=True)]
+        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], shown[1])
     if not a or not b or not _same_inputs(reference, candidate, step):
         return StageValues(EXAMPLES, None)
     if a == b:

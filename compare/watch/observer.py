@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,6 +86,7 @@ class Observer:
         self.trainings: list[Training] = []
         self.inside = 0
         self._building = False
+        self._built: weakref.WeakSet[Any] = weakref.WeakSet()
         self.fitted: list[Any] = []
         self._applying = threading.local()
         patch(polymorphic_function.Function, "__call__", self._call)
@@ -118,18 +120,20 @@ class Observer:
         """Gives a model its initial weights, before it is called for the first time."""
         if self._building:
             return  # building calls the model
+        # A subclassed model may have been built without its layers, and has no weights yet.
+        lacks = not (model.built and model.weights) and model not in self._built and bool(args)
         if self._outermost:
-            if not model.built and args:
+            if lacks:
                 self.build(model, args, options)
             self._begin_models()
-        elif not model.built and args and not tf.distribute.has_strategy() and not any_symbolic_tensors(args):
+        elif lacks and not tf.distribute.has_strategy() and not any_symbolic_tensors(args):
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
                 self.build(model, args, options)
                 self._begin_models()
 
     def build_from(self, model: Any, x: Any) -> None:
         """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
-        if model.built or x is None:
+        if (model.built and model.weights) or x is None:
             return
         spec = x.element_spec if isinstance(x, tf.data.Dataset) else None
         if isinstance(spec, tuple):
@@ -147,6 +151,7 @@ class Observer:
             return keras.KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name))
 
         self._building = True
+        self._built.add(model)
         try:
             args, options = tf.nest.map_structure(symbolic, (args, options))
             keras.src.backend.compute_output_spec(model, *args, **options)
