@@ -54,7 +54,7 @@ def linear_step(
     ]
     after = [value - np.float32(rate) * change for value, change in zip(start, gradients, strict=True)]
     labels = np.float32(names)[np.arange(16) % 3][rows][:, None]
-    labels = labels[::-1] if shuffled else labels
+    labels = np.sort(labels, axis=0) if shuffled else labels
     events = [
         Event("inputs", 0, {"model": "m"}, [batch], row_hashes([batch])),
         Event("weights", 0, {"model": "m"}, start),
