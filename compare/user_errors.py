@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError
 
 LONGEST = 400
 """Maximum number of characters of an exception's message."""
@@ -40,7 +40,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     place = _place(error) or place
     text = " ".join(text.split())
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
-    if isinstance(error, RequestError) or kind == RequestError.__name__:
+    if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
         return text  # it already contains the place and the remedy
     remedy = next((advice for symptom, advice in REMEDIES.items() if symptom in text), remedy)
     where = f" ({place})" if place else ""
@@ -96,6 +96,34 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
         raise RequestError(f"{part} ({place}): {error}") from error
     except Exception as error:
         raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise NoVerdictError(ended_by(part, error, place_of(function))) from error
+
+
+def ended_by(part: str, error: BaseException, place: str) -> str:
+    """Describes in one line what ended the run before its verdict, such as ``sys.exit``."""
+    return f"{part} ended the run before its verdict: {describe(error, place, 'raise an error instead')}"
+
+
+@contextmanager
+def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Converts what would end the process, such as ``sys.exit`` in a user's trainer, to an ordinary exception.
+
+    Args:
+        part: what the user wrote, such as "trainer mine".
+        function: the function that is called in the ``with`` block.
+
+    Raises:
+        NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise NoVerdictError(ended_by(part, error, place_of(function))) from error
 
 
 def place_of_op(operation: Any) -> str:

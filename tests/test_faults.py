@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,10 @@ import tasks
 from eager import Eager, run
 from killed_runs import TASK
 
+import compare.check
 from compare import records
+from compare.app.standard_streams import forgiving
+from compare.errors import NoVerdictError
 from compare.records import read_json
 
 
@@ -168,3 +174,53 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(tmp_path
     (line,) = [line for line in errors.splitlines() if line.startswith("compare.py: ")]
     assert "cannot be written" in line and "continue with --resume" in line and "Traceback" not in errors
     assert cli.main([*command, "--resume"]) == 0
+
+
+class Exits(Eager):
+    """Ends the process in the middle of training, as a script does that has its own argument parser."""
+
+    name = "exits"
+
+    def train(self, run):
+        run.build()
+        sys.exit(0)
+
+
+def test_a_trainer_that_ends_the_process_is_a_failure_and_the_run_says_so(experiment, tmp_path, capsys):
+    with pytest.raises(NoVerdictError, match=r"trainer exits ended the run.*SystemExit: 0 \(.*test_faults\.py, line"):
+        run(experiment, tmp_path, ("fit", Exits()))
+    (verdict,) = tmp_path.glob("*/verdict.json")
+    (entry,) = read_json(verdict)["comparisons"]
+    assert (entry["verdict"], entry["failure"]["side"]) == ("not-comparable", "exits")
+    with pytest.raises(NoVerdictError, match="trainer exits ended the run"):
+        compare.check.check(experiment, Exits())
+
+
+def test_data_that_end_the_process_end_the_run_without_a_verdict(tmp_path):
+    experiment = dataclasses.replace(tasks.experiment(), load_data=lambda: sys.exit("no data"))
+    with pytest.raises(NoVerdictError, match=r"load_data ended the run.*SystemExit: no data \(.*test_faults\.py"):
+        run(experiment, tmp_path, ("fit", "loop"))
+    assert not list(tmp_path.glob("*/verdict.json"))
+
+
+def test_closed_and_full_outputs_stop_nothing(tmp_path):
+    (tmp_path / "my_task.py").write_text(TASK)
+    script = Path(__file__).parents[1] / "scripts" / "compare.py"
+    command = f"{sys.executable} {script} --experiment my_task.py --strategy default --epochs 1 --reports"
+    outputs = {"full": "> /dev/full 2>&1", "closed": ">&- 2>&-", "head": "2>/dev/null | head -1"}
+    for name, output in outputs.items():
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command} {name} {output}"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, ""), name
+        (verdict,) = (tmp_path / name).glob("*/verdict.json")
+        assert read_json(verdict)["verdict"] == "identical", name
+
+
+def test_what_cannot_be_printed_is_dropped():
+    with open("/dev/full", "w") as full:
+        stream = forgiving(full)
+        assert stream.write("x" * 100_000) == 100_000
+        stream.flush()
+        stream.write("more")
+        assert not stream.isatty()

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from compare import signals
+from compare.app import standard_streams
 from compare.app.local_cluster import PREFIX
 from compare.app.one_line_parser import OneLineParser
+from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.option import default_of
@@ -51,6 +54,7 @@ def parsed(given: Sequence[str]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
+    standard_streams.provide()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = Options(**parsed(given))
@@ -108,7 +112,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         if member is not None and not member.is_chief:
             take_part(options, folder)
             return 0
-        with stderr_to(folder / "tensorflow.log"):
+        with stderr_to(folder / "tensorflow.log"), _traced():
             return carry_out(options, folder, new_console(options)).exit_status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
@@ -121,8 +125,20 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         return _fail(f"{error} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
 
 
+@contextmanager
+def _traced() -> Iterator[None]:
+    """Prints the traceback of what nobody expected."""
+    try:
+        yield
+    except (RequestError, NoVerdictError):
+        raise
+    except Exception:
+        traceback.print_exc()
+        raise
+
+
 def _fail(error: object, status: int) -> int:
-    print(f"{PREFIX}{' '.join(str(error).split())}", file=sys.stderr)
+    print(f"{PREFIX}{' '.join(str(error).split())}", file=forgiving(sys.stderr))
     return status
 
 

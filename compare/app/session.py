@@ -18,6 +18,7 @@ from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
+from compare.app.standard_streams import forgiving
 from compare.app.train import prepare, train_all, train_truth
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
@@ -60,7 +61,7 @@ class Session:
 
 def new_console(options: Options) -> Console:
     """Where progress is printed: stdout, or nowhere with ``--quiet``."""
-    return Console(file=sys.stdout, quiet=options.quiet, highlight=False)
+    return Console(file=forgiving(sys.stdout), quiet=options.quiet, highlight=False)
 
 
 def carry_out(options: Options, folder: Path, console: Console) -> Result:

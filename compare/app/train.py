@@ -19,7 +19,7 @@ from compare.options import Options
 from compare.records import End, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
 from compare.reporting.terminal import RunningGap, TrainerProgress, say
-from compare.user_errors import describe, place_in, place_of
+from compare.user_errors import describe, place_in, place_of, without_exit
 
 if TYPE_CHECKING:
     from compare.engine.checkpoints import Checkpoints
@@ -224,7 +224,8 @@ def train(
             resumed_at=point.hashes,
         )
         try:
-            trainer.train(run)
+            with without_exit(f"trainer {name}", trainer.train):
+                trainer.train(run)
         except NotFiniteError as error:
             say(console, f"{name} stops: {error}", style="red")
             return End(error.epoch, error.step, error.what)

@@ -29,6 +29,7 @@ from compare.engine.optimizers import learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
+from compare.user_errors import without_exit
 
 
 class CraftedRun(Run):
@@ -273,6 +274,10 @@ def observe(
     def on_use() -> None:
         run.observation.distributed = True
 
-    with intercept_apply(run.on_apply), intercept_strategy(run.strategy, on_use):
+    with (
+        intercept_apply(run.on_apply),
+        intercept_strategy(run.strategy, on_use),
+        without_exit(f"trainer {trainer.name}", trainer.train),
+    ):
         trainer.train(run)
     return run.finish()

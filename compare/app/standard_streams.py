@@ -1,0 +1,58 @@
+"""Standard output and error that may be closed or full: what cannot be printed never stops training or judging."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+
+def provide() -> None:
+    """Opens those of the three standard streams that are closed (``2>&-``), so that no other file takes their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def forgiving(stream: TextIO) -> TextIO:
+    """A stream that drops what it cannot write, as after ``| head -1`` or on a full disk."""
+    return cast(TextIO, _Forgiving(stream))
+
+
+class _Forgiving:
+    """Writes to a stream as far as possible; everything else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes the text, if that is possible."""
+        try:
+            self._stream.write(text)
+        except OSError:
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes what was written, if that is possible."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Leads the stream nowhere: Python would fail again when it flushes the stream at its end."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with suppress(OSError):
+            os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
