@@ -95,9 +95,6 @@ def test_the_two_models_of_a_gan_are_paired_and_each_is_judged(tmp_path: Path) -
     # The generator's loss is wrong; the discriminator meets its other images later.
     places = [entry["training"]["first_difference"] for entry in (discriminator, generator)]
     assert places[0]["step"] > 1 and (places[1]["step"], places[1]["stage"]) == (1, "loss")
-    assert places[0]["equal_before"] is False and "equal_before" not in places[1]
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "Before that, the weights differ by rounding only." in page
     assert discriminator["reporting"]["metrics"].keys() >= {"d_loss", "g_loss"}
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compare.app.judge import with_located
 from compare.check.script_causes import name_causes
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, locate
 from compare.records import Variable, step_dtype
+from compare.reporting.sentences import sentence
+from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training, as_json
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch, Trace
 
@@ -211,3 +214,15 @@ def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
     text = stage_sentence(entry, "fit")
     assert "examples, inputs and predictions agree; the loss does not" in text
     assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "after"]
+
+
+@pytest.mark.parametrize(
+    ("rounding", "says"), [(4, "differ from step 4"), (2, "differ by more than rounding from step 4")]
+)
+def test_a_mistake_after_steps_that_only_round_differently(rounding: int, says: str) -> None:
+    comparison = Comparison("loop", Training(DIFFERENT, None, Difference(1, rounding), 10), Reporting(None, {}))
+    found = {"training": {"first_difference": {"epoch": 1, "step": 4, "stage": "loss", "where": ""}}}
+    (entry,) = as_json("fit", [with_located(comparison, found)])["comparisons"]
+    first = entry["training"]["first_difference"]
+    assert (first["step"], first["stage"], first.get("equal_before", True)) == (4, "loss", rounding == 4)
+    assert says in sentence(entry, "fit")

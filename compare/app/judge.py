@@ -235,7 +235,7 @@ def judge(recorded: Recorded) -> dict[str, Any]:
         truth = records[TRUTH]
         extra["truth"] = distances(truth[min(truth)], recorded.shown, comparisons)
     if scripts:
-        comparisons = [_located(each, (run.check or {}).get(each.candidate, {})) for each in comparisons]
+        comparisons = [with_located(each, (run.check or {}).get(each.candidate, {})) for each in comparisons]
     verdict = as_json(names[0], comparisons, **extra)
     for entry in verdict["comparisons"]:
         checked = (run.check or {}).get(entry["candidate"])
@@ -250,7 +250,7 @@ def judge(recorded: Recorded) -> dict[str, Any]:
     return verdict
 
 
-def _located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
+def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
     """A comparison of scripts with the step and the stage that were located."""
     found = checked["training"].get("first_difference") if checked else None
     if found is None or comparison.training.verdict != DIFFERENT:
