@@ -111,6 +111,13 @@ def test_an_eager_loop_over_numpy_arrays_trains_like_fit(tmp_path: Path) -> None
     assert entry["training"]["verdict"] == "alike" and entry["causes"] == []
 
 
+@pytest.mark.slow
+def test_a_mean_over_batches_is_named_from_the_losses_of_the_steps(tmp_path: Path) -> None:
+    _, entry = compared(tmp_path, "my_fit.py", "averaged.py")
+    assert (entry["training"]["verdict"], entry["reporting"]["verdict"]) == ("identical", "different")
+    assert [cause["id"] for cause in entry["causes"]] == ["loss-averaged-over-batches"]
+
+
 def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) -> None:
     verdict, entry = compared(tmp_path, "both.py", script_arguments=["--slow"], max_steps=5)
     assert (verdict["reference"], entry["candidate"], entry["verdict"]) == ("both", "both-2", "different")

@@ -9,7 +9,8 @@ from typing import Any
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
-from compare.check.script_causes import hints, name_causes, name_reporting
+from compare.check.script_causes import hints, name_causes
+from compare.check.script_numbers import Losses, losses_by_epoch, name_reporting
 from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.records import MetricsFile, Place, Record, read_records
@@ -64,7 +65,7 @@ def explain(session: ScriptsSession) -> None:
             checked[first.pair.candidate.trainer] = _checked(first, _look_into(session, first))
         session.run.save(check=checked)
     else:
-        _explain_numbers(session, compared[0][0])
+        _explain_numbers(session, *compared[0])
 
 
 def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departure | None:
@@ -107,9 +108,12 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
     }
 
 
-def _explain_numbers(session: ScriptsSession, pair: Pair) -> None:
+def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> None:
     """Names the cause of different numbers from equal weights, where it is known."""
     causes = name_reporting(pair.reference, pair.candidate)
+    if not causes and pair.exactly.reporting.verdict == DIFFERENT:
+        say(session.console, "Other numbers from the same weights. Looking at the loss of every step …")
+        causes = name_reporting(pair.reference, pair.candidate, _losses(session, model))
     if causes:
         found = {
             "training": {"verdict": None},
@@ -147,6 +151,16 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)
         if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
             return twins
+
+
+def _losses(session: ScriptsSession, model: ModelPair) -> dict[int, Losses]:
+    """Runs the second script once more, for the losses of its steps."""
+    session.passes += 1
+    usual, trace = session.settings(1, "losses"), model.traces[1]
+    settings = replace(usual, close_up=(1, trace.last), losses_only=True, begins=False)
+    run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
+    seen = read_close_up(Path(settings.folder), trace.number)
+    return losses_by_epoch(seen, model.epochs.ends or (trace.last,)) if seen else {}
 
 
 def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:

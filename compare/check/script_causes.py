@@ -32,7 +32,6 @@ from compare.check.stages import (
     some,
 )
 from compare.check.targets import targets_of, value_of
-from compare.records import Record
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -416,30 +415,3 @@ def _of_state(sides: Sides, located: Located) -> Iterator[Named]:
     ]
     if changed and all("moving_" in name for name in changed):
         yield "validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}"
-
-
-# Reported numbers
-
-
-def name_reporting(reference: Record, candidate: Record) -> list[Finding]:
-    """The cause of different numbers from equal weights: metrics that go on with the sums of earlier epochs."""
-    entry = ALL["metrics-not-reset"]
-    names = dict.fromkeys(name for logs in reference.logs.values() for name in logs)
-    found = [name for name in names if _running(reference, candidate, name)]
-    if not found:
-        return []
-    evidence = (
-        f"{' and '.join(found)} in each epoch is the mean over all epochs so far of what {reference.trainer} reports"
-    )
-    return [Finding(entry.id, entry.kind, candidate.trainer, evidence, entry.remedy)]
-
-
-def _running(reference: Record, candidate: Record, name: str) -> bool:
-    """Whether a metric is the mean over all epochs so far."""
-    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    right = [reference.logs[epoch].get(name) for epoch in epochs]
-    other = [candidate.logs[epoch].get(name) for epoch in epochs]
-    if len(epochs) < 2 or None in right or None in other or right == other:
-        return False
-    means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
-    return bool(np.allclose(means, np.array(other, np.float64), rtol=1e-4))

@@ -53,6 +53,7 @@ class Settings:
         begins: whether this script provides the initial weights, rather than taking those that are there.
         nudge: the noise, for a noise twin.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
+        losses_only: whether of the stages only losses are kept, and how many examples a step has.
         close_up: the first and the last step whose stages are recorded; None for no stages.
     """
 
@@ -69,6 +70,7 @@ class Settings:
     nudge: Nudge | None = None
     write_experiment: str | None = None
     close_up: tuple[int, int] | None = None
+    losses_only: bool = False
 
     @property
     def trainings(self) -> int:

@@ -166,6 +166,8 @@ class StageObserver(Observer):
     def on_step(self, training: Training) -> None:
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
+        if self.settings.losses_only:
+            return
         if self._first <= 1 and training.initial is not None:
             self._after.setdefault(training.number, {}).setdefault(0, training.initial)
         if self._first - 1 <= training.steps <= self._last:
@@ -202,12 +204,15 @@ class StageObserver(Observer):
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
             if kind == "updated":
+                if self.settings.losses_only:
+                    return
                 step = self._made.get((info["training"], number), 0)
                 if self._first - 1 <= step <= self._last:
                     event = Event(kind, number, info, [np.array(array) for array in arrays])
                     self._seen[info["training"]][step].append(event)
                 return
-            kept = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
+            kept = kind == "loss" or not self.settings.losses_only
+            kept &= any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
             rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
