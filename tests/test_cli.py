@@ -337,7 +337,7 @@ select_keras(Options().keras)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 frozen = gc.get_freeze_count()
 select_keras(Options().keras)
-assert gc.get_freeze_count() == frozen, "what was made since is not TensorFlow's"
+assert gc.get_freeze_count() <= frozen, "what was made since is not TensorFlow's"
 """
     done = python("-c", code, cwd=ROOT)
     assert done.returncode == 0, done.stderr

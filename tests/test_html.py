@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -292,6 +293,27 @@ def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, dam
     assert redraw.main([str(folder)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
+
+
+def test_a_pipe_in_the_place_of_a_file_breaks_neither_the_index_nor_a_run(tmp_path: Path) -> None:
+    recorded.identical(tmp_path / "run")
+    for name in ("run.json", "verdict.json", "metrics.csv"):
+        neighbour = recorded.identical(tmp_path / f"with-a-pipe-as-{name}")
+        (neighbour / name).unlink()
+        os.mkfifo(neighbour / name)
+        assert redraw.main([str(neighbour)]) == 2
+    text = html.write_index(tmp_path).read_text()
+    assert "run/report.html" in text and "it is not a file" in text
+
+
+def test_a_foreign_index_is_left_alone(tmp_path: Path) -> None:
+    recorded.identical(tmp_path / "run")
+    index = tmp_path / "index.html"
+    index.write_text("<title>My own page</title>")
+    html.write_index(tmp_path)
+    assert html.is_foreign(index) and index.read_text() == "<title>My own page</title>"
+    index.unlink()
+    assert not html.is_foreign(html.write_index(tmp_path)) and "run/report.html" in index.read_text()
 
 
 def test_pages_and_logs_are_made_without_tensorflow(tmp_path: Path) -> None:

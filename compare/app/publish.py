@@ -32,6 +32,8 @@ def judge_and_publish(folder: Path, console: Console) -> str:
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
     files = publish(folder) + files
+    if html.is_foreign(folder.parent / "index.html"):
+        say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
     _print_verdict(verdict, console, verbose=bool(recorded.run.options.get("verbose")))
     for file in files:
         if (folder / file).exists():

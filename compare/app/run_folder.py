@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
 from compare.options import Options
+from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
 
@@ -46,7 +47,7 @@ def _new(options: Options) -> Path:
         options.reports.mkdir(parents=True, exist_ok=True)
         # Filled first and then renamed, so that an interruption never leaves a half-filled folder.
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=options.reports))
-        temporary.chmod(0o777 & ~_umask())
+        temporary.chmod(0o777 & ~umask())
         RunJson(folder=temporary, options=options.as_json(), code=code(options)).save()
         for number in range(1, 10_000):
             folder = numbered(wanted, number)
@@ -97,9 +98,3 @@ def _unfinished(folder: Path) -> bool:
         return RunJson.read(folder).status != FINISHED
     except RecordError:
         return False
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

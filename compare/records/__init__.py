@@ -12,7 +12,7 @@ point, ``recover`` makes its files readable again and ``Recorder.rewind`` return
 """
 
 from compare.records.estimates import total_norm, variable_norms
-from compare.records.files import read_json, read_verdict, replace_file, write_json, write_verdict
+from compare.records.files import read_file, read_json, read_verdict, replace_file, write_json, write_verdict
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (
     EPOCH_END,
@@ -55,6 +55,7 @@ __all__ = [
     "hashes_at",
     "in_time",
     "kept",
+    "read_file",
     "read_json",
     "read_metrics",
     "read_records",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,17 +34,41 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         StorageError: if the file cannot be written, for example because the disk is full.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storing(path):
+        # A random name that did not exist: nobody can put a link in its place.
+        number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with open(temporary, "wb") as file:
+            with open(number, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def umask() -> int:
+    """The permissions that new files do not get; it can be read only by setting it."""
+    with _umask_lock:
+        mask = os.umask(0o077)
+        os.umask(mask)
+    return mask
+
+
+_umask_lock = threading.Lock()
+
+
+def read_file(path: Path) -> bytes:
+    """Reads a file. Something else in its place, such as a pipe, would be waited for without end.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a file")
+    return path.read_bytes()
 
 
 def append_to_file(path: Path, content: bytes) -> None:
@@ -74,7 +100,7 @@ def read_json(path: Path) -> Any:
         RecordError: if the file is missing, unreadable or not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read as JSON ({error})") from None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compare.errors import RequestError
-from compare.records.files import append_to_file, replace_file
+from compare.records.files import append_to_file, read_file, replace_file
 from compare.records.model import EpochRecord, RecordError
 
 KEY_COLUMNS = ("trainer", "seed", "epoch")
@@ -144,7 +144,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         RecordError: if the file is missing or damaged; the message names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode("utf-8")
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compare.records.files import checksum, read_json, replace_file, storing
+from compare.records.files import checksum, read_file, read_json, replace_file, storing
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
 from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, stem_of, step_dtype
 
@@ -150,7 +150,7 @@ def read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Ty
         raise RecordError(f"{path}: damaged ({error})") from None
     stem = path.with_suffix("")
     try:
-        fingerprints = steps_path(stem).read_bytes() if steps_path(stem).exists() else b""
+        fingerprints = read_file(steps_path(stem)) if steps_path(stem).exists() else b""
     except OSError as error:
         raise RecordError(f"{steps_path(stem)}: cannot be read ({error})") from None
     tail = len(fingerprints) % dtype.itemsize

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from compare.records import RecordError, read_verdict, replace_file
+from compare.records import RecordError, read_file, read_verdict, replace_file
 from compare.reporting.page_model import ANSWERS, page_of
 from compare.reporting.pictures import metric_chart
 from compare.reporting.run_files import read_object
@@ -33,8 +33,10 @@ def write(folder: Path) -> Path:
 def write_index(reports: Path) -> Path:
     """Writes ``index.html`` in a folder of runs, listing the newest run first.
 
-    A run whose files cannot be read is listed as unreadable, with the error.
+    A run whose files cannot be read is listed as unreadable, with the error. Another page of that name is left alone.
     """
+    if is_foreign(reports / "index.html"):
+        return reports / "index.html"
     runs = []
     for path in sorted(reports.glob("*/run.json")):
         try:
@@ -43,6 +45,17 @@ def write_index(reports: Path) -> Path:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
     return _render("index.html", reports / "index.html", {"runs": runs})
+
+
+def is_foreign(index: Path) -> bool:
+    """Whether there is a page that this toolkit has not written."""
+    try:
+        text = read_file(index).decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return not ('content="fit-vs-loop"' in text or "<title>All runs</title>" in text)  # the title: of older versions
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:
