@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare.app.judge import with_located
-from compare.check.script_causes import name_causes
+from compare.check.script_causes import hints, name_causes
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, locate
@@ -187,6 +187,19 @@ def test_labels_with_other_names_are_not_shuffled() -> None:
         found = located(other)
         assert (found.stage, found.where) == ("examples", "labels")
         assert [each.id for each in name_causes(found, sides(other))] == causes
+
+
+def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> None:
+    other = linear_step(rows=slice(8, 16))
+    plain = sides(other)
+    fit, loop = plain.traces
+    loop = replace(loop, calls=["batch(8, drop_remainder=True)", "shuffle(16)"])
+    both = replace(plain, traces=(replace(fit, calls=["shuffle(16)", "batch(8)"]), loop))
+    assert hints(located(other), both) == [
+        "only loop calls batch(8, drop_remainder=True)",
+        "only fit calls batch(8)",
+    ]
+    assert hints(located(linear_step(factor=2.0)), both) == []
 
 
 def test_a_side_that_has_ended_has_no_examples() -> None:

@@ -70,6 +70,11 @@ def hints(located: Located, sides: Sides) -> list[str]:
         found.append(
             f"{sides.other_name} uses {made[0]} optimizers in turn; each begins with empty slots and iteration 0"
         )
+    if located.stage == EXAMPLES:
+        calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
+        for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
+            if alone := [call for call in own if call not in others]:
+                found.append(f"only {name} calls {some(alone)}")
     return found
 
 
