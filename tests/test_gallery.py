@@ -80,7 +80,7 @@ GALLERY = {
     "nmt": Trap(planted.Loop),
     # Training is no further off than half precision rounds, but the reported losses are.
     "mixed-precision": Trap(LossInHalfPrecision, "off by .* from the value recomputed from the weights"),
-    "mixed-precision-float16": Trap(NotScaled, "no cause explains it"),
+    "mixed-precision-float16": Trap(NotScaled, "loss-scale-missing"),
 }
 ELSEWHERE = {"fashion-mnist"}
 """Tested with all of its data by ``test_readme`` and ``test_command``."""
