@@ -119,7 +119,8 @@ def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(planted, na
     assert report.evidence, "a difference without a cause has evidence"
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_a_mistake_is_located_in_its_stage_of_the_step(planted, replicas):
     stages = {
         "StepSkipped": (1, 1, "examples", ""),
@@ -153,7 +154,11 @@ def test_looking_inside_leaves_keras_as_it_was(planted):
     places += [(tf.GradientTape, "gradient"), (tf.distribute.Strategy, "run"), (keras.losses, "mean_squared_error")]
     before = [getattr(owner, name) for owner, name in places]
     same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenalty()
-    assert same.look_inside(same.check(trainer), trainer).stages
+    report = same.look_inside(same.check(trainer), trainer)
+    assert "Inside that step, examples, inputs and predictions agree; the loss does not: " in str(report)
+    (entry,) = report.as_json()["comparisons"]
+    assert entry["training"]["first_difference"] == {"epoch": 1, "step": 1, "stage": "loss", "where": ""}
+    assert [each["stage"] for each in entry["stages"] if each["equal"]][:3] == ["examples", "inputs", "predictions"]
     assert [getattr(owner, name) for owner, name in places] == before
     assert same.check(planted.Loop()).verdict in ("identical", "alike")
 

@@ -181,6 +181,7 @@ def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
     assert [script for script in sorted(named) if not (ROOT / script).is_file()] == []
 
 
+@pytest.mark.slow
 def test_the_guides_wrong_loop_gets_the_cause_that_it_says(tensorflow, folder, capsys):
     text = GUIDE[ROOT / "reports" / "guide" / "loops.md"]
     (folder / "summed.py").write_text(example("summed.py", text))

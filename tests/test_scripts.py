@@ -51,6 +51,7 @@ def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     assert not (SCRIPTS / "__pycache__").exists(), "nothing is written to the scripts' folder"
 
 
+@pytest.mark.slow  # test_readme runs the same in the gate
 def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None:
     _, entry = compared(tmp_path, "my_fit.py", "my_loop.py", script_arguments=["--forget"], max_steps=4)
     first = entry["training"]["first_difference"]
@@ -86,6 +87,7 @@ def test_a_notebook_is_compared_like_a_script(tmp_path: Path) -> None:
         compare.run(scripts=[scripts[0], str(tmp_path / "no.ipynb")], reports=tmp_path, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_two_models_of_a_gan_are_paired_and_each_is_judged(tmp_path: Path) -> None:
     scripts = [str(SCRIPTS / name) for name in ("gan_fit.py", "gan_loop.py")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, script_arguments=["wrong"])
