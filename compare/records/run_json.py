@@ -31,7 +31,7 @@ class Data(TypedDict):
     validation_sha256: str
 
 
-class Failure(TypedDict):
+class FailureEntry(TypedDict):
     """Why a trainer has no result; ``side`` is its name, or empty if all trainers failed."""
 
     side: str
@@ -39,7 +39,7 @@ class Failure(TypedDict):
     remedy: str
 
 
-class Warned(TypedDict):
+class WarningEntry(TypedDict):
     """One finding of the preflight checks."""
 
     id: str
@@ -95,8 +95,8 @@ class RunJson:
     started: str | None = None
     code: dict[str, str] | None = None
     resumed: list[str] | None = None
-    preflight: list[Warned] | None = None
-    failures: list[Failure] | None = None
+    preflight: list[WarningEntry] | None = None
+    failures: list[FailureEntry] | None = None
     initial_weights_sha256: dict[str, str] | None = None
     parallel: dict[str, int] | None = None
     study: dict[str, Any] | None = None
