@@ -86,25 +86,18 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
 
     Raises:
         RequestError: if the block raises an exception.
+        NoVerdictError: if it would end the process (see ``without_exit``).
     """
-    try:
-        yield
-    except RequestError as error:
-        place = place_of(function)
-        if ", line " in str(error) or not _is_user_code(place.partition(", line ")[0]):
-            raise
-        raise RequestError(f"{part} ({place}): {error}") from error
-    except Exception as error:
-        raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise NoVerdictError(ended_by(part, error, place_of(function))) from error
-
-
-def ended_by(part: str, error: BaseException, place: str) -> str:
-    """Describes in one line what ended the run before its verdict, such as ``sys.exit``."""
-    return f"{part} ended the run before its verdict: {describe(error, place, 'raise an error instead')}"
+    with without_exit(part, function):
+        try:
+            yield
+        except RequestError as error:
+            place = place_of(function)
+            if ", line " in str(error) or not _is_user_code(place.partition(", line ")[0]):
+                raise
+            raise RequestError(f"{part} ({place}): {error}") from error
+        except Exception as error:
+            raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
 
 
 @contextmanager
@@ -123,7 +116,8 @@ def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise NoVerdictError(ended_by(part, error, place_of(function))) from error
+        text = describe(error, place_of(function), "raise an error instead")
+        raise NoVerdictError(f"{part} ended the run before its verdict: {text}") from error
 
 
 def place_of_op(operation: Any) -> str:

@@ -42,12 +42,6 @@ class Departure:
     pair: Pair
     model: ModelPair
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """The numbers of steps that both sides made."""
-        first, second = self.model.traces
-        return first.last, second.last
-
 
 def explain(session: ScriptsSession) -> None:
     """Measures rounding by noise twins of the reference; locates and names what is more than that."""
@@ -73,15 +67,14 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departu
     start = pair.noise_start
     twins = [] if start is None else _train_twins(session, pair, model, start)
     training = pair.compared(twins).training
-    lengths = [trace.last for trace in model.traces]
     if training.verdict == DIFFERENT and training.first_difference is not None:
         first = training.first_difference
         place: Place = (first.epoch, first.step if first.step is not None else 1)
         if start is not None:
             place = rounding.first_beyond(pair.reference, pair.candidate, twins, start) or place
         return Departure(model.epochs.step(place), start, pair, model)
-    if lengths[0] != lengths[1]:
-        return Departure(min(lengths) + 1, start, pair, model)
+    if len(set(model.lengths)) > 1:
+        return Departure(min(model.lengths) + 1, start, pair, model)
     return None
 
 
@@ -90,9 +83,9 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
     located, sides = seen or (Located(departure.step, None), None)
     causes = name_causes(located, sides) if sides is not None else []
     evidence = hints(located, sides) if sides is not None and not causes else []
-    counts, (one, other) = departure.counts, departure.model.names
-    if departure.step > min(counts):
-        evidence.insert(0, f"{one} makes {counts[0]:,} steps, {other} {counts[1]:,}")
+    lengths, (one, other) = departure.model.lengths, departure.model.names
+    if departure.step > min(lengths):
+        evidence.insert(0, f"{one} makes {lengths[0]:,} steps, {other} {lengths[1]:,}")
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
     return {
         "training": {
@@ -100,7 +93,7 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
             "first_difference": {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where},
         },
         "reporting": {"verdict": None},
-        "certain": departure.start is None or departure.step > min(counts),
+        "certain": departure.start is None or departure.step > min(lengths),
         "causes": [cause.as_json() for cause in causes],
         "evidence": evidence if not causes else [],
         "not_applicable": [],

@@ -32,6 +32,12 @@ class ModelPair:
     traces: tuple[Trace, Trace]
     epochs: EpochEnds
 
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of steps that both sides made."""
+        first, second = self.traces
+        return first.last, second.last
+
 
 @dataclass
 class ScriptsSession:

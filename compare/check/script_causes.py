@@ -89,11 +89,11 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
     if located.stage in (None, EXAMPLES) and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
         yield "callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})"
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
-    if located.stage != UPDATE or rates[0] is None or rates[1] is None or _same(rates[0], rates[1]):
+    if located.stage != UPDATE or rates[0] is None or rates[1] is None or same(rates[0], rates[1]):
         return
     right, other = _optimizer(fit), _optimizer(sides.other_trace)
     begun = None if right is None or other is None else right["config"].get("learning_rate")
-    if isinstance(begun, float) and not _same(begun, rates[0]):
+    if isinstance(begun, float) and not same(begun, rates[0]):
         now = f"{rates[0]:.4g}; that of {sides.other_name} is {rates[1]:.4g}"
         evidence = f"{listed} changed the learning rate of {sides.right_name} to {now}"
         yield "callbacks-missing", evidence
@@ -187,10 +187,10 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Named]:
     shown = f"the loss is {other:.6g} in {sides.other_name} and {right:.6g} in {sides.right_name}"
     penalty = _penalty(sides.right, sides.step)
     data = right - penalty
-    if penalty and _same(other, data):
+    if penalty and same(other, data):
         yield "regularization-missing", f"{shown}; the difference is the model's own losses, {penalty:.6g}"
         return
-    if penalty and sides.replicas > 1 and _same(other, right + (sides.replicas - 1) * penalty):
+    if penalty and sides.replicas > 1 and same(other, right + (sides.replicas - 1) * penalty):
         yield (
             "regularization-not-divided-by-replicas",
             f"{shown}; {sides.other_name} adds {penalty:.6g} on each replica",
@@ -209,18 +209,19 @@ def _penalty(close_up: CloseUp, step: int) -> float:
     return float(np.mean(sums)) if sums else 0.0
 
 
-def _same(a: float, b: float) -> bool:
+def same(a: float, b: float) -> bool:
+    """Whether two numbers are the same but for sums in another order."""
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
 def _of_targets(sides: Sides, data: float, penalty: float, other: float, shown: str) -> Iterator[Named]:
     """What the loss function is called with: another configuration, other shapes, no weights."""
     right, wrong = targets_of(sides.right, sides.step), targets_of(sides.other, sides.step)
-    if right is None or not _same(value_of(right) or np.nan, data):
+    if right is None or not same(value_of(right) or np.nan, data):
         return
 
     def explains(value: float | None) -> bool:
-        return value is not None and (_same(value, other) or _same(value + penalty, other))
+        return value is not None and (same(value, other) or same(value + penalty, other))
 
     if explains(value_of(right.with_other_logits())):
         flag = not right.from_logits
@@ -247,7 +248,7 @@ def _of_factor(sides: Sides, data: float, penalty: float, other: float, shown: s
     }
     for factor, whole in (((other - penalty) / data, False), (other / (data + penalty), True)):
         for cause, expected in known.items():
-            if expected is not None and _same(factor, expected):
+            if expected is not None and same(factor, expected):
                 yield cause, f"{shown}: {_factor_text(cause, examples, full, replicas)}"
                 return
         if not penalty or whole:
@@ -279,7 +280,7 @@ def _constant_factor(sides: Sides, factor: float) -> bool:
         return False
     predicted = predictions[0] if own is None else own.predicted
     expected = value_of(replace(right, predicted=np.asarray(predicted, np.float64)))
-    return expected is not None and _same(loss, factor * (expected + _penalty(sides.other, following)))
+    return expected is not None and same(loss, factor * (expected + _penalty(sides.other, following)))
 
 
 def _gradients_have_factor(sides: Sides, factor: float) -> bool:
@@ -354,7 +355,7 @@ def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:
     if all(np.allclose(other[i], np.clip(right[i], -largest, largest), rtol=1e-4, atol=1e-12) for i in right):
         return "every value"
     norms = {i: (float(np.linalg.norm(other[i])), float(np.linalg.norm(right[i]))) for i in right if np.any(right[i])}
-    parallel = all(_same(abs(float(np.vdot(other[i], right[i]))), a * b) for i, (a, b) in norms.items())
+    parallel = all(same(abs(float(np.vdot(other[i], right[i]))), a * b) for i, (a, b) in norms.items())
     ratios = [a / b for a, b in norms.values()]
     shorter = bool(ratios) and max(ratios) <= 1 + CLOSE and min(ratios) < 1 - CLOSE
     return "the norm" if parallel and shorter and _clips(other) else ""
@@ -395,7 +396,7 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in clipping)
         yield "clipping-differs", f"{sides.other_name}'s optimizer has {shown}"
         return
-    if rates[0] is not None and rates[1] is not None and not _same(rates[0], rates[1]):
+    if rates[0] is not None and rates[1] is not None and not same(rates[0], rates[1]):
         differing.insert(0, "learning_rate")
         a, b = a | {"learning_rate": f"{rates[0]:.6g}"}, b | {"learning_rate": f"{rates[1]:.6g}"}
     if differing:

@@ -9,12 +9,10 @@ import numpy as np
 
 from compare.check.causes import ALL
 from compare.check.report import Finding
+from compare.check.script_causes import same
 from compare.check.stages import example_rows, loss_of
 from compare.records import Record
 from compare.watch.seen import CloseUp
-
-CLOSE = 1e-5
-"""The relative difference up to which a mean that is computed again counts as the same: sums in another order."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def name_reporting(reference: Record, candidate: Record, losses: Mapping[int, Lo
         return []
 
     def explained(by: Mapping[int, float]) -> bool:
-        return all(abs(value - by[epoch]) <= CLOSE * abs(value) for epoch, value in reported.items())
+        return all(same(value, by[epoch]) for epoch, value in reported.items())
 
     if explained({epoch: each.mean for epoch, each in losses.items()}):
         return []

@@ -74,7 +74,6 @@ class Trace:
         epochs: the epochs of fit.
         reported: what a loop reported.
         calls: calls of ``tf.data`` and the like that explain much, in order.
-        seconds: the wall time of the script.
         model: the model's name.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
@@ -89,7 +88,6 @@ class Trace:
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
     calls: Sequence[str] = ()
-    seconds: float = 0.0
     model: str = ""
     number: int = 0
     created: int = 0
@@ -113,7 +111,6 @@ class TraceWriter:
         self._traces: dict[int, dict[str, Any]] = {}
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
-        self._began = time.perf_counter()
         self.calls: list[str] = []
 
     def content(self, number: int) -> dict[str, Any]:
@@ -165,8 +162,7 @@ class TraceWriter:
             self._write(number)
 
     def _write(self, number: int) -> None:
-        seconds = time.perf_counter() - self._began
-        write_json(self._folder / f"{number}.json", self.content(number) | {"calls": self.calls, "seconds": seconds})
+        write_json(self._folder / f"{number}.json", self.content(number) | {"calls": self.calls})
 
 
 def steps_made(folder: Path, number: int) -> int:
