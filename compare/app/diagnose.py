@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from compare.app.judge import Pair, Recorded, pairs
-from compare.check import Checker
+from compare.check import Checker, Report
+from compare.check.late_callbacks import missing_callbacks
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
 from compare.options import Options
@@ -41,7 +42,7 @@ def _check(
     console: Console,
 ) -> dict[str, Any]:
     """The short check of every candidate that is not identical, by name, as in ``verdict.json``."""
-    different = [pair.candidate.trainer for pair in differing if not pair.exactly.against]
+    different = {pair.candidate.trainer: pair for pair in differing if not pair.exactly.against}
     if not different:
         return {}
     say(console, f"Looking for the cause: short check of {' and '.join(different)} …")
@@ -65,11 +66,20 @@ def _check(
             continue
         try:
             report = checker.look_inside(checker.check(trainer), trainer)
+            if not report.training:
+                report = _with_callbacks(report, different[name], task)
             checked[name] = report.as_json()["comparisons"][0]
         except Exception as error:
             traceback.print_exc()
             say(console, f"The short check of {name} failed: {describe(error)}")
     return checked
+
+
+def _with_callbacks(report: Report, pair: Pair, task: TrainingTask) -> Report:
+    """Adds callbacks that act later than the short check lasts."""
+    callbacks = [type(callback).__name__ for callback in task.experiment.build_callbacks()]
+    found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
+    return report if found is None else replace(report, findings=(found, *report.findings))
 
 
 def _measure_noise(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.check.causes import ALL
+from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.naming import margin
 from compare.records import INITIAL, Place, Record, in_time, read_records
@@ -141,7 +141,7 @@ class Pair:
     @property
     def known_cause(self) -> bool:
         """Whether the short check named a cause of different weights."""
-        return bool(self.checked) and any(ALL[c["id"]].kind == TRAINING for c in self.checked["causes"])
+        return bool(self.checked) and any(CATALOGUE[c["id"]].kind == TRAINING for c in self.checked["causes"])
 
 
 def pairs(recorded: Recorded) -> list[Pair | Comparison]:

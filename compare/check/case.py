@@ -56,6 +56,11 @@ class Case:
             for span, (before, after) in zip(self.expected, states, strict=True)
         ]
 
+    @cached_property
+    def callbacks(self) -> list[str]:
+        """The class names of the experiment's callbacks, which fit runs."""
+        return [type(callback).__name__ for callback in self.replay.experiment.build_callbacks()]
+
     @property
     def replicas(self) -> int:
         return self.replay.replicas
@@ -212,9 +217,8 @@ class Case:
     def several_optimizers(self) -> bool:
         """Whether any step uses optimizers of different classes or settings, each for its own variables."""
         for step in self.steps:
-            used = [self.observation.optimizers[call.optimizer] for call in step.calls]
             rates = {call.learning_rate for call in step.calls}
-            if len(rates) > 1 or any(_settings(other) != _settings(used[0]) for other in used[1:]):
+            if len(rates) > 1 or len({call.optimizer for call in step.calls}) > 1:
                 return True
         return False
 
@@ -258,9 +262,3 @@ class Case:
             floors.append(max(distance(right, nudged), distance(right, scaled)))
         known = [floor for floor in floors if np.isfinite(floor)]
         self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)
-
-
-def _settings(optimizer: tuple[type, dict[str, object]]) -> tuple[type, dict[str, object]]:
-    """An optimizer's class and configuration without its name."""
-    cls, config = optimizer
-    return cls, {name: value for name, value in config.items() if name != "name"}

@@ -19,13 +19,15 @@ from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
 from compare.check.judge import judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement
-from compare.check.look_inside import LookInside
+from compare.check.look_inside import Inside, LookInside
 from compare.check.noise import NoiseTwins
 from compare.check.observation import Observation
 from compare.check.observe import ProbeRun, observe
+from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.check.stages import EXAMPLES
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline
@@ -98,7 +100,7 @@ class Checker:
         self.seed = seed
         self.reference = observe(self.task, self.batches, reference, seed)
         self._twins = NoiseTwins(self.task, self.batches, reference, seed)
-        self._inside = LookInside(self.task, self.batches, reference, seed, self._twins)
+        self._inside = LookInside(self.task, self.batches, reference, seed, self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
@@ -148,15 +150,27 @@ class Checker:
         if training.verdict != DIFFERENT:
             return report
         try:
-            located = self._inside.locate(trainer, training)
+            inside = self._inside.locate(trainer, training)
+            if inside is None:
+                return report
+            located = inside.located
+            if located.stage == EXAMPLES and not report.training:
+                report = self._name_examples(report, inside)
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {describe(error)}")
-        if located is None:
-            return report
         epoch, step = self._inside.place(located.step)
         training = replace(training, first_difference=Difference(epoch, step, None, located.stage, located.where))
         report = replace(report, comparison=replace(report.comparison, training=training))
         return replace(report, stages=tuple(located.stages), seconds=report.seconds + time.perf_counter() - began)
+
+    def _name_examples(self, report: Report, inside: Inside) -> Report:
+        """Adds what is wrong with the examples of a loop that batches them by itself."""
+        causes, evidence = name_own_data(self._inside.data, inside.reference, inside.candidate, self.batches)
+        if not causes and not evidence:
+            return report
+        side = report.comparison.candidate
+        found = [Finding(id, TRAINING, side, text, CATALOGUE[id].remedy) for id, text in causes]
+        return replace(report, findings=(*found, *report.findings), evidence=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.

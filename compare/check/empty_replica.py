@@ -75,7 +75,8 @@ class EmptyReplicaProbe:
         return report
 
     def _observe_reference(self) -> Observation | NotApplicable:
-        failing = sorted({name for name in self._reference.layers if "Conv" in name or "BatchNormalization" in name})
+        kinds = {kind for _, kind in self._reference.layers}
+        failing = sorted(kind for kind in kinds if "Conv" in kind or "BatchNormalization" in kind)
         if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
             return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")
         try:

@@ -7,22 +7,40 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from compare.check.batches import Batches
 from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS
 from compare.check.observe import CraftedRun
+from compare.check.own_data import Data, Seen
 from compare.check.stages import Located, apart, locate
+from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run, TrainingTask
 from compare.engine.strategies import keras_version
-from compare.records import Place
+from compare.records import AnyRecord, EpochRecord, Place, Sink
 from compare.trainer import Trainer
 from compare.verdict import Difference, Training
 from compare.watch.patching import undone
-from compare.watch.seen import CloseUp
 from compare.watch.settings import MADE_ALIKE, Settings
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What was found inside the first differing step.
+
+    Attributes:
+        located: the step and its stages.
+        reference: all steps of the reference.
+        candidate: all steps of the candidate.
+    """
+
+    located: Located
+    reference: Seen
+    candidate: Seen
 
 
 class LookInside:
@@ -34,14 +52,29 @@ class LookInside:
         reference: the trainer that candidates are compared with.
         seed: the seed of the short runs.
         twins: noise twins of the reference.
+        everything: the experiment's own training examples, of which the task has a few.
     """
 
-    def __init__(self, task: TrainingTask, batches: Batches, reference: Trainer, seed: int, twins: NoiseTwins) -> None:
+    def __init__(
+        self,
+        task: TrainingTask,
+        batches: Batches,
+        reference: Trainer,
+        seed: int,
+        twins: NoiseTwins,
+        everything: Examples | Stream,
+    ) -> None:
         self._task, self._batches, self._reference, self._seed, self._twins = task, batches, reference, seed, twins
         self._steps = len(batches.sizes())
-        self._seen: dict[int, CloseUp | None] = {}
+        self._everything = everything
+        self._seen: dict[int, Seen | None] = {}
 
-    def locate(self, trainer: Trainer, training: Training) -> Located | None:
+    @cached_property
+    def data(self) -> Data:
+        """The examples that a loop can have, of the run and of the experiment."""
+        return Data.of(self._task.train, self._everything)
+
+    def locate(self, trainer: Trainer, training: Training) -> Inside | None:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
 
         Args:
@@ -59,13 +92,15 @@ class LookInside:
         twin = self._close_up(begin)
         if reference is None or candidate is None:
             return None
-        twins = [twin] if twin else []
+        twins = [twin.steps] if twin else []
+        sides = reference.steps, candidate.steps
+        elsewhere = self.data.labels if candidate.examples - reference.examples else ()
         for step in range(begin, len(EPOCHS) * self._steps + 1):
-            if first is None or apart(reference, candidate, twins, step):
-                located = locate(reference, candidate, twins, step, reference.names)
+            if first is None or apart(*sides, twins, step):
+                located = locate(*sides, twins, step, reference.steps.names, elsewhere)
                 values = located.of(located.stage) if located.stage else None
                 if values is not None and (first is not None or values.differs):
-                    return located
+                    return Inside(located, reference, candidate)
         return None
 
     def place(self, step: int) -> Place:
@@ -77,20 +112,22 @@ class LookInside:
         """The step over the whole training; of the initial weights, the first."""
         return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
 
-    def _close_up(self, begin: int) -> CloseUp | None:
+    def _close_up(self, begin: int) -> Seen | None:
         """The reference's steps; with noise from a step on, unless that is 0."""
         if begin not in self._seen:
-            make = (lambda: self._twins.run(self.place(begin), 1)) if begin else self._run
-            self._seen[begin] = _close_up(self._reference, make)
+            place = self.place(begin) if begin else None
+            self._seen[begin] = _close_up(
+                self._reference, lambda sinks: self._twins.run(place, 1, sinks=sinks) if place else self._run(sinks)
+            )
         return self._seen[begin]
 
-    def _run(self) -> Run:
-        run = CraftedRun(self._task, seed=self._seed, epochs=EPOCHS, sinks=[])
+    def _run(self, sinks: Sequence[Sink]) -> Run:
+        run = CraftedRun(self._task, seed=self._seed, epochs=EPOCHS, sinks=sinks)
         run.batches = self._batches
         return run
 
 
-def _close_up(trainer: Trainer, make_run: Callable[[], Run]) -> CloseUp | None:
+def _close_up(trainer: Trainer, make_run: Callable[[Sequence[Sink]], Run]) -> Seen | None:
     """What is seen inside all steps of a short run."""
     from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
@@ -108,7 +145,15 @@ def _close_up(trainer: Trainer, make_run: Callable[[], Run]) -> CloseUp | None:
             max_steps=sys.maxsize,
         )
         observer = StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder)))
-        run = make_run()
+        ends: list[int] = []
+
+        def on_record(record: AnyRecord) -> None:
+            steps = observer.seen(0)
+            if isinstance(record, EpochRecord) and steps is not None:
+                ends.append(max(steps.steps, default=0))
+
+        run = make_run([on_record])
         trainer.train(run)
         run.close()
-        return observer.seen(0)
+        steps = observer.seen(0)
+        return None if steps is None else Seen(steps, tuple(ends))

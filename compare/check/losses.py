@@ -24,6 +24,16 @@ def other_logits(loss: Any) -> Any:
         return None
 
 
+def without_smoothing(loss: Any) -> tuple[Any, float] | None:
+    """Returns the loss without label smoothing, and how much it has; None if it has none."""
+    try:
+        config = loss.get_config()
+        smoothing = float(config.get("label_smoothing", getattr(loss, "label_smoothing", 0.0)))
+        return (type(loss).from_config(config | {"label_smoothing": 0.0}), smoothing) if smoothing else None
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
     """Returns each example's class weight; ``y`` holds class indices, or is one-hot encoded."""
     classes = np.asarray(y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ class Cell:
 
     Attributes:
         loss: the mean of the examples' losses.
-        penalty: the sum of the layers' losses.
+        penalties: the losses of the layers.
         trained_loss: the loss that the trainer differentiates.
         examples: the number of examples.
         y: the labels.
@@ -33,7 +34,7 @@ class Cell:
     """
 
     loss: float
-    penalty: float
+    penalties: list[float]
     trained_loss: float
     examples: int
     y: Any
@@ -112,7 +113,7 @@ class MetricTable:
         share = self.recipe.share(split)[replica] * split.replicas
         trained_loss = share * trained.loss + self.recipe.regularization * trained.penalty
         loss = mean_of_means(split)[replica] * split.replicas * right.loss
-        return Cell(loss, right.penalty, trained_loss, split.sizes[replica], part[1], right, trained)
+        return Cell(loss, right.penalties, trained_loss, split.sizes[replica], part[1], right, trained)
 
 
 class ReportedMetric:
@@ -169,29 +170,50 @@ class ReportedMetric:
                 continue
             if self.key not in logs:
                 return np.inf
-            value, reported = self.value(formula, epoch), logs[self.key]
-            if np.isnan(value) and np.isnan(reported):
-                continue
-            error = abs(value - reported) / (max(abs(value), abs(reported)) or 1.0)
-            worst = max(worst, np.inf if np.isnan(error) else error)
+            values = self._choices(formula, epoch) if formula.chosen else [self.value(formula, epoch)]
+            worst = max(worst, min((_error(value, logs[self.key]) for value in values), default=np.inf))
         return worst
+
+    def _choices(self, formula: MetricFormula, epoch: int) -> list[float]:
+        """The values over each choice of as many batches as the formula says."""
+        rows = self._rows(formula, self.part, epoch)
+        return [
+            self._of_rows(formula, list(chosen), len(chosen), None)
+            for chosen in itertools.combinations(rows, formula.chosen)
+        ]
+
+    @property
+    def penalties(self) -> int:
+        """The number of losses of layers."""
+        rows = self.table.validation(self.table.case.epochs[0], training=False, sample_weights=True)
+        return len(rows[0][0].penalties)
 
     def value(self, formula: MetricFormula, epoch: int) -> float:
         """Returns what a trainer that uses this formula reports for an epoch."""
         earlier = [other for other in self.table.case.epochs if other < epoch]
         rows = self._rows(formula, self.part, epoch)
         batches = len(rows)
-        if formula.carry in ("own", "sum"):
+        if formula.carry == "validation":
+            rows = [row for other in earlier[-1:] for row in self._rows(formula, VALIDATION, other)] + rows
+        elif formula.carry in ("own", "sum"):
             rows = [row for other in earlier for row in self._rows(formula, self.part, other)] + rows
         elif formula.carry in ("shared", "everything"):
             before = [(other, part) for other in earlier for part in (TRAIN, VALIDATION)]
             carried = before if formula.carry == "everything" else []
             carried = [*carried, (epoch, TRAIN)] if self.part == VALIDATION else carried
             rows = [row for other, part in carried for row in self._rows(formula, part, other)] + rows
+        return self._of_rows(formula, rows, batches, epoch)
+
+    def _of_rows(self, formula: MetricFormula, rows: Table, batches: int, epoch: int | None) -> float:
+        """The value over some batches; that of all batches that an epoch reports is kept."""
         cells = [cell for row in rows for cell in row]
         if not cells:
             return np.nan
+        if not self.is_loss and formula.per == "batches":
+            return float(np.mean([self._measure(row, formula)[self.name] for row in rows]))
         if not self.is_loss:
+            if epoch is None:
+                return self._measure(cells, formula)[self.name]
             # All metrics of the same cells are computed at once.
             key = replace(formula, per="", scale=1.0, regularization=True), self.part, epoch
             if key not in self.table.measured:
@@ -227,7 +249,8 @@ class ReportedMetric:
             return (cell.trained if formula.trained_loss else cell.right).outputs[self.name]
         if formula.trained_loss:
             return cell.trained_loss
-        return cell.loss + cell.penalty * formula.regularization
+        penalty = sum(value for i, value in enumerate(cell.penalties) if i != formula.without)
+        return cell.loss + penalty * formula.regularization
 
     def _measure(self, cells: Sequence[Cell], formula: MetricFormula) -> dict[str, float]:
         # In one batch: how examples are batched does not affect a metric that accumulates over them.
@@ -240,3 +263,11 @@ class ReportedMetric:
             for parts in zip(*(result.masks for result in results), strict=True)
         ]
         return self.table.replay.measure(y, predictions, weights, masks)
+
+
+def _error(value: float, reported: float) -> float:
+    """The relative error; NaN equals NaN."""
+    if np.isnan(value) and np.isnan(reported):
+        return 0.0
+    error = abs(value - reported) / (max(abs(value), abs(reported)) or 1.0)
+    return np.inf if np.isnan(error) else float(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,16 @@ class ApplyCall:
     """One call of an optimizer's ``apply``.
 
     Attributes:
-        optimizer: the index of the optimizer in ``Observation.optimizers``.
+        optimizer: the index of the optimizer's class and settings in ``Observation.optimizers``.
         learning_rate: the learning rate of this step.
         iterations: the optimizer's iteration count before this step.
+        number: the number of the optimizer itself, in the order of use.
     """
 
     optimizer: int
     learning_rate: float
     iterations: int
+    number: int = 0
 
 
 @dataclass(eq=False)  # compared by identity, so that results can be cached by step
@@ -101,13 +103,14 @@ class Observation:
         replicas: the number of replicas.
         names: the paths of the variables.
         trainable: the number of trainable variables, which come first.
-        optimizers: the class and final configuration of each optimizer that was applied.
+        optimizers: each class of optimizer that was applied, with each of its configurations; the learning rate
+            is that of the first step.
         distributed: whether the trainer ran a step, or distributed data, through the strategy.
         initial: the state after ``build``.
         optimizer_steps: the optimizer's steps in order.
         foreign: how many variables outside the run's model an optimizer was applied to.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
-        layers: the class names of the model's layers.
+        layers: the names and classes of the model's layers.
         fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
         step_states: the state at each ``end_step``.
         rates: the learning rate before each of these steps, as far as the optimizer is known.
@@ -128,7 +131,7 @@ class Observation:
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     foreign: int = 0
     compiled: bool = False
-    layers: list[str] = field(default_factory=list)
+    layers: list[tuple[str, str]] = field(default_factory=list)
     fixed_dropout: bool = False
     step_states: list[State] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -210,9 +213,22 @@ def as_record(name: str, records: Sequence[AnyRecord]) -> Record:
     return Record(name, 0, build.variables, rows, logs, Path("/nonexistent"))
 
 
-def configuration(optimizer: Any) -> dict[str, Any]:
-    """Returns an optimizer's configuration; its plain attributes if the user's schedule has no ``get_config``."""
+EXCLUDED = "exclude_from_weight_decay"
+"""The entry of a configuration with the indices of the variables that weight decay leaves out."""
+
+
+def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) -> dict[str, Any]:
+    """Returns an optimizer's configuration; its plain attributes if the user's schedule has no ``get_config``.
+
+    Args:
+        optimizer: the optimizer.
+        variables: those that it trains, by index; the configuration then says which of them weight decay leaves out.
+    """
     try:
-        return dict(optimizer.get_config())
+        config = dict(optimizer.get_config())
     except NotImplementedError:
-        return {name: value for name, value in vars(optimizer).items() if isinstance(value, bool | int | float | str)}
+        attributes = vars(optimizer).items()
+        config = {name: value for name, value in attributes if isinstance(value, bool | int | float | str)}
+    if config.get("weight_decay") and variables:
+        config[EXCLUDED] = tuple(i for i, v in variables.items() if not optimizer._use_weight_decay(v))
+    return config

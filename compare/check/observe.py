@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,7 +85,7 @@ class ProbeRun(CraftedRun):
         self._variables = [distributed(v) for v in [*trainable, *rest]]
         self.observation.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.observation.trainable = len(trainable)
-        self.observation.layers = [type(layer).__name__ for layer in model._flatten_layers()]
+        self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
         self._built_optimizer = optimizer
         self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
@@ -116,12 +116,14 @@ class ProbeRun(CraftedRun):
         if not self._variables or context is None:  # applying across replicas makes the optimizer raise an error
             return
         number = self._number(optimizer)
+        positions = [self._position(variable) for variable in variables]
+        known = {i: v for i, v in zip(positions, variables, strict=True) if i is not None}
+        settings = self._settings(optimizer, known)
         if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             self.observation.compiled = True
             return
         by_variable: list[Any] = [None] * self.observation.trainable
-        for gradient, variable in zip(gradients, variables, strict=False):
-            position = self._position(variable)
+        for gradient, position in zip(gradients, positions, strict=False):
             if position is None:
                 self.observation.foreign += 1
             elif gradient is not None:
@@ -138,7 +140,7 @@ class ProbeRun(CraftedRun):
         state = [variable.read_value() for variable in self._variables]
         # Outside strategy.run there is one gradient, whatever the number of replicas.
         alone = context.num_replicas_in_sync < self.observation.replicas
-        record = partial(self._on_replica, number, present, sparse, alone)
+        record = partial(self._on_replica, settings, number, present, sparse, alone)
         tf.numpy_function(record, [replica, *scalars, *values, *indices, *state], [])
 
     def finish(self) -> Observation:
@@ -146,8 +148,6 @@ class ProbeRun(CraftedRun):
         self.close()
         if self._variables:
             self.observation.final = self._read()
-        for optimizer in self._optimizers:
-            self.observation.optimizers.append((type(optimizer), configuration(optimizer)))
         return self.observation
 
     def _number(self, optimizer: Any) -> int:
@@ -157,11 +157,21 @@ class ProbeRun(CraftedRun):
         self._optimizers.append(optimizer)
         return len(self._optimizers) - 1
 
+    def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
+        """The index of an optimizer's class and configuration; only its learning rate may have changed since."""
+        found = type(optimizer), configuration(optimizer, variables)
+        for i, (cls, config) in enumerate(self.observation.optimizers):
+            if cls is found[0] and _without_rate(config) == _without_rate(found[1]):
+                return i
+        self.observation.optimizers.append(found)
+        return len(self.observation.optimizers) - 1
+
     def _position(self, variable: Any) -> int | None:
         return self._index.get(id(container(variable)))
 
     def _on_replica(
         self,
+        settings: int,
         number: int,
         present: list[int],
         sparse: list[int],
@@ -178,7 +188,7 @@ class ProbeRun(CraftedRun):
         for position, value in zip(present, values, strict=True):
             is_sparse = position in indices
             gradients[position] = Rows(indices[position], value, state[position].shape) if is_sparse else value
-        call = ApplyCall(number, float(learning_rate), int(iterations))
+        call = ApplyCall(settings, float(learning_rate), int(iterations), number)
         with self._lock:
             if alone:
                 others: list[list[Gradient]] = [
@@ -225,6 +235,10 @@ class ProbeRun(CraftedRun):
         self.observation.records.append(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
+
+
+def _without_rate(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in ("name", "learning_rate")}
 
 
 def _deduplicated(state: list[list[Any]], *known: Sequence[Sequence[Any]]) -> list[list[Any]]:

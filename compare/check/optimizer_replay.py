@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.check.observation import Gradient, OptimizerStep, Rows
+from compare.check import hand_written
+from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
@@ -44,6 +45,10 @@ def simulate(
     for replica in range(histories):
         optimizer.reset()
         for i, step in enumerate(steps):
+            if i in update.restarts:
+                optimizer.reset()
+            if update.since and i == update.since:
+                optimizer.override(update.overrides)
             for variable, value in zip(variables, step.state[replica], strict=False):
                 variable.assign(value)
             if update.learning_rates is not None:
@@ -87,6 +92,11 @@ class UnclippedOptimizer:
         for variable, value in zip(self._variables, self._initial, strict=True):
             variable.assign(value)
 
+    def override(self, hyperparameters: Mapping[str, Any]) -> None:
+        """Changes hyperparameters; it must not be traced."""
+        for name, value in hyperparameters.items():
+            setattr(self.optimizer, name, value)
+
     def set_rate(self, rate: float) -> None:
         """Sets the learning rate of the next step."""
         if KERAS_3:
@@ -117,7 +127,7 @@ def _optimizer(replay: Replay, update: Update) -> UnclippedOptimizer:
     """Builds the optimizer of an update, or returns a traced one that was built before."""
     variables = replay.variables[: replay.trainable]
     rates = update.learning_rates is not None
-    own = update.optimizer is None and not update.overrides and KERAS_3
+    own = update.optimizer is None and not update.overrides and not update.formula and KERAS_3
     if not own or len(variables) < MIN_TRACED_VARIABLES:
         return UnclippedOptimizer(_built(replay, update, variables), traced=False, rates=rates)
     if rates not in replay.optimizers:
@@ -212,8 +222,14 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
         cls, config = update.optimizer or (type(optimizer), optimizer.get_config())
         # In Keras 2 the learning rate of an optimizer with a schedule cannot be set.
         fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
-        optimizer = cls.from_config({**config, **fixed})
-    for name, value in update.overrides.items():
+        optimizer = cls.from_config({name: v for name, v in {**config, **fixed}.items() if name != EXCLUDED})
+    if update.formula:
+        optimizer = hand_written.FORMULAS[update.formula].from_config(optimizer.get_config())
+    overrides = {} if update.since else dict(update.overrides)
+    excluded = overrides.pop(EXCLUDED, None if update.optimizer is None else update.optimizer[1].get(EXCLUDED))
+    if excluded is not None:
+        optimizer.exclude_from_weight_decay(var_list=[variables[i] for i in excluded])
+    for name, value in overrides.items():
         setattr(optimizer, name, value)
     optimizer.build(list(variables))
     return optimizer

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
+UNSMOOTHED, UNMASKED = "unsmoothed", "unmasked"
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,16 @@ class Recipe:
 
     Attributes:
         training: the ``training`` flag of the forward pass.
-        loss: ``GIVEN``, ``OTHER_LOGITS`` or ``BROADCAST``.
+        inference: the names of layers that are called with ``training=False`` all the same.
+        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing) or ``UNMASKED``.
+        loss_weights: the weight of each output's loss, in order; None for the experiment's.
         sample_weights: whether sample weights are used.
         class_weights: whether class weights are used.
         share: the weight of each example.
         regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
+        unregularized: the indices of trainable variables whose gradient lacks the layers' losses.
+        micro: the number of examples in the micro-batches whose gradients are added up; 0 for none.
+        micro_factor: a factor of each micro-batch's gradient.
         reduce: "sum" over replicas, "own" if each replica keeps its own gradient, or "first" if all replicas use
             that of the first.
         clip: clipping before the optimizer's own.
@@ -92,17 +98,32 @@ class Recipe:
     """
 
     training: bool = True
+    inference: tuple[str, ...] = ()
     loss: str = GIVEN
+    loss_weights: tuple[float, ...] | None = None
     sample_weights: bool = True
     class_weights: bool = True
     share: Share = mean_of_means
     regularization: float = 1.0
+    unregularized: frozenset[int] = frozenset()
+    micro: int = 0
+    micro_factor: float = 1.0
     reduce: str = "sum"
     clip: Clip | None = None
     untrained: frozenset[int] = frozenset()
     feed: tuple[Span, ...] | None = None
     xla: bool = False
     scale: float = 1.0
+
+    @property
+    def graph(self) -> tuple[Any, ...]:
+        """What a traced forward and backward pass depends on."""
+        return self.training, self.inference, self.loss, self.loss_weights, self.xla
+
+    @property
+    def one_pass(self) -> tuple[Any, ...]:
+        """What the result of one pass depends on."""
+        return *self.graph, self.sample_weights, self.class_weights, self.scale
 
 
 def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float = 0.0) -> float:
@@ -133,7 +154,10 @@ class Update:
 
     Attributes:
         optimizer: class and configuration, or None for the experiment's own optimizer.
+        formula: what people write by hand instead of the optimizer: one of ``hand_written.FORMULAS``.
         overrides: hyperparameters that differ from the optimizer's own, by name.
+        since: the first step in which they differ.
+        restarts: the steps before which the optimizer loses its slots and its iteration count.
         learning_rates: the learning rate of each step; None for the optimizer's own.
         iterations: the optimizer's iteration count before each step; None for 0, 1, 2 and so on.
         clip: when the optimizer clips: "per-replica", before the sum over replicas (as in Keras 3), "reduced",
@@ -143,7 +167,10 @@ class Update:
     """
 
     optimizer: tuple[type[Any], Any] | None = None
+    formula: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    since: int = 0
+    restarts: frozenset[int] = frozenset()
     learning_rates: tuple[float, ...] | None = None
     iterations: tuple[int, ...] | None = None
     clip: str = "per-replica"
@@ -160,13 +187,15 @@ class MetricFormula:
             "batches-of-examples", each the mean over its examples; or "parts", one replica's examples of one
             batch, each counting the same whatever its size.
         carry: what the metric still holds when an epoch begins: "nothing"; its "own" earlier epochs; their
-            "sum", but not their count; training's examples if it is "shared" with validation; or
-            "everything" since the start.
+            "sum", but not their count; training's examples if it is "shared" with validation; the last
+            "validation", in training; or "everything" since the start.
         scale: a constant factor.
         replica: the only replica that counts; None for all.
         batches: the number of batches that count, from the first; None for all.
+        chosen: the number of batches that count, whichever they are; 0 for all.
         last: whether only the last batch of the epoch counts.
         regularization: whether the layers' losses are part of the loss.
+        without: the index of a layer's loss that is not part of it; None if all are.
         training: whether validation calls the model with ``training=True``.
         sample_weights: whether validation uses sample weights.
         trained_loss: whether the loss is the one that the trainer differentiates, correct or not, and metrics
@@ -178,8 +207,10 @@ class MetricFormula:
     scale: float = 1.0
     replica: int | None = None
     batches: int | None = None
+    chosen: int = 0
     last: bool = False
     regularization: bool = True
+    without: int | None = None
     training: bool = False
     sample_weights: bool = True
     trained_loss: bool = False

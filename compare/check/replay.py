@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,9 +15,9 @@ import tensorflow as tf
 from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
 from compare.check.dropout import fix_dropout
-from compare.check.losses import broadcast, broadcastable, class_weights, other_logits
+from compare.check.losses import broadcast, broadcastable, class_weights, other_logits, without_smoothing
 from compare.check.observation import Gradient, OptimizerStep, Rows
-from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, Clip, Recipe, Span, Split
+from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Clip, Recipe, Span, Split
 from compare.engine.building import restore_policy, scalars
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
@@ -35,7 +36,7 @@ class PassResult:
         data: ``[weights]``, the gradient of the sum of the examples' losses, in the variables' dtype.
         regularization: ``[weights]``, the gradient of the layers' losses; a scalar 0 if there are none.
         loss: the sum of the examples' losses.
-        penalty: the sum of the layers' losses.
+        penalties: the losses of the layers.
         outputs: the mean loss of each of several outputs, by reported name.
         predictions: the model's outputs.
         masks: the mask of each prediction, as a flat list; None where there is none.
@@ -48,13 +49,18 @@ class PassResult:
     data: np.ndarray
     regularization: np.ndarray
     loss: float
-    penalty: float
+    penalties: list[float]
     outputs: dict[str, float]
     predictions: Any
     masks: list[Any]
     weights: Any
     state: list[np.ndarray]
     rows: dict[int, tuple[Rows, Rows | None]]
+
+    @property
+    def penalty(self) -> float:
+        """The sum of the layers' losses."""
+        return sum(self.penalties)
 
 
 class Replay:
@@ -109,7 +115,8 @@ class Replay:
         of_layers = {metric.name for metric in self.model.metrics}  # metrics of layers, which are updated on every call
         losses = experiment.build_loss()
         self._factor = 1.0 if tf.nest.is_nested(losses) else self._sum_factor(losses)
-        self._losses = {GIVEN: self._compiled(losses)}
+        self._losses: dict[Any, Any] = {GIVEN: self._compiled(losses)}
+        self.masked = False
         restore_policy(policy)
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
@@ -143,6 +150,31 @@ class Replay:
             return None
         return tf.nest.map_structure(lambda loss, other: other or loss, losses, others), flags[0]
 
+    def unsmoothed(self) -> tuple[Any, float] | None:
+        """The losses without label smoothing, and how much the first one has; None if no loss has any."""
+        losses = self.experiment.build_loss()
+        changed = [(loss, without_smoothing(loss)) for loss in tf.nest.flatten(losses)]
+        found = [each for _, each in changed if each is not None]
+        if not found:
+            return None
+        flat = [loss if each is None else each[0] for loss, each in changed]
+        return tf.nest.pack_sequence_as(losses, flat), found[0][1]
+
+    @property
+    def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
+        """The names of the outputs, and the weights of their losses, in order; None if they have none."""
+        losses, weights = self.experiment.build_loss(), self.experiment.loss_weights
+        if not tf.nest.is_nested(losses) or not tf.nest.is_nested(weights):
+            return None
+        names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
+        given = [weights.get(name, 1.0) for name in names] if isinstance(weights, dict) else list(weights)
+        return tuple(names), tuple(float(weight) for weight in given)
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of all layers of this model, which are not those of the observed one."""
+        return [layer.name for layer in self.model._flatten_layers()]
+
     def measure(self, y: Any, predictions: Any, weights: Any = None, masks: Sequence[Any] = ()) -> dict[str, float]:
         """Returns all metrics of these examples, by the names that ``fit`` reports."""
         y, predictions = tf.nest.map_structure(tf.convert_to_tensor, (y, predictions))
@@ -155,9 +187,10 @@ class Replay:
         results = self.model.compute_metrics(None, y, predictions, weights)
         return scalars({name: value for name, value in results.items() if np.ndim(value) <= 1})
 
-    def _compiled(self, losses: Any) -> Any:
+    def _compiled(self, losses: Any, loss_weights: Any = None) -> Any:
         """Compiles the model; returns Keras's loss of all outputs, a function of ``(y, predictions, weights)``."""
-        loss_weights = self.experiment.loss_weights
+        if loss_weights is None:
+            loss_weights = self.experiment.loss_weights
         if self.replicas > 1 and tf.nest.is_nested(losses):
             # The share divides by the number of replicas, which is right for means but not for sums.
             given = loss_weights if tf.nest.is_nested(loss_weights) else tf.nest.map_structure(lambda _: 1.0, losses)
@@ -207,8 +240,7 @@ class Replay:
             nudge: if not 0, every trainable weight is changed by one unit in the last place, up or down at random;
                 also the random seed.
         """
-        forward = recipe.training, recipe.loss, recipe.sample_weights, recipe.class_weights, recipe.xla, recipe.scale
-        key = replica, part, forward, nudge
+        key = replica, part, recipe.one_pass, nudge
         results = self._results.setdefault(step, {})
         if key not in results:
             state = [*step.state[replica][: self.trainable], *step.before[replica][self.trainable :]]
@@ -245,9 +277,17 @@ class Replay:
             if part.start == part.stop:
                 gradients.append(np.zeros(self.weights))
                 continue
-            result = self.replica_pass(step, replica, part, recipe, nudge)
-            of_layers = recipe.regularization / self.replicas * result.regularization.astype(np.float64)
-            gradient = share[replica] * result.data.astype(np.float64) + of_layers
+            gradient = np.zeros(self.weights)
+            for piece in micro_batches(part, recipe.micro):
+                result = self.replica_pass(step, replica, piece, recipe, nudge)
+                of_layers = recipe.regularization / self.replicas * result.regularization.astype(np.float64)
+                if recipe.unregularized:
+                    of_layers = self._without(of_layers, recipe.unregularized)
+                weight = share[replica]
+                if recipe.micro:
+                    weight = recipe.micro_factor / (self.replicas * (piece.stop - piece.start))
+                    of_layers = recipe.micro_factor * of_layers
+                gradient += weight * result.data.astype(np.float64) + of_layers
             gradients.append(self._without(gradient, recipe.untrained))
         if recipe.clip is not None and not recipe.clip.reduced:
             gradients = [self.clipped(gradient, recipe.clip) for gradient in gradients]
@@ -263,11 +303,12 @@ class Replay:
             gradients: list[Gradient] = [
                 part.astype(v.dtype) for part, v in zip(self.unflatten(flat), state, strict=False)
             ]
-            if recipe.clip is None and parts[replica].start < parts[replica].stop:
+            if recipe.clip is None and not recipe.micro and parts[replica].start < parts[replica].stop:
                 rows = self.replica_pass(step, replica, parts[replica], recipe, nudge).rows
                 for k, (data, of_layers) in rows.items():
                     if k not in recipe.untrained:
-                        gradients[k] = add_rows(data, share[replica], of_layers, recipe.regularization / self.replicas)
+                        own = None if k in recipe.unregularized else of_layers
+                        gradients[k] = add_rows(data, share[replica], own, recipe.regularization / self.replicas)
             typed.append(gradients)
         return typed
 
@@ -331,12 +372,12 @@ class Replay:
         inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
         compute = self._function(recipe, inputs, trains)
         scale = tf.constant(recipe.scale)
-        data, regularization, sparse, loss, penalty, outputs, predictions, masks = compute(scale, *inputs)
+        data, regularization, sparse, loss, penalties, outputs, predictions, masks = compute(scale, *inputs)
         return PassResult(
             pack(data),
             pack(regularization),
             float(loss),
-            float(penalty),
+            [float(penalty) for penalty in penalties],
             {name: float(value) for name, value in outputs.items()},
             predictions,
             masks,
@@ -356,28 +397,45 @@ class Replay:
 
     def _function(self, recipe: Recipe, inputs: Any, trains: bool) -> Any:
         """The forward pass, and the backward pass if it ``trains``, as a graph that is traced once."""
-        key = recipe.training, recipe.loss, recipe.xla, len(inputs), trains
+        key = *recipe.graph, len(inputs), trains
         if key not in self._functions:
-            if recipe.loss == OTHER_LOGITS and (others := self.other_logits()) and OTHER_LOGITS not in self._losses:
-                self._losses[OTHER_LOGITS] = self._compiled(others[0])
+            self._provide_loss(recipe)
             x, y, *_ = self._signature
             open_sizes = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), inputs[2:])
             signature = [tf.TensorSpec([]), x, y, *open_sizes]
             function = self._training_pass if trains else self._validation_pass
 
             def traced(scale: tf.Tensor, *inputs: Any) -> Any:
-                return function(recipe.training, recipe.loss, scale, *inputs)
+                return function(recipe, scale, *inputs)
 
             self._functions[key] = tf.function(traced, input_signature=signature, jit_compile=recipe.xla)
         return self._functions[key]
 
-    def _forward_pass(self, training: bool, kind: str, x: Any, y: Any, weights: Any = None) -> Any:
-        """Returns total loss, penalty, losses of outputs, predictions, and masks; traced.
+    def _provide_loss(self, recipe: Recipe) -> None:
+        """Compiles the loss of a recipe."""
+        if recipe.loss_weights is not None:
+            given = self.experiment.build_loss()
+            weights = tf.nest.pack_sequence_as(given, list(recipe.loss_weights))
+            self._losses.setdefault(recipe.loss_weights, self._compiled(given, weights))
+        elif recipe.loss == OTHER_LOGITS and (others := self.other_logits()):
+            self._losses.setdefault(OTHER_LOGITS, self._compiled(others[0]))
+        elif recipe.loss == UNSMOOTHED and (unsmoothed := self.unsmoothed()):
+            self._losses.setdefault(UNSMOOTHED, self._compiled(unsmoothed[0]))
 
-        The total is the sum of the examples' losses, and the penalty that of the layers' losses.
+    def _forward_pass(self, recipe: Recipe, x: Any, y: Any, weights: Any = None) -> Any:
+        """Returns total loss, losses of layers, losses of outputs, predictions, and masks; traced.
+
+        The total is the sum of the examples' losses.
         """
+        kind = recipe.loss_weights or recipe.loss
         loss = self._losses.get(kind, self._losses[GIVEN])
-        predictions = self.model(x, training=training)
+        with in_inference(self.model, recipe.inference):
+            predictions = self.model(x, training=recipe.training)
+        masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
+        self.masked = any(mask is not None for mask in masks)
+        if kind == UNMASKED:
+            for tensor in tf.nest.flatten(predictions):
+                tensor._keras_mask = None
         for metric in loss.metrics:
             metric.reset_state()
         if kind == BROADCAST:
@@ -393,16 +451,16 @@ class Replay:
         penalties = [tf.reduce_sum(tf.cast(penalty, value.dtype)) for penalty in self.model.losses]
         self._has_penalties = bool(penalties)
         outputs = {metric.name: metric.result() for metric in loss.metrics}
-        masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
-        return total, tf.add_n(penalties or [tf.zeros([], value.dtype)]), outputs, predictions, masks
+        return total, penalties, outputs, predictions, masks
 
-    def _validation_pass(self, training: bool, kind: str, scale: tf.Tensor, *inputs: Any) -> Any:
-        return [], [], {}, *self._forward_pass(training, kind, *inputs)
+    def _validation_pass(self, recipe: Recipe, scale: tf.Tensor, *inputs: Any) -> Any:
+        return [], [], {}, *self._forward_pass(recipe, *inputs)
 
-    def _training_pass(self, training: bool, kind: str, scale: tf.Tensor, *inputs: Any) -> Any:
+    def _training_pass(self, recipe: Recipe, scale: tf.Tensor, *inputs: Any) -> Any:
         variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
         with tf.GradientTape(persistent=True) as tape:
-            total, penalty, *rest = self._forward_pass(training, kind, *inputs)
+            total, penalties, *rest = self._forward_pass(recipe, *inputs)
+            penalty = tf.add_n(penalties or [tf.zeros([], total.dtype)])
             scaled = total * tf.cast(scale, total.dtype)
         of_data = tape.gradient(scaled, variables[: self.trainable])
         of_layers = tape.gradient(penalty, variables[: self.trainable])
@@ -414,7 +472,32 @@ class Replay:
         }
         data = dense(of_data, variables)
         regularization = dense(of_layers, variables) if self._has_penalties else []
-        return data, regularization, sparse, total, penalty, *rest
+        return data, regularization, sparse, total, penalties, *rest
+
+
+@contextmanager
+def in_inference(model: tf.keras.Model, names: Sequence[str]) -> Iterator[None]:
+    """Calls some layers of a model with ``training=False``, whatever the model is called with."""
+    layers = [layer for layer in model._flatten_layers() if layer.name in names] if names else []
+    for layer in layers:
+
+        def call(*args: Any, original: Any = layer.call, **options: Any) -> Any:
+            return original(*args, **{**options, "training": False})
+
+        object.__setattr__(layer, "call", call)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "call")
+
+
+def micro_batches(span: Span, size: int) -> list[Span]:
+    """Splits a span into micro-batches; the last one may be short. There is only one if ``size`` is 0."""
+    if not size:
+        return [span]
+    starts = range(span.start, span.stop, size)
+    return [Span(span.epoch, start, min(start + size, span.stop)) for start in starts]
 
 
 def effective_gradients(step: OptimizerStep, replay: Replay) -> list[np.ndarray]:

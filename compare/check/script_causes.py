@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.causes import ALL
+from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
 from compare.check.report import Finding
 from compare.check.sides import Sides
@@ -58,7 +58,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     if len(named) != 1:
         return []
     ((cause, evidence),) = named.items()
-    entry = ALL[cause]
+    entry = CATALOGUE[cause]
     return [Finding(cause, entry.kind, sides.other_name, f"step {sides.step}: {evidence}", entry.remedy)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.check.causes import ALL
+from compare.check.causes import CATALOGUE
 from compare.check.report import Finding
 from compare.check.script_causes import same
 from compare.check.stages import example_rows, loss_of
@@ -96,7 +96,7 @@ def name_reporting(reference: Record, candidate: Record, losses: Mapping[int, Lo
 
 
 def _finding(cause: str, candidate: Record, evidence: str) -> Finding:
-    entry = ALL[cause]
+    entry = CATALOGUE[cause]
     return Finding(entry.id, entry.kind, candidate.trainer, evidence, entry.remedy)
 
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
 
+MUCH_BETTER = 1 / 3
+"""Of two explanations by the same cause the later one counts if its residual is less than this part of the other's."""
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -82,7 +85,9 @@ def find_explanations(
         for recipe, causes in candidates:
             explanation = Explanation(recipe, causes, residual(recipe))
             if explanation.residual <= threshold:
-                explanations.setdefault(explanation.ids, explanation)
+                known = explanations.setdefault(explanation.ids, explanation)
+                if explanation.residual < MUCH_BETTER * known.residual:
+                    explanations[explanation.ids] = explanation
             else:
                 rejected.append(explanation)
         return list(explanations.values())

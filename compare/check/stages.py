@@ -7,7 +7,7 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,7 +87,12 @@ class Located:
 
 
 def locate(
-    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+    reference: CloseUp,
+    candidate: CloseUp,
+    twins: Sequence[CloseUp],
+    step: int,
+    variables: Sequence[str],
+    known: Collection[int] = (),
 ) -> Located:
     """Finds the first stage of a step that differs.
 
@@ -100,11 +105,12 @@ def locate(
         twins: noise twins of the reference, whose distance from it is what rounding explains.
         step: the step, counted over the whole training.
         variables: the names of the model's weights.
+        known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
     before = _state(_around_forward(reference, step), _around_forward(candidate, step), variables, BEFORE)
     after = _state(_around_end(reference, step), _around_end(candidate, step), variables, AFTER)
     compared = [
-        _examples(reference, candidate, step),
+        _examples(reference, candidate, step, known),
         _inputs(reference, candidate, step),
         _predictions(reference, candidate, twins, step),
         _loss(reference, candidate, twins, step),
@@ -161,7 +167,7 @@ def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int
     return [row for event in model_events(close_up, step, kind) for row in event.rows]
 
 
-def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
+def _examples(reference: CloseUp, candidate: CloseUp, step: int, elsewhere: Collection[int]) -> StageValues:
     a, b = example_rows(reference, step), example_rows(candidate, step)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
     ended = [bool(each.steps) and max(each.steps) < step for each in (reference, candidate)]
@@ -176,7 +182,7 @@ def _examples(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
-    known = {row for number in reference.steps for row in example_rows(reference, number)}
+    known = {*elsewhere, *(row for number in reference.steps for row in example_rows(reference, number))}
     # Examples whose values differ are not known at all; those of another order are known from another place.
     other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
     return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class Segment:
         after: all variables after the last step.
         state: all variables after the last forward pass.
         step: the optimizer step, if it was observed.
+        start: the first step from the weights before it, even if they were changed before ``apply`` was called.
     """
 
     epoch: int
@@ -58,6 +59,12 @@ class Segment:
     after: State
     state: State
     step: OptimizerStep | None = None
+    start: OptimizerStep = field(init=False)
+
+    def __post_init__(self) -> None:
+        moved = self.step is None or self.step.moved_before(len(self.step.gradients[0]))
+        start = OptimizerStep(self.epoch, [], self.before, self.before) if moved else self.step
+        object.__setattr__(self, "start", start)
 
 
 @dataclass(frozen=True)
@@ -213,7 +220,7 @@ def replay_segments(
     """Yields the variables after each segment, from recomputed gradients."""
     replay = case.replay
     if all(len(segment.spans) == 1 for segment in known):
-        steps = [_starting_step(case, segment) for segment in known]
+        steps = [segment.start for segment in known]
         spans = [segment.spans[0] for segment in known]
         gradients = [replay.typed_gradients(step, span, recipe, nudge) for step, span in zip(steps, spans, strict=True)]
         for step, span, after in zip(steps, spans, simulate(replay, steps, update, gradients), strict=True):
@@ -237,13 +244,6 @@ def replay_segments(
                 for replica, flat in enumerate(after)
             ]
         yield _by_variable(state, state, replay.trainable)
-
-
-def _starting_step(case: Case, segment: Segment) -> OptimizerStep:
-    """The step from the weights before it, even if they were changed before ``apply`` was called."""
-    if segment.step is not None and not segment.step.moved_before(case.replay.trainable):
-        return segment.step
-    return OptimizerStep(segment.epoch, [], segment.before, segment.before)
 
 
 def _forward(case: Case, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:

@@ -13,7 +13,7 @@ from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update
 from compare.check.report import NotApplicable
 from compare.check.search import find_explanations, recognisers
-from compare.check.weight_gaps import ROUNDING, Weights, replay_segments, segments
+from compare.check.weight_gaps import ROUNDING, Segment, Weights, replay_segments, segments
 
 if TYPE_CHECKING:
     from compare.check.judgement import Judgement
@@ -76,12 +76,48 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     if judgement.add_explanation(explanations, relative(recipe, right), what) and by_gradient.explanations:
         judgement.adopt_gradients(explanations[0])
     if not explanations:
+        factor = _factor(known, list(replay_segments(case, known, recipe, right)), trainable)
+        rates = right.learning_rates
+        if factor is not None and rates and off(recipe, replace(right, learning_rates=_times(rates, factor))) <= 1:
+            _name_rate(judgement, rates[0], factor, type(case.replay.experiment.build_optimizer()).__name__, what)
+            return
         beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
         judgement.mark_wrong(
             "the observed weights are not those that right gradients and the experiment's optimizer give: "
             f"{relative(recipe, right):.2g} of the change, relative, is unexplained",
             certain=beyond and len(known) == len(case.expected),
         )
+
+
+def _times(rates: Sequence[float], factor: float) -> tuple[float, ...]:
+    return tuple(rate * factor for rate in rates)
+
+
+def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int) -> float | None:
+    """How many times as large as the right one the first change of the weights is; None if it is none."""
+    before = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[0].before[0][:trainable]])
+    after = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[0].after[0][:trainable]])
+    right = np.concatenate([copies[0].ravel() for copies in replayed[0][:trainable]])
+    size = float((right - before) @ (right - before))
+    factor = float((after - before) @ (right - before)) / size if size else np.nan
+    return factor if np.isfinite(factor) and factor != 0 else None
+
+
+def _name_rate(judgement: Judgement, rate: float, factor: float, optimizer: str, what: str) -> None:
+    """Reports that every step is a constant multiple of the right one."""
+    judgement.mark_wrong(certain=True)
+    times = f"the weights change {factor:.6g} times as much as they should"
+    if optimizer in FOLLOWS_LOSS:
+        judgement.evidence.append(
+            f"{times}, which explains {what}: the loss or the learning rate, {rate:.4g}, has this factor"
+        )
+    else:
+        text = f"{times}, as with a learning rate of {rate * factor:.4g} instead of {rate:.4g}; this explains {what}"
+        judgement.causes["optimizer-differs"] = text
+
+
+FOLLOWS_LOSS = ("SGD", "Adadelta", "Ftrl")
+"""Optimizers whose steps are as many times as large as the loss."""
 
 
 def _norms(observed: Sequence[Sequence[np.ndarray]], replayed: Iterable[Weights]) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from compare.check.causes import ALL, CATALOGUE
+from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Cause
 from compare.check.stage_views import StageView, stage_sentence, stage_views
 from compare.reporting.gaps import reference_name
@@ -156,7 +156,7 @@ def _before(first: Mapping[str, Any] | None) -> str:
 
 
 def _named_cause(cause: Mapping[str, Any], reference: str, stories: str) -> NamedCause:
-    known = ALL.get(cause["id"])
+    known = CATALOGUE.get(cause["id"])
     return NamedCause(
         id=cause["id"],
         side=cause.get("side") or "",

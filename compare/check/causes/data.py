@@ -183,6 +183,15 @@ CAUSES = (
         gradient=lambda case, recipe: _feed(case, recipe, "batch-size-differs"),
     ),
     Cause(
+        id="labels-shuffled-apart",
+        symptom="The loss falls to that of guessing and no further; accuracy stays at chance.",
+        explanation="Inputs and labels are shuffled one after the other, with different random numbers, so that labels "
+        "no longer belong to their inputs.",
+        wrong="np.random.shuffle(x)\nnp.random.shuffle(y)",
+        remedy="order = np.random.permutation(len(x))\nx, y = x[order], y[order]",
+        recognised="The examples of a step are recognised by their values: an example has another label than fit's.",
+    ),
+    Cause(
         id="weights-not-shared",
         symptom="fit and the loop differ before the first step.",
         explanation="The loop trains a model of its own, or initializes the model again, so that fit and the loop do "

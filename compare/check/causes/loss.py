@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
-from compare.check.recipe import BROADCAST, OTHER_LOGITS, Recipe, Share, Split
+from compare.check.recipe import BROADCAST, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Recipe, Share, Split
+from compare.check.stages import some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -70,12 +71,15 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
         text = f"every example has weight 1/{1 / weight:.6g}, whatever the size of its batch"
         yield Variant({"share": divided_by(lambda split: 1 / weight)}, text, measured=True)
+    yield from _constant_micro_batches(case, recipe)
 
 
 def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share)
     if alone is not None and case.replay.scales_losses and is_loss_scale(alone):
         return  # that of loss-scale-missing
+    yield from _weight_of_output(case, recipe)
+    yield from _accumulated(case, recipe)
     if alone is not None:
         yield Variant(
             {"share": scaled(recipe.share, alone)}, f"the loss has a constant factor of {alone:.6g}", measured=True
@@ -150,6 +154,29 @@ def _uneven(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     yield Variant({"regularization": 0.0}, "the gradient does not include the layers' losses")
+    if lacking := _unregularized(case, recipe):
+        names = some([case.observation.names[k] for k in sorted(lacking)])
+        changes = {"unregularized": frozenset(lacking)}
+        yield Variant(changes, f"the gradient of {names} does not include its layer's loss", measured=True)
+
+
+def _unregularized(case: Case, recipe: Recipe) -> set[int]:
+    """The variables whose gradient in the first step lacks the layers' losses, if those of others have them."""
+    feed = case.feed(recipe)
+    if not feed or not recipe.regularization:
+        return set()
+    step, span = case.steps[0], feed[0]
+    right, without = (
+        case.replay.unflatten(case.replay.gradients(step, span, replace(recipe, regularization=weight))[0])
+        for weight in (recipe.regularization, 0.0)
+    )
+    observed = case.replay.unflatten(case.effective[0][0])
+    lacking = set()
+    for k, (seen, whole, data) in enumerate(zip(observed, right, without, strict=True)):
+        penalty = whole - data
+        if np.any(penalty) and np.linalg.norm(seen - data) < 0.1 * np.linalg.norm(penalty):
+            lacking.add(k)
+    return lacking
 
 
 def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -165,6 +192,60 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
             {"loss": OTHER_LOGITS},
             f"the loss is computed with from_logits={other[1]}, the experiment's with from_logits={not other[1]}",
         )
+
+
+def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if found := case.replay.unsmoothed():
+        yield Variant({"loss": UNSMOOTHED}, f"the loss has no label smoothing, the experiment's has {found[1]:g}")
+
+
+def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if case.replay.masked:
+        yield Variant({"loss": UNMASKED}, "padded positions count in the loss like any other: the mask is not used")
+
+
+def _weight_of_output(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    """Other weights of the outputs' losses: all 1, or one of them."""
+    if case.replay.loss_weights is None:
+        return
+    names, weights = case.replay.loss_weights
+    ones = tuple(1.0 for _ in weights)
+    for i, (name, weight) in enumerate(zip(names, weights, strict=True)):
+        changed = (*weights[:i], 1.0, *weights[i + 1 :])
+        if weight not in (0, 1):
+            text = f"the loss of output {name} has weight 1 instead of {weight:g}, {1 / weight:.6g} times as much"
+            yield Variant({"loss_weights": changed}, text, remedy=OF_OUTPUTS)
+    if sum(weight != 1 for weight in weights) > 1:
+        given = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, weights, strict=True))
+        yield Variant({"loss_weights": ones}, f"the outputs' losses all have weight 1, not {given}", remedy=OF_OUTPUTS)
+
+
+OF_OUTPUTS = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])"
+
+
+def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    """Gradients of micro-batches that are added up, not averaged."""
+    factor = _factor(case, recipe, recipe.share)
+    size = case.expected[0].stop // case.replicas if case.expected else 0
+    if factor is None or recipe.micro or not size:
+        return
+    count = round(factor)
+    if count >= 2 and abs(factor - count) < 1e-3 and size % count == 0:
+        text = f"the gradients of micro-batches of {size // count} are added up, not averaged: {count} times too large"
+        remedy = "gradients = [gradient / micro_batches for gradient in summed]  # the number in this very batch"
+        yield Variant({"micro": size // count}, text, measured=True, remedy=remedy)
+
+
+def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    """Sums over micro-batches that are divided by the same number even where a short batch has fewer."""
+    size = case.expected[0].stop // case.replicas if case.expected else 0
+    factor = _factor(case, recipe, recipe.share)
+    if factor is None or recipe.micro or abs(factor - 1) > 1e-3:
+        return
+    for count in (2, 3, 4, 6, 8, 12):
+        if size % count == 0 and size > count:
+            text = f"the sum over micro-batches of {size // count} is divided by {count}, also where a batch has fewer"
+            yield Variant({"micro": size // count, "micro_factor": 1 / count}, text, measured=True)
 
 
 def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -360,5 +441,24 @@ CAUSES = (
         met='"Too many values to unpack when including sample_weights", '
         "https://github.com/Jannoshh/simple-sam/issues/6",
         gradient=_unweighted,
+    ),
+    Cause(
+        id="label-smoothing-missing",
+        symptom="The loop's loss is lower than fit's from the first step on, and its predictions become more certain.",
+        explanation="The experiment's loss smooths its labels; the loop computes the loss by itself, without that.",
+        wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
+        remedy="loss = tf.reduce_mean(loss_object.call(y, predictions))  # the loss of run.build() smooths the labels",
+        recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
+        gradient=_no_smoothing,
+    ),
+    Cause(
+        id="mask-missing",
+        symptom="With padded sequences, the loss is another one than fit's, the more so the more padding there is.",
+        explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's losses leave out "
+        "the masked positions. A loss computed by hand counts them.",
+        wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
+        remedy="loss = loss_object(y, predictions)  # under one replica: Keras's own call uses predictions' mask",
+        recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",
+        gradient=_no_mask,
     ),
 )

@@ -22,6 +22,8 @@ def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
         )
     if case.part == "validation":
         yield Variant({"carry": "shared"}, f"{case.key} includes the epoch's training examples")
+    else:
+        yield Variant({"carry": "validation"}, f"{case.key} includes the examples of the validation before")
     yield Variant({"carry": "everything"}, f"{case.key} includes all training and validation examples since the start")
 
 
@@ -30,6 +32,10 @@ def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
         text = f"{case.key} is the mean over batches: a short batch counts as much as a full one"
         yield Variant({"per": "batches"}, text)
         yield Variant({"per": "batches-of-examples"}, text)
+    else:
+        text = f"{case.key} is the mean of its values of each batch: a short batch counts as much as a full one"
+        remedy = "metric.update_state(y, predictions)  # in every step; metric.result() at the end of the epoch"
+        yield Variant({"per": "batches"}, text, remedy=remedy)
 
 
 def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
@@ -52,6 +58,19 @@ def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varia
 def _no_penalty(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.part == "validation":
         yield Variant({"regularization": False}, f"{case.key} does not include the layers' losses")
+        yield from _without_one(case)
+
+
+def _no_penalty_in_training(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    if case.is_loss and case.part == "train":
+        yield Variant({"regularization": False}, f"{case.key} does not include the layers' losses")
+        yield from _without_one(case)
+
+
+def _without_one(case: ReportedMetric) -> Iterable[Variant]:
+    if case.penalties > 1:
+        for i in range(case.penalties):
+            yield Variant({"without": i}, f"{case.key} leaves out loss {i + 1} of the layers' {case.penalties}")
 
 
 def _training_mode(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
@@ -68,6 +87,9 @@ def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
             if count == case.validation_batches - 1:
                 text = f"{case.key} leaves out the last validation batch"
             yield Variant({"batches": count}, text)
+        for count in range(1, case.validation_batches):
+            text = f"{case.key} covers only {count} of the check's {case.validation_batches} validation batches"
+            yield Variant({"chosen": count}, text, measured=True)
 
 
 def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
@@ -148,6 +170,19 @@ CAUSES = (
         '"Error in the tpu.ipynb notebook": loss * strategy.num_replicas_in_sync, '
         "https://github.com/tensorflow/tensorflow/issues/40339",
         formula=_not_reduced,
+    ),
+    Cause(
+        id="loss-without-regularization",
+        kind=REPORTING,
+        symptom="Training is identical, but the reported loss is lower than fit's.",
+        explanation="The loop differentiates the whole loss, and reports the examples' part of it. fit reports the "
+        "sum: the examples' losses and the layers' own.",
+        wrong="loss_metric.update_state(tf.reduce_mean(per_example))  # without the layers' losses",
+        remedy="loss_metric.update_state(tf.reduce_mean(per_example) + tf.add_n(model.losses), "
+        "sample_weight=tf.shape(y)[0])",
+        recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
+        "layers' losses, or without one of them.",
+        formula=_no_penalty_in_training,
     ),
     Cause(
         id="validation-loss-without-regularization",

@@ -1,0 +1,43 @@
+"""Recognises callbacks of fit that a loop lacks by a whole run, since many act only after the short check's epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.check.causes import CATALOGUE
+from compare.check.report import Finding
+from compare.check.stages import some
+from compare.records import Record
+from compare.verdict import Comparison
+
+RATE = "learning_rate"
+"""The name by which Keras's callbacks report the learning rate of an epoch."""
+
+
+def missing_callbacks(
+    reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
+) -> Finding | None:
+    """Names ``callbacks-missing`` where the weights are equal up to the moment at which a callback acts.
+
+    Args:
+        reference: the record of fit.
+        candidate: the record of the loop.
+        comparison: how they compare, bit for bit.
+        callbacks: the class names of the experiment's callbacks.
+    """
+    first, name = comparison.training.first_difference, reference.trainer
+    if first is None or not callbacks:
+        return None
+    listed, text = some(callbacks), ""
+    ends = max(reference.logs, default=0), max(candidate.logs, default=0)
+    now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
+    if first.epoch > min(ends) and ends[0] != ends[1]:
+        text = f"{name} ended after epoch {ends[0]} ({listed}), {candidate.trainer} after epoch {ends[1]}"
+    elif first.step == 1 and now is not None and before is not None and now != before:
+        text = f"{listed} of {name} changed the learning rate from {before:.6g} to {now:.6g} for epoch {first.epoch}"
+    elif first.step is None and first.epoch in reference.logs:
+        text = f"at the end of epoch {first.epoch} {listed} of {name} changed the weights outside of any step"
+    if not text:
+        return None
+    cause = CATALOGUE["callbacks-missing"]
+    return Finding(cause.id, cause.kind, candidate.trainer, text, cause.remedy)

@@ -1,0 +1,157 @@
+"""Recognises loops that do not take their examples from the run, by the rows that each step saw; no TensorFlow.
+
+Such a loop loads and batches the data by itself. Its gradients match no batch of the run, but its rows are known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from compare.check.batches import Batches
+from compare.check.stages import example_rows
+from compare.watch.seen import CloseUp, row_hashes
+
+MOST = 200_000
+"""The largest number of examples that are hashed."""
+
+Named = tuple[str, str]
+"""The id of a cause, and its evidence."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Examples by the hash of their inputs.
+
+    Attributes:
+        of_run: how often the run has each example.
+        of_experiment: how often the experiment's own data has it.
+        labels: the hashes of its labels; equal inputs may have several.
+    """
+
+    of_run: Counter[int]
+    of_experiment: Counter[int]
+    labels: dict[int, set[int]]
+
+    @staticmethod
+    def of(run: Any, experiment: Any) -> Data:
+        """Hashes the training examples of a run and of its experiment (``Examples`` or ``Stream``)."""
+        labels: dict[int, set[int]] = {}
+        counted = Counter[int](), Counter[int]()
+        for rows, examples in zip(counted, (run, experiment), strict=True):
+            if examples.count > MOST:
+                continue
+            for x, y, *_ in examples.in_order(1024).as_numpy_iterator():
+                hashes = row_hashes(_flat(x))
+                rows.update(hashes)
+                for row, label in zip(hashes, row_hashes(_flat(y)), strict=False):
+                    labels.setdefault(row, set()).add(label)
+        return Data(*counted, labels)
+
+    @cached_property
+    def all_labels(self) -> set[int]:
+        """The labels of all examples."""
+        return set().union(*self.labels.values())
+
+
+def _flat(part: Any) -> list[Any]:
+    """The arrays of a nested structure, in TensorFlow's order: dicts are sorted by key."""
+    if isinstance(part, dict):
+        return [array for key in sorted(part) for array in _flat(part[key])]
+    if isinstance(part, tuple | list):
+        return [array for each in part for array in _flat(each)]
+    return [part]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All steps of a short run.
+
+    Attributes:
+        steps: what was seen in each.
+        ends: the number of steps made up to the end of each epoch.
+    """
+
+    steps: CloseUp
+    ends: tuple[int, ...]
+
+    def epochs(self) -> list[list[int]]:
+        """The steps of each epoch."""
+        return [list(range(a + 1, b + 1)) for a, b in zip((0, *self.ends), self.ends, strict=False)]
+
+    def rows(self, steps: Sequence[int]) -> list[int]:
+        """The hashes of the examples of some steps, in order."""
+        return [row for step in steps for row in example_rows(self.steps, step)]
+
+    @property
+    def examples(self) -> frozenset[int]:
+        """The hashes of all examples."""
+        return frozenset(self.rows(list(self.steps.steps)))
+
+
+def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches) -> tuple[list[Named], list[str]]:
+    """What is wrong with the examples of a loop whose steps have other examples than the reference's.
+
+    Returns:
+        Causes, and evidence where there are none; both empty if its examples are not known.
+    """
+    epochs = [candidate.rows(steps) for steps in candidate.epochs()]
+    seen = candidate.examples
+    if not seen or not seen <= data.labels.keys():
+        return [], []
+    own = not seen <= data.of_run.keys()
+    source = data.of_experiment if own else data.of_run
+    begin = "the loop does not use run.train_dataset: " if own else ""
+    causes = [
+        *_labels(data, candidate),
+        *_batch_size(candidate, batches, own),
+        *_count(epochs, source),
+        *_order(epochs, [reference.rows(steps) for steps in reference.epochs()]),
+    ]
+    named = [(cause, begin + text) for cause, text in causes]
+    text = "it takes the experiment's examples in an order of its own" if own else "the examples are in another order"
+    return named, [] if named else [begin + text]
+
+
+def _labels(data: Data, candidate: Seen) -> Iterator[Named]:
+    pairs: list[tuple[int, int]] = []
+    for step in candidate.steps.steps:
+        rows, labels = example_rows(candidate.steps, step), candidate.steps.rows(step, "targets")
+        if len(rows) == len(labels):
+            pairs += zip(rows, labels, strict=True)
+    if not pairs or not all(label in data.all_labels for _, label in pairs):
+        return  # labels in a form of the loop's own
+    if apart := sum(label not in data.labels[row] for row, label in pairs):
+        yield "labels-shuffled-apart", f"{apart:,} of {len(pairs):,} examples are trained on with another one's label"
+
+
+def _batch_size(candidate: Seen, batches: Batches, own: bool) -> Iterator[Named]:
+    user_run = batches.user_run
+    if own and user_run is None:
+        return  # the loop may know the batch size of the user's own run
+    sizes = {batches.full} | ({user_run.global_batch_size} if own and user_run is not None else set())
+    first = len(example_rows(candidate.steps, 1))
+    if first not in sizes and len(example_rows(candidate.steps, 2)) in (first, 0):
+        expected = user_run.global_batch_size if own and user_run is not None else batches.full
+        yield "batch-size-differs", f"its batches have {first} examples, but the global batch size is {expected}"
+
+
+def _count(epochs: Sequence[Sequence[int]], source: Counter[int]) -> Iterator[Named]:
+    for number, rows in enumerate(epochs, 1):
+        seen = Counter(rows)
+        never, again = (source - seen).total(), (seen - source).total()
+        if again:
+            also = f", and {never:,} of all {source.total():,} are never seen" if never else ""
+            yield "examples-repeated", f"in epoch {number}, {again:,} of its {len(rows):,} examples are repeats{also}"
+            return
+        if never:
+            yield "examples-dropped", f"{never:,} of all {source.total():,} examples are never seen in epoch {number}"
+            return
+
+
+def _order(epochs: Sequence[Sequence[int]], of_reference: Sequence[Sequence[int]]) -> Iterator[Named]:
+    if len(epochs) > 1 and epochs[0] == epochs[1] and len(of_reference) > 1 and of_reference[0] != of_reference[1]:
+        yield "not-reshuffled", "the second epoch has the order of the first"
