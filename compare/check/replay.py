@@ -100,7 +100,10 @@ class Replay:
         self._signature = spec
         policy = tf.keras.mixed_precision.global_policy()
         self.model = experiment.build_model()
-        self.scales_losses = self.model.dtype_policy.name == "mixed_float16"
+        optimizer = experiment.build_optimizer()
+        half = self.model.dtype_policy.name == "mixed_float16"
+        self.scales_losses = half or isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+        self._optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         fix_dropout(self.model)
         # Calling a deferred model builds its weights.
         x, y, *_ = next(iter(batches.values()))[0]
@@ -169,6 +172,13 @@ class Replay:
         names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
         given = [weights.get(name, 1.0) for name in names] if isinstance(weights, dict) else list(weights)
         return tuple(names), tuple(float(weight) for weight in given)
+
+    def scheduled(self, step: int) -> float | None:
+        """The learning rate of the experiment's schedule at a step, from 0; None without a schedule."""
+        schedule = getattr(self._optimizer, "_learning_rate", None)
+        if not isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
+            return None
+        return float(schedule(tf.constant(step, tf.int64)))
 
     @property
     def layers(self) -> list[str]:

@@ -280,12 +280,26 @@ def _by_hand(case: Case) -> Iterable[Variant]:
         if formula != "damped" or config.get("momentum"):
             yield Variant({"formula": formula}, text)
     spans = case.expected
+    for steps, text in _other_steps([span.epoch for span in spans]):
+        rates = tuple(case.replay.scheduled(step) for step in steps)
+        if all(rate is not None for rate in rates):
+            yield Variant({"learning_rates": rates}, text)
     begins = frozenset(i for i in range(1, len(spans)) if spans[i].epoch != spans[i - 1].epoch)
     counts = tuple(range(len(spans)))
     anew = tuple(i - max((begin for begin in begins if begin <= i), default=0) for i in counts)
     yield Variant({"restarts": begins}, "the optimizer begins anew with each epoch: its slots are empty again")
     yield Variant({"restarts": begins, "iterations": counts}, "the optimizer's slots are empty again in each epoch")
     yield Variant({"iterations": anew}, "the optimizer's steps are counted from 1 again in each epoch")
+
+
+def _other_steps(epochs: Sequence[int]) -> Iterable[tuple[list[int], str]]:
+    """Wrong steps at which a schedule may be evaluated, for each of the steps made."""
+    counts = range(len(epochs))
+    yield [epoch - 1 for epoch in epochs], "the learning rate is that of the schedule at the epoch's number, from 0"
+    yield list(epochs), "the learning rate is that of the schedule at the epoch's number, not at the step's"
+    yield [epochs.index(epoch) for epoch in epochs], "the learning rate changes once per epoch, not with every step"
+    yield [i + 1 for i in counts], "the learning rate is that of the step after: the schedule counts steps from 0"
+    yield [max(i - 1, 0) for i in counts], "the learning rate is that of the step before"
 
 
 FORMULAS: Mapping[str, Mapping[str, str]] = {
@@ -370,6 +384,8 @@ def _callbacks_missing(case: Case) -> str | None:
 
 
 def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
+    if not case.observation.optimizers and (first := case.replay.scheduled(0)) is not None:
+        yield Variant({"learning_rates": (first,)}, f"the learning rate stays {first:.6g}, that of the first step")
     if case.observation.optimizers and _schedule_missing(case) and not _callbacks_set_rate(case):
         rates, expected = _rates(case), _rates(case, reference=True)
         text = f"the learning rate stays {rates[0]:.6g}; it should be {', '.join(f'{rate:.6g}' for rate in expected)}"
