@@ -166,13 +166,7 @@ STYLES = {
         "mean", "share", "scale", "gradients", "forward", "record", "compiled",
         when=without("bn", "dropout", "fp16", "activity", "embedding"),
     ),
-    "accumulating-eager": style(*ACCUMULATING, when=both(on(1), accumulable)),
-    "accumulating-variables": style(*ACCUMULATING, when=both(on(1), accumulable)),
-    "own-unscaling": style("update", "variables", when=having("fp16")),
-    "without-callbacks": style(when=having("idle")),
     "own-clipping": style("optimizer", when=clipped),
-    "own-clipping-eager": style("optimizer", when=clipped),
-    "own-clipping-on-replicas": style("optimizer", when=clipped),
     "apply-only": style("optimizer", "variables"),
     "two-optimizers": style(
         "optimizer", "variables", when=without("global_clipnorm", "fp16", "callbacks", "exclusions")
@@ -180,15 +174,6 @@ STYLES = {
     "sgd-by-hand": style("optimizer", when=both(own_update, trained_by("sgd"))),
     "momentum-by-hand": style("optimizer", when=both(own_update, trained_by("momentum"))),
     "adam-by-hand": style("optimizer", when=both(own_update, trained_by("adam"), without("embedding"))),
-    "sgd-eager": style("optimizer", when=both(on(1), own_update, trained_by("sgd"))),
-    "sgd-assigned": style("optimizer", when=both(on(1), own_update, trained_by("sgd"))),
-    "momentum-eager": style("optimizer", when=both(on(1), own_update, trained_by("momentum"))),
-    "momentum-of-gradients": style("optimizer", when=both(on(1), own_update, trained_by("momentum"))),
-    "adam-eager": style("optimizer", when=both(on(1), own_update, trained_by("adam"), without("embedding"))),
-    "adam-with-hats": style("optimizer", when=both(on(1), own_update, trained_by("adam"), without("embedding"))),
-    "adamw-by-hand": style("optimizer", when=trained_by("adamw")),
-    "adamw-eager": style("optimizer", when=both(on(1), trained_by("adamw"))),
-    "adamw-on-one-device": style("optimizer", when=both(on(1), trained_by("adamw"))),
     "metrics-apart": style("results", "test"),
     "numpy-validation": style("validation", "test", "share", *REPORTS, when=both(having("classes"), one_state)),
     "evaluating": style("validation", "test", "share", *REPORTS, when=without("weights", "ema")),
@@ -203,14 +188,35 @@ STYLES = {
 }  # fmt: skip
 
 
+COMMON_STYLES = tuple(STYLES)
+"""Those that any fault may be mixed into; the others serve faults of their own."""
+STYLES |= {
+    "accumulating-eager": style(*ACCUMULATING, when=both(on(1), accumulable)),
+    "accumulating-variables": style(*ACCUMULATING, when=both(on(1), accumulable)),
+    "own-unscaling": style("update", "variables", when=having("fp16")),
+    "without-callbacks": style(when=having("idle")),
+    "own-clipping-eager": style("optimizer", when=clipped),
+    "own-clipping-on-replicas": style("optimizer", when=clipped),
+    "sgd-eager": style("optimizer", when=both(on(1), own_update, trained_by("sgd"))),
+    "sgd-assigned": style("optimizer", when=both(on(1), own_update, trained_by("sgd"))),
+    "momentum-eager": style("optimizer", when=both(on(1), own_update, trained_by("momentum"))),
+    "momentum-of-gradients": style("optimizer", when=both(on(1), own_update, trained_by("momentum"))),
+    "adam-eager": style("optimizer", when=both(on(1), own_update, trained_by("adam"), without("embedding"))),
+    "adam-with-hats": style("optimizer", when=both(on(1), own_update, trained_by("adam"), without("embedding"))),
+    "adamw-by-hand": style("optimizer", when=trained_by("adamw")),
+    "adamw-eager": style("optimizer", when=both(on(1), trained_by("adamw"))),
+    "adamw-on-one-device": style("optimizer", when=both(on(1), trained_by("adamw"))),
+}
+
+
 def training(
-    part: str, *allowed: str, when: When = always, styles: Iterable[str] = STYLES, among: Iterable[str] = COMMON
+    part: str, *allowed: str, when: When = always, styles: Iterable[str] = COMMON_STYLES, among: Iterable[str] = COMMON
 ) -> Fault:
     return Fault(part, "training", frozenset(allowed), when, frozenset(styles), tuple(among))
 
 
 def reporting(
-    part: str, *allowed: str, when: When = always, styles: Iterable[str] = STYLES, among: Iterable[str] = COMMON
+    part: str, *allowed: str, when: When = always, styles: Iterable[str] = COMMON_STYLES, among: Iterable[str] = COMMON
 ) -> Fault:
     return Fault(part, "reporting", frozenset(allowed), when, frozenset(styles) - {"silent"}, tuple(among))
 
@@ -270,9 +276,7 @@ FAULTS = {
         "mean", "sample-weights-dropped", "validation-sample-weights-dropped", when=having("weights")
     ),
     "weights-normalized": training("mean", when=having("weights")),
-    "no-loss-scale": training(
-        "scaled", "loss-scale-missing", "loss-scaled", when=having("fp16"), among=EXPERIMENTS
-    ),
+    "no-loss-scale": training("scaled", "loss-scale-missing", "loss-scaled", when=having("fp16"), among=EXPERIMENTS),
     "unscaled-twice": training(
         "gradients", "loss-scale-missing", "loss-scaled", when=having("fp16"), among=EXPERIMENTS
     ),
@@ -305,17 +309,25 @@ FAULTS = {
     "no-training-flag": training("forward", "training-flag-missing", when=stateful),
     "frozen-statistics": training("forward", "training-flag-missing", when=both(having("bn"), having("sequential"))),
     "frozen-batch-normalization": training(
-        "variables", "training-flag-missing", "variables-not-trained",
-        when=both(having("bn"), without("exclusions")), styles=(*on_batches, *by_hand), among=EXPERIMENTS,
-    ),  # fmt: skip
+        "variables",
+        "training-flag-missing",
+        "variables-not-trained",
+        when=both(having("bn"), without("exclusions")),
+        styles=(*on_batches, *by_hand),
+        among=EXPERIMENTS,
+    ),
     "gradient-stopped": training(
-        "forward", "variables-not-trained",
-        when=without("outputs", "fp16", "penalty", "callbacks"), styles=(*on_batches, *by_hand),
-    ),  # fmt: skip
+        "forward",
+        "variables-not-trained",
+        when=without("outputs", "fp16", "penalty", "callbacks"),
+        styles=(*on_batches, *by_hand),
+    ),
     "outside-the-tape": training(
-        "forward", "variables-not-trained",
-        when=without("outputs", "fp16", "penalty", "callbacks"), styles=(*on_batches, *by_hand),
-    ),  # fmt: skip
+        "forward",
+        "variables-not-trained",
+        when=without("outputs", "fp16", "penalty", "callbacks"),
+        styles=(*on_batches, *by_hand),
+    ),
     "two-forward-passes": training("forward", when=having("dropout")),
     "noisy-inputs": training("forward", when=without("embedding", "fp16")),
     "standardized-inputs": training("forward", when=without("embedding", "fp16")),
@@ -353,16 +365,23 @@ FAULTS = {
         "optimizer", "learning-rate-schedule-missing", "optimizer-differs", when=having("schedule"), among=EXPERIMENTS
     ),
     "rate-by-epoch": training(
-        "optimizer", "learning-rate-schedule-missing", "optimizer-differs",
-        when=having("schedule"), styles=on_batches, among=EXPERIMENTS,
-    ),  # fmt: skip
+        "optimizer",
+        "learning-rate-schedule-missing",
+        "optimizer-differs",
+        when=having("schedule"),
+        styles=on_batches,
+        among=EXPERIMENTS,
+    ),
     "own-warm-up": training(
         "compiled", "optimizer-differs", when=without("fp16", "schedule", "callbacks"), styles=on_batches
     ),
     "one-epoch-late": training(
-        "begin", "learning-rate-schedule-missing", "optimizer-differs",
-        when=both(having("callbacks"), without("epoch-end", "batch-callbacks", "ema")), among=EXPERIMENTS,
-    ),  # fmt: skip
+        "begin",
+        "learning-rate-schedule-missing",
+        "optimizer-differs",
+        when=both(having("callbacks"), without("epoch-end", "batch-callbacks", "ema")),
+        among=EXPERIMENTS,
+    ),
     "rate-halved-later": training(
         "begin", "optimizer-differs", when=without("fp16", "schedule", "callbacks"), styles=on_batches
     ),
@@ -370,26 +389,32 @@ FAULTS = {
         "begin", "callbacks-missing", "optimizer-differs", "learning-rate-schedule-missing", when=having("callbacks")
     ),
     "no-callbacks": training(
-        "callbacks", "callbacks-missing",
-        when=having("epoch-end", "batch-callbacks"), styles=acting, among=ACTING,
-    ),  # fmt: skip
-    "no-epoch-end": training(
-        "callbacks", "callbacks-missing", when=having("epoch-end"), styles=acting, among=ACTING
+        "callbacks",
+        "callbacks-missing",
+        when=having("epoch-end", "batch-callbacks"),
+        styles=acting,
+        among=ACTING,
     ),
+    "no-epoch-end": training("callbacks", "callbacks-missing", when=having("epoch-end"), styles=acting, among=ACTING),
     "optimizer-anew-each-epoch": training("begin", "optimizer-differs", when=remembering, styles=on_batches),
     "optimizer-recreated": training("begin", "optimizer-differs", when=both(remembering, uncalled), styles=on_batches),
     "momentum-lowered-later": training(
-        "begin", "optimizer-differs",
-        when=both(trained_by("momentum", "adam"), uncalled), styles=on_batches,
-    ),  # fmt: skip
+        "begin",
+        "optimizer-differs",
+        when=both(trained_by("momentum", "adam"), uncalled),
+        styles=on_batches,
+    ),
     "every-second-update": training("epoch", "examples-dropped", when=uncalled, styles=on_batches),
     "two-batches-per-update": training(
         "epoch", "batch-size-differs", when=both(uncalled, without("bn", "one-left")), styles=on_batches
     ),
     "decay-everywhere": training(
-        "optimizer", "optimizer-differs", when=having("exclusions"), styles=(*on_batches, "keras-loss"),
+        "optimizer",
+        "optimizer-differs",
+        when=having("exclusions"),
+        styles=(*on_batches, "keras-loss"),
         among=EXPERIMENTS,
-    ),  # fmt: skip
+    ),
     "biases-decay-too": training("update", "optimizer-differs", styles=adamws, among=EXPERIMENTS),
     "decay-forgotten": training("update", "optimizer-differs", styles=adamws, among=EXPERIMENTS),
     "decay-by-hand": training("update", when=without("fp16")),
@@ -446,9 +471,12 @@ FAULTS = {
     "metrics-carried-over": reporting("results", "metrics-not-reset"),
     "carried-from-validation": reporting("results", "metrics-not-reset"),
     "average-not-swapped": reporting(
-        "validation", "callbacks-missing", when=having("ema"), styles=(*on_batches, "epoch-function", "functional-loss"),
+        "validation",
+        "callbacks-missing",
+        when=having("ema"),
+        styles=(*on_batches, "epoch-function", "functional-loss"),
         among=EXPERIMENTS,
-    ),  # fmt: skip
+    ),
     "last-accuracy-only": reporting("compiled", "last-batch-only", styles=on_batches),
     "accuracy-over-batches": reporting("compiled", styles=on_batches),
     "running-mean": reporting("compiled", when=on(1), styles=on_batches),
@@ -459,7 +487,9 @@ FAULTS = {
     "shares-summed": reporting("reported", "loss-not-reduced", when=on(2)),
     "from-one-replica": reporting("compiled", "metrics-from-one-replica", when=on(2), styles=on_batches),
     "last-batch-only": reporting("compiled", "last-batch-only", when=on(1), styles=on_batches),
-    "penalty-not-reported": reporting("record", "loss-without-regularization", when=having("penalty"), among=EXPERIMENTS),
+    "penalty-not-reported": reporting(
+        "record", "loss-without-regularization", when=having("penalty"), among=EXPERIMENTS
+    ),
     "metrics-weighted": reporting("record", when=having("weights")),
     "perplexity": reporting("reported"),
     "rounded-report": reporting("reported"),

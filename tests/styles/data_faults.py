@@ -63,7 +63,8 @@ class IndexGoesOn(OwnArrays):
     def order(self, epoch: int) -> np.ndarray:
         steps = -(-self.count // self.size())
         start = (epoch - 1) * steps * self.size()
-        return np.random.default_rng(0).permutation(self.count)[np.arange(start, start + steps * self.size()) % self.count]
+        indices = np.arange(start, start + steps * self.size()) % self.count
+        return np.random.default_rng(0).permutation(self.count)[indices]
 
 
 class RandomBatches(OwnArrays):
