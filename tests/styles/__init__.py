@@ -134,7 +134,7 @@ own_update = both(unclipped, without("fp16", "callbacks", "schedule"))
 REPORTS = ("record", "results", "reported", "compiled")
 LOSS = ("mean", "penalty", "share")
 ACCUMULATING = ("mean", "share", "scale", "gradients", "forward", "record", "compiled", "unpack")
-accumulable = without("bn", "dropout", "fp16", "activity", "mask", "callbacks")
+accumulable = without("bn", "dropout", "fp16", "activity", "embedding", "callbacks")
 
 
 def style(*lacks: str, when: When = always) -> Style:
