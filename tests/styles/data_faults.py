@@ -14,13 +14,13 @@ class OwnArrays(Loop):
     def make(self) -> None:
         super().make()
         self.arrays, _ = self.load_data()
-        self.count = len(tf.nest.flatten(self.arrays)[0])
+        self.examples = len(tf.nest.flatten(self.arrays)[0])
 
     def batches(self, epoch: int) -> tf.data.Dataset:
         return self.cut(self.order(epoch))
 
     def order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng(epoch).permutation(self.count)
+        return np.random.default_rng(epoch).permutation(self.examples)
 
     def cut(self, order: np.ndarray) -> tf.data.Dataset:
         chosen = tf.nest.map_structure(lambda array: array[order], self.arrays)
@@ -38,7 +38,7 @@ class WholeSteps(OwnArrays):
     """``int(count / batch_size)`` steps."""
 
     def order(self, epoch: int) -> np.ndarray:
-        steps = int(self.count / self.size())
+        steps = int(self.examples / self.size())
         return super().order(epoch)[: steps * self.size()]
 
 
@@ -47,7 +47,7 @@ class RemainderDropped(OwnArrays):
 
     def batches(self, epoch: int) -> tf.data.Dataset:
         examples = tf.data.Dataset.from_tensor_slices(self.arrays)
-        return examples.shuffle(self.count, seed=epoch).batch(self.size(), drop_remainder=True)
+        return examples.shuffle(self.examples, seed=epoch).batch(self.size(), drop_remainder=True)
 
 
 class IndexNeverReset(OwnArrays):
@@ -61,24 +61,24 @@ class IndexGoesOn(OwnArrays):
     """Batches follow each other round and round, all of them full, wherever an epoch ends."""
 
     def order(self, epoch: int) -> np.ndarray:
-        steps = -(-self.count // self.size())
+        steps = -(-self.examples // self.size())
         start = (epoch - 1) * steps * self.size()
-        indices = np.arange(start, start + steps * self.size()) % self.count
-        return np.random.default_rng(0).permutation(self.count)[indices]
+        indices = np.arange(start, start + steps * self.size()) % self.examples
+        return np.random.default_rng(0).permutation(self.examples)[indices]
 
 
 class RandomBatches(OwnArrays):
     """Each batch is drawn from all examples, with replacement."""
 
     def order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng(epoch).integers(0, self.count, self.count)
+        return np.random.default_rng(epoch).integers(0, self.examples, self.examples)
 
 
 class ArraysInOrder(OwnArrays):
     """No shuffling at all."""
 
     def order(self, epoch: int) -> np.ndarray:
-        return np.arange(self.count)
+        return np.arange(self.examples)
 
 
 class ShuffledOnce(OwnArrays):

@@ -217,15 +217,13 @@ class OwnClipping(Loop):
 
 
 class OwnClippingEager(OwnClipping):
-    """Without tf.function, and with the norms written out."""
+    """Without tf.function, and with the norm written out."""
 
     def compiled(self, step: Any, dataset: Any) -> Any:
         return lambda batch: self.strategy.run(step, args=(batch,))
 
     def clipped(self, gradients: list[Any]) -> list[Any]:
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        if self.clipnorm is not None:
-            return [g * tf.minimum(1.0, self.clipnorm / tf.norm(g)) for g in dense]
         norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in dense]))
         return [g * tf.minimum(1.0, self.global_clipnorm / norm) for g in dense]
 
