@@ -352,7 +352,7 @@ FAULTS = {
     "last-layer-only": training("variables", "variables-not-trained", when=without("fp16")),
     "first-layer-forgotten": training("variables", "variables-not-trained", when=without("fp16")),
     "frozen-layer": training(
-        "variables", "variables-not-trained", when=without("fp16", "outputs"), styles=(*on_batches, *by_hand)
+        "variables", "variables-not-trained", when=without("fp16", "outputs", "penalty"), styles=(*on_batches, *by_hand)
     ),
     "biases-forgotten": training("variables", "variables-not-trained", when=without("fp16", "bn")),
     "default-learning-rate": training("optimizer", "optimizer-differs", when=without("fp16", "schedule", "callbacks")),
