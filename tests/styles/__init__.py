@@ -465,7 +465,7 @@ FAULTS = {
         "test", "validation-loss-without-regularization", when=having("penalty"), among=EXPERIMENTS
     ),
     "random-validation": reporting("validation", "validation-examples-dropped"),
-    "stale-validation": reporting("validation", when=uncalled),
+    "stale-validation": reporting("validation", when=uncalled, styles=acting),
     "validation-without-weights": reporting("test", "validation-sample-weights-dropped", when=having("weights")),
     "never-reset": reporting("results", "metrics-not-reset"),
     "metrics-carried-over": reporting("results", "metrics-not-reset"),
