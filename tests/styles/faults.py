@@ -88,6 +88,32 @@ class FirstPenaltyOnly(Loop):
         return tf.reduce_sum(self.model.losses[0])
 
 
+class HeadPenaltyForgotten(Loop):
+    """Training lacks the penalty of the last layer that has one."""
+
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return super().share(loss - tf.reduce_sum(self.model.losses[-1]))
+
+
+class ClassWeightsDropped(Loop):
+    def unpack(self, batch: Any) -> Any:
+        return tf.keras.utils.unpack_x_y_sample_weight(batch)
+
+
+class SmoothingDropped(Loop):
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        if isinstance(loss, tf.keras.losses.BinaryCrossentropy):
+            return tf.keras.losses.binary_crossentropy(y, predictions, from_logits=True)
+        return tf.keras.losses.categorical_crossentropy(y, predictions, from_logits=True)
+
+
+class MaskIgnored(Loop):
+    """The loss averages over the padding too."""
+
+    def masked(self, values: tf.Tensor, predictions: Any) -> tf.Tensor:
+        return values
+
+
 class SoftmaxTwice(Loop):
     """With TensorFlow's function: Keras's own finds the softmax in the graph, and takes what went into it."""
 
@@ -165,6 +191,22 @@ class MicroMeans(Loop):
         return 1.0 / micro_batches
 
 
+class MicroSums(Loop):
+    """The gradients of the micro-batches' means are added and never averaged."""
+
+    micro_batch = 8
+
+    def micro_weight(self, examples: tf.Tensor, count: tf.Tensor, dtype: Any) -> tf.Tensor:
+        return tf.ones((), dtype)
+
+
+class MicroRemainderDropped(Loop):
+    """Only full micro-batches count."""
+
+    def end(self, count: tf.Tensor) -> tf.Tensor:
+        return count - count % self.micro_batch
+
+
 # The forward pass.
 
 
@@ -182,6 +224,65 @@ class FrozenStatistics(Loop):
             kwargs = {"training": layer is not last} if layer._call_has_training_arg else {}
             x = layer(x, **kwargs)
         return x
+
+
+class StatisticsOfHalves(Loop):
+    """Two micro-batches, each normalized by itself; batch normalization counts them as two."""
+
+    def forward(self, x: Any) -> Any:
+        half = tf.shape(x)[0] // 2
+        return tf.concat([super().forward(x[:half]), super().forward(x[half:])], axis=0)
+
+
+class MasksLost(Loop):
+    """Calls layer after layer, with a TensorFlow function after the first, whose result has no mask."""
+
+    def forward(self, x: Any) -> Any:
+        embedding, *others = self.model.layers
+        x = tf.identity(embedding(x))
+        for layer in others:
+            x = layer(x)
+        return x
+
+    def predict(self, x: Any) -> Any:
+        return self.forward(x)
+
+
+class LayersApart(Loop):
+    """A body and a head that are called one after the other."""
+
+    def body_and_head(self) -> tuple[list[Any], list[Any]]:
+        layers = self.model.layers
+        first = next(i for i, layer in enumerate(layers) if layer.trainable_variables)
+        return layers[: first + 1], layers[first + 1 :]
+
+    def through(self, layers: list[Any], x: Any) -> Any:
+        for layer in layers:
+            x = layer(x, training=True) if layer._call_has_training_arg else layer(x)
+        return x
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        known = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        super().update(*map(list, zip(*known, strict=True)))
+
+
+class GradientStopped(LayersApart):
+    """The first layer is a fixed feature extractor by mistake, and None gradients are skipped in silence."""
+
+    def forward(self, x: Any) -> Any:
+        body, head = self.body_and_head()
+        return self.through(head, tf.stop_gradient(self.through(body, x)))
+
+
+class OutsideTheTape(LayersApart):
+    """The first layer is called before the tape begins, and None gradients are skipped in silence."""
+
+    def unpack(self, batch: Any) -> Any:
+        x, y, weight = super().unpack(batch)
+        return self.through(self.body_and_head()[0], x), y, weight
+
+    def forward(self, x: Any) -> Any:
+        return self.through(self.body_and_head()[1], x)
 
 
 class TwoForwardPasses(Loop):
@@ -247,6 +348,30 @@ class DenseGradients(Loop):
 
     def gradients(self, *args: Any) -> list[Any]:
         return [tf.convert_to_tensor(gradient) for gradient in super().gradients(*args)]
+
+
+class UnscaledTwice(Loop):
+    """Divides by the loss scale, as the optimizer does again."""
+
+    def gradients(self, *args: Any) -> list[Any]:
+        return [gradient / self.optimizer.dynamic_scale for gradient in super().gradients(*args)]
+
+
+class ConstantScale(Loop):
+    """Multiplies the loss by a constant of its own; the optimizer inside knows nothing of it."""
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        return 8.0 * loss
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        self.optimizer.inner_optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+class ClippedWhileScaled(Loop):
+    """Clips gradients that are still multiplied by the loss scale."""
+
+    def gradients(self, *args: Any) -> list[Any]:
+        return tf.clip_by_global_norm(super().gradients(*args), 1.0)[0]
 
 
 class StaleGradients(Loop):

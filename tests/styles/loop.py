@@ -19,6 +19,8 @@ class Loop:
 
     name = "signature"
     persistent = False
+    load_data: Callable[[], Any]
+    """The experiment's, for loops that take examples from there and not from the run."""
 
     def train(self, run: Any) -> None:
         self.run, self.strategy = run, run.strategy
@@ -34,28 +36,45 @@ class Loop:
         self.callbacks = self.run.build_callbacks()
         if self.callbacks:
             self.model.optimizer = self.optimizer  # where callbacks look for it
+        self.model.stop_training = False
         for callback in self.callbacks:
+            callback.set_params({"epochs": self.run.epochs[-1], "verbose": 0})
             callback.set_model(self.model)
+
+    def call_back(self, hook: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(*arguments)
 
     def fit_epochs(self) -> None:
         self.on_train = self.compiled(self.train_step, self.distribute(self.batches(self.run.epochs[0])))
         self.on_test = self.compiled(self.test_step, self.distribute(self.validation_batches()))
+        self.call_back("on_train_begin")
         for epoch in self.run.epochs:
             self.begin_epoch(epoch)
             self.train_epoch(epoch)
             logs = self.results()
             self.reset_metrics()
+            self.call_back("on_test_begin")
             self.validate()
+            self.call_back("on_test_end")
             logs |= {f"val_{name}": value for name, value in self.results().items()}
             self.reset_metrics()
-            self.run.end_epoch(epoch, self.reported(logs))
+            logs = self.reported(logs)
+            self.end_epoch(epoch, dict(logs))
+            self.run.end_epoch(epoch, logs)
+            if self.model.stop_training:
+                break
+        self.call_back("on_train_end")
 
     def begin_epoch(self, epoch: int) -> None:
-        for callback in self.callbacks:
-            callback.on_epoch_begin(epoch - 1)
+        self.call_back("on_epoch_begin", epoch - 1)
+
+    def end_epoch(self, epoch: int, logs: dict[str, float]) -> None:
+        self.call_back("on_epoch_end", epoch - 1, logs)
 
     def train_epoch(self, epoch: int) -> None:
-        for batch in self.distribute(self.batches(epoch)):
+        for i, batch in enumerate(self.distribute(self.batches(epoch))):
+            self.call_back("on_train_batch_begin", i)
             self.on_train(batch)
             self.run.end_step()
 
@@ -92,7 +111,10 @@ class Loop:
         return self.record(loss, x, y, predictions, weight)
 
     def unpack(self, batch: Any) -> Any:
-        return tf.keras.utils.unpack_x_y_sample_weight(batch)
+        x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        if self.run.class_weight is not None:
+            weight = tf.gather([self.run.class_weight[i] for i in range(len(self.run.class_weight))], y)
+        return x, y, weight
 
     def forward(self, x: Any) -> Any:
         return self.model(x, training=True)
@@ -103,7 +125,9 @@ class Loop:
 
     def data_loss(self, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
         terms = self.terms(y, predictions, weight)
-        return tf.add_n([factor * self.mean(self.example_losses(*term)) for factor, *term in terms])
+        return tf.add_n(
+            [factor * self.mean(self.masked(self.example_losses(*term), term[2])) for factor, *term in terms]
+        )
 
     def terms(self, y: Any, predictions: Any, weight: Any) -> Iterator[tuple[Any, ...]]:
         """(loss weight, loss, labels, predictions, sample weights) of each output."""
@@ -116,6 +140,14 @@ class Loop:
     def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
         values = loss.call(y, tf.cast(predictions, loss.dtype))
         return values if weight is None else values * tf.cast(weight, values.dtype)
+
+    def masked(self, values: tf.Tensor, predictions: Any) -> tf.Tensor:
+        """Leaves out what a layer has masked, so that the mean is one of the others."""
+        mask = getattr(predictions, "_keras_mask", None)
+        if mask is None:
+            return values
+        kept = tf.cast(mask, values.dtype)
+        return values * kept * tf.math.divide_no_nan(tf.cast(tf.size(kept), kept.dtype), tf.reduce_sum(kept))
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
         # Nothing over nothing is 0: the last batch may leave a replica without examples.

@@ -282,7 +282,10 @@ class TrainOnBatch(Loop):
         total, count = dict[str, float](), 0
         for batch in dataset:
             x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            logs = on_batch(x, y, sample_weight=weight, return_dict=True)
+            weights = {"sample_weight": weight}
+            if on_batch == self.model.train_on_batch:
+                weights["class_weight"] = self.run.class_weight
+            logs = on_batch(x, y, **weights, return_dict=True)
             done()
             examples = int(examples_in(x))
             total = {name: total.get(name, 0.0) + float(logs[name]) * examples for name in self.names(logs)}

@@ -40,6 +40,37 @@ class ValidationWithoutPenalty(Loop):
         return self.data_loss(y, predictions, weight)
 
 
+class ValidationWithoutLastPenalty(Loop):
+    def validation_loss(self, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        return super().validation_loss(y, predictions, weight) - tf.reduce_sum(self.model.losses[-1])
+
+
+class RandomValidation(Loop):
+    """Validates with one random half each time."""
+
+    def validation_batches(self) -> tf.data.Dataset:
+        dataset = super().validation_batches()
+        return dataset.shuffle(dataset.cardinality()).take((dataset.cardinality() + 1) // 2)
+
+
+class StaleValidation(Loop):
+    """Validates a copy of the weights that is an epoch old."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.copy = [variable.numpy() for variable in self.model.trainable_variables]
+
+    def validate(self) -> None:
+        current = [variable.numpy() for variable in self.model.trainable_variables]
+        self.set_weights(self.copy)
+        super().validate()
+        self.set_weights(current)
+
+    def set_weights(self, values: list[Any]) -> None:
+        for variable, value in zip(self.model.trainable_variables, values, strict=True):
+            variable.assign(value)
+
+
 class ValidationWithoutWeights(Loop):
     def unpack_validation(self, batch: Any) -> Any:
         x, y, *_ = batch
@@ -63,6 +94,15 @@ class MetricsCarriedOver(Loop):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         super().reset_metrics()
+
+
+class CarriedFromValidation(Loop):
+    """Reset between training and validation, not after it."""
+
+    def reset_metrics(self) -> None:
+        self.resets = getattr(self, "resets", 0) + 1
+        if self.resets % 2:
+            super().reset_metrics()
 
 
 class MeanOverBatches(Loop):
@@ -133,6 +173,83 @@ class LastBatchOnly(FromOneReplica):
             self.total, self.count = float(loss), 1
 
         return keep
+
+
+class LastAccuracyOnly(Loop):
+    """The metrics, not the loss, are reset before each batch."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super().compiled(step, dataset)
+
+        def anew(batch: Any) -> Any:
+            for metric in tf.nest.flatten(self.metrics):
+                metric.reset_state()
+            return on_batch(batch)
+
+        return anew
+
+
+class AccuracyOverBatches(LastAccuracyOnly):
+    """The mean of the batches' accuracies, in which the short last batch counts as much as any."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super().compiled(step, dataset)
+
+        def keep(batch: Any) -> Any:
+            recorded = on_batch(batch)
+            self.kept.append(self.current())
+            return recorded
+
+        return keep
+
+    def current(self) -> dict[str, float]:
+        logs = super().results()
+        del logs["loss"]
+        return logs
+
+    def results(self) -> dict[str, float]:
+        means = {name: sum(logs[name] for logs in self.kept) / len(self.kept) for name in self.kept[0]}
+        return super().results() | means
+
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.kept: list[dict[str, float]] = []
+
+    def make(self) -> None:
+        super().make()
+        self.kept = []
+
+
+class RunningMean(FromOneReplica):
+    """An exponential moving average over the batches, as progress bars show it."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super(FromOneReplica, self).compiled(step, dataset)
+
+        def smooth(batch: Any) -> None:
+            loss, _ = on_batch(batch)
+            self.total = 0.8 * self.total + 0.2 * float(loss) if self.count else float(loss)
+            self.count = 1
+
+        return smooth
+
+
+class AnotherThreshold(Loop):
+    """Probabilities' threshold on logits."""
+
+    def make(self) -> None:
+        super().make()
+        with self.strategy.scope():
+            self.metrics = [tf.keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.5)]
+
+
+class AnotherAccuracy(Loop):
+    """Right if among the best two."""
+
+    def make(self) -> None:
+        super().make()
+        with self.strategy.scope():
+            self.metrics = [tf.keras.metrics.SparseTopKCategoricalAccuracy(k=2, name="accuracy")]
 
 
 class PenaltyNotReported(Loop):

@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from styles.experiments import ADAM_RATE, MOMENTUM, SGD_RATE
+from styles.experiments import CLASSES, MOMENTUM
 from styles.loop import SUM, Loop, examples_in
+from styles.loops import EagerNoStrategy, NoStrategy
+from styles.special import DECAY
 
 # How the loss is computed.
 
@@ -48,6 +50,12 @@ class FunctionalLoss(Loop):
         predictions = tf.cast(predictions, tf.float32)
         if isinstance(loss, tf.keras.losses.MeanSquaredError):
             values = tf.square(tf.reshape(y, [-1]) - tf.reshape(predictions, [-1]))
+        elif isinstance(loss, tf.keras.losses.CategoricalCrossentropy):
+            smooth = y * (1 - loss.label_smoothing) + loss.label_smoothing / CLASSES
+            values = tf.nn.softmax_cross_entropy_with_logits(smooth, predictions)
+        elif isinstance(loss, tf.keras.losses.BinaryCrossentropy):
+            smooth = y * (1 - loss.label_smoothing) + loss.label_smoothing / 2
+            values = tf.nn.sigmoid_cross_entropy_with_logits(smooth, predictions)[:, 0]
         else:
             values = tf.nn.sparse_softmax_cross_entropy_with_logits(y, predictions)
         return values if weight is None else values * weight
@@ -106,7 +114,7 @@ class Accumulating(Loop):
     def train_step(self, batch: Any) -> Any:
         count, variables = examples_in(batch), self.variables()
         total = [tf.zeros_like(variable) for variable in variables]
-        for start in tf.range(0, count, self.micro_batch):
+        for start in tf.range(0, self.end(count), self.micro_batch):
             part = tf.nest.map_structure(lambda tensor: tensor[start : start + self.micro_batch], batch)  # noqa: B023
             x, y, weight = self.unpack(part)
             with tf.GradientTape() as tape:
@@ -118,8 +126,75 @@ class Accumulating(Loop):
             self.record(loss, x, y, predictions, weight)
         self.update(total, variables)
 
+    def end(self, count: tf.Tensor) -> tf.Tensor:
+        """Where the last micro-batch ends at the latest."""
+        return count
+
     def micro_weight(self, examples: tf.Tensor, count: tf.Tensor, dtype: Any) -> tf.Tensor:
         return tf.cast(examples, dtype) / tf.cast(count, dtype)
+
+
+class AccumulatingEager(Accumulating, EagerNoStrategy):
+    """Cuts each batch in Python, and adds up its parts' gradients in a list."""
+
+    def train_step(self, batch: Any) -> Any:
+        total, count = None, examples_in(batch)
+        for start in range(0, int(self.end(count)), self.micro_batch):
+            part = tf.nest.map_structure(lambda tensor: tensor[start : start + self.micro_batch], batch)  # noqa: B023
+            gradients = self.micro_step(part, count)
+            total = gradients if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
+        if total is not None:
+            self.update(total, self.variables())
+
+    def micro_step(self, part: Any, count: tf.Tensor) -> list[tf.Tensor]:
+        x, y, weight = self.unpack(part)
+        with tf.GradientTape() as tape:
+            predictions = self.forward(x)
+            loss = self.loss_value(y, predictions, weight)
+            scaled = self.share(loss) * self.micro_weight(examples_in(x), count, loss.dtype)
+        self.record(loss, x, y, predictions, weight)
+        return [tf.convert_to_tensor(gradient) for gradient in self.gradients(tape, scaled, self.variables())]
+
+
+class AccumulatingVariables(AccumulatingEager):
+    """Has variables for the sums, a compiled function that adds to them, and one that applies and clears them."""
+
+    def make(self) -> None:
+        super().make()
+        self.sums = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in self.variables()]
+        self.add = tf.function(self.add_gradients, reduce_retracing=True)
+        self.apply = tf.function(self.apply_gradients)
+
+    def train_step(self, batch: Any) -> Any:
+        count = examples_in(batch)
+        for start in range(0, int(self.end(count)), self.micro_batch):
+            self.add(tf.nest.map_structure(lambda tensor: tensor[start : start + self.micro_batch], batch), count)  # noqa: B023
+        self.apply()
+
+    def add_gradients(self, part: Any, count: tf.Tensor) -> None:
+        for total, gradient in zip(self.sums, self.micro_step(part, count), strict=True):
+            total.assign_add(gradient)
+
+    def apply_gradients(self) -> None:
+        self.update([tf.identity(total) for total in self.sums], self.variables())
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+
+
+class OwnUnscaling(Loop):
+    """Divides by the loss scale itself, and gives the rest to the optimizer inside."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        unscaled = [gradient / self.optimizer.dynamic_scale for gradient in gradients]
+        self.optimizer.inner_optimizer.apply_gradients(zip(unscaled, variables, strict=True))
+
+
+class WithoutCallbacks(Loop):
+    """Has left the callbacks out, which have nothing to do here."""
+
+    def make(self) -> None:
+        super().make()
+        self.callbacks = []
 
 
 class OwnClipping(Loop):
@@ -139,6 +214,26 @@ class OwnClipping(Loop):
         if self.clipnorm is not None:
             return [tf.clip_by_norm(gradient, self.clipnorm) for gradient in gradients]
         return tf.clip_by_global_norm(gradients, self.global_clipnorm)[0]
+
+
+class OwnClippingEager(OwnClipping):
+    """Without tf.function, and with the norm written out."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        return lambda batch: self.strategy.run(step, args=(batch,))
+
+    def clipped(self, gradients: list[Any]) -> list[Any]:
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in dense]))
+        return [g * tf.minimum(1.0, self.global_clipnorm / norm) for g in dense]
+
+
+class OwnClippingOnReplicas(OwnClipping):
+    """The tf.function is what each replica runs."""
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        function = tf.function(step)
+        return lambda batch: self.strategy.run(function, args=(batch,))
 
 
 # How variables are updated.
@@ -194,7 +289,9 @@ class SgdByHand(Loop):
 
 
 class MomentumByHand(SgdByHand):
-    """With velocities, and hyper-parameters written down once more."""
+    """With velocities, and the momentum written down once more."""
+
+    momentum = MOMENTUM
 
     def make(self) -> None:
         super().make()
@@ -202,7 +299,7 @@ class MomentumByHand(SgdByHand):
 
     def assign(self, variable: Any, gradient: tf.Tensor) -> None:
         velocity = self.velocity[variable.path]
-        velocity.assign(MOMENTUM * velocity - SGD_RATE * gradient)
+        velocity.assign(self.momentum * velocity - self.rate * gradient)
         variable.assign_add(velocity)
 
 
@@ -228,4 +325,78 @@ class AdamByHand(SgdByHand):
         m, v = self.m[variable.path], self.v[variable.path]
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * gradient * gradient)
-        variable.assign_sub(ADAM_RATE * self.correction() * m / (tf.sqrt(v) + self.epsilon))
+        variable.assign_sub(self.rate * self.correction() * m / (tf.sqrt(v) + self.epsilon))
+
+
+class WithoutMerging:
+    """Updates one variable after the other, as anyone does who has but one device."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        self.begin_update()
+        for variable, gradient in zip(variables, gradients, strict=True):
+            self.assign(variable, tf.convert_to_tensor(gradient))
+
+
+class SgdEager(WithoutMerging, SgdByHand, EagerNoStrategy):
+    """Gradient descent in four lines."""
+
+
+class SgdAssigned(WithoutMerging, SgdByHand, NoStrategy):
+    """In a tf.function, and with assign."""
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        variable.assign(variable - self.rate * gradient)
+
+
+class MomentumEager(WithoutMerging, MomentumByHand, EagerNoStrategy):
+    """Keras's formula."""
+
+
+class MomentumOfGradients(WithoutMerging, MomentumByHand, NoStrategy):
+    """PyTorch's formula, the same for a constant rate: the velocity adds gradients, the rate comes last."""
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        velocity = self.velocity[variable.path]
+        velocity.assign(self.momentum * velocity + gradient)
+        variable.assign_sub(self.rate * velocity)
+
+
+class AdamEager(WithoutMerging, AdamByHand, EagerNoStrategy):
+    """Keras's formula without any function."""
+
+
+class AdamWithHats(WithoutMerging, AdamByHand, NoStrategy):
+    """The paper's formula with its two corrected moments, and with what Keras makes of epsilon."""
+
+    def correction(self) -> Any:
+        return 1 - self.beta_1**self.steps, 1 - self.beta_2**self.steps
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        m, v = self.m[variable.path], self.v[variable.path]
+        m.assign_sub((1 - self.beta_1) * (m - gradient))
+        v.assign_sub((1 - self.beta_2) * (v - gradient**2))
+        of_m, of_v = self.correction()
+        m_hat, v_hat = m / of_m, v / of_v
+        variable.assign_sub(self.rate * m_hat / (tf.sqrt(v_hat) + self.epsilon / tf.sqrt(of_v)))
+
+
+class AdamwByHand(AdamByHand):
+    """With decoupled weight decay, which biases are excluded from."""
+
+    decay = DECAY
+
+    def decays(self, variable: Any) -> bool:
+        return variable.name != "bias"
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        if self.decays(variable):
+            variable.assign_sub(self.decay * self.rate * variable)
+        super().assign(variable, gradient)
+
+
+class AdamwEager(WithoutMerging, AdamwByHand, EagerNoStrategy):
+    """The same without any function."""
+
+
+class AdamwOnOneDevice(WithoutMerging, AdamwByHand, NoStrategy):
+    """The same in a tf.function."""

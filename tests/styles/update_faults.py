@@ -26,6 +26,24 @@ class BiasesForgotten(Loop):
         return [variable for variable in super().variables() if len(variable.shape) > 1]
 
 
+class FrozenLayer(Loop):
+    """The first layer with weights was left frozen."""
+
+    def make(self) -> None:
+        super().make()
+        next(layer for layer in self.model.layers if layer.trainable_variables).trainable = False
+
+
+class FrozenBatchNormalization(Loop):
+    """As for fine-tuning: Keras runs frozen batch normalization in inference mode."""
+
+    def make(self) -> None:
+        super().make()
+        for layer in self.model.layers:
+            if isinstance(layer, tf.keras.layers.BatchNormalization):
+                layer.trainable = False
+
+
 class AnotherOptimizer(Loop):
     """Makes an optimizer of its own, of the experiment's class."""
 
@@ -66,6 +84,59 @@ class ScheduleForgotten(AnotherOptimizer):
     changes: ClassVar = {"learning_rate": 0.02}
 
 
+class DecayEverywhere(AnotherOptimizer):
+    """A copy made of the configuration, which does not hold what is excluded from weight decay."""
+
+    changes: ClassVar = {}
+
+
+class RateByEpoch(Loop):
+    """Counts the schedule in epochs, for which it was not made."""
+
+    def make(self) -> None:
+        super().make()
+        config = self.optimizer.get_config()
+        serialized = config.pop("learning_rate")
+        self.schedule = tf.keras.optimizers.schedules.deserialize(serialized)
+        self.optimizer = type(self.optimizer).from_config(config)
+        self.optimizer.build(self.model.trainable_variables)
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.optimizer.learning_rate = float(self.schedule(epoch - 1))
+
+
+class OwnWarmUp(Loop):
+    """Raises the rate over the first eight steps, which fit does not."""
+
+    def make(self) -> None:
+        super().make()
+        self.steps, self.full_rate = 0, float(self.optimizer.learning_rate.numpy())
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super().compiled(step, dataset)
+        if step != self.train_step:
+            return on_batch
+
+        def at_its_rate(batch: Any) -> Any:
+            self.steps += 1
+            self.optimizer.learning_rate = self.full_rate * min(1.0, self.steps / 8)
+            return on_batch(batch)
+
+        return at_its_rate
+
+
+class OneEpochLate(Loop):
+    """Assigns each epoch's rate when the epoch is over."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Not yet."""
+
+    def end_epoch(self, epoch: int, logs: dict[str, float]) -> None:
+        super().begin_epoch(epoch)
+        super().end_epoch(epoch, logs)
+
+
 class RateHalvedLater(Loop):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
@@ -78,6 +149,25 @@ class CallbacksForgotten(Loop):
         """No callback is called."""
 
 
+class NoCallbacks(Loop):
+    """Never asks for them."""
+
+    def make(self) -> None:
+        super().make()
+        self.callbacks = []
+
+
+class NoEpochEnd(Loop):
+    """Calls all hooks but one."""
+
+    def end_epoch(self, epoch: int, logs: dict[str, float]) -> None:
+        """No callback is called."""
+
+
+class AverageNotSwapped(NoCallbacks):
+    """Validation uses the weights as they are."""
+
+
 class OptimizerAnewEachEpoch(Loop):
     """Momenta are lost with the old optimizer's slots."""
 
@@ -86,6 +176,82 @@ class OptimizerAnewEachEpoch(Loop):
         for variable in self.optimizer.variables:
             if "momentum" in variable.path or "velocity" in variable.path:
                 variable.assign(tf.zeros_like(variable))
+
+
+class OptimizerRecreated(Loop):
+    """The optimizer is made inside the epochs' loop, and with it the function of a step."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        with self.strategy.scope():
+            self.optimizer = type(self.optimizer).from_config(self.new_config(epoch))
+            self.optimizer.build(self.model.trainable_variables)
+        self.on_train = self.compiled(self.train_step, self.distribute(self.batches(epoch)))
+
+    def new_config(self, epoch: int) -> dict[str, Any]:
+        return self.optimizer.get_config()
+
+
+class MomentumLoweredLater(Loop):
+    """From the second epoch on; beta_1 is Adam's."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        if epoch > 1:
+            name = "beta_1" if hasattr(self.optimizer, "beta_1") else "momentum"
+            setattr(self.optimizer, name, 0.4)
+            self.on_train = self.compiled(self.train_step, self.distribute(self.batches(epoch)))
+
+
+class EverySecondUpdate(Loop):
+    """Looks at every batch, and updates with every second."""
+
+    def fit_epochs(self) -> None:
+        self.on_look = self.compiled(self.look_step, self.distribute(self.batches(self.run.epochs[0])))
+        super().fit_epochs()
+
+    def look_step(self, batch: Any) -> Any:
+        x, y, weight = self.unpack(batch)
+        predictions = self.forward(x)
+        return self.record(self.loss_value(y, predictions, weight), x, y, predictions, weight)
+
+    def train_epoch(self, epoch: int) -> None:
+        for i, batch in enumerate(self.distribute(self.batches(epoch))):
+            if i % 2:
+                self.on_train(batch)
+                self.run.end_step()
+            else:
+                self.on_look(batch)
+
+
+class TwoBatchesPerUpdate(Loop):
+    """Adds up the halved gradients of two batches before each update."""
+
+    def make(self) -> None:
+        super().make()
+        with self.strategy.scope():
+            on_read = {"trainable": False, "synchronization": tf.VariableSynchronization.ON_READ}
+            self.sums = [tf.Variable(tf.zeros_like(v), **on_read) for v in self.variables()]
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.assign_add(tf.convert_to_tensor(gradient) / 2)
+
+    def fit_epochs(self) -> None:
+        self.on_update = tf.function(lambda: self.strategy.run(self.apply))
+        super().fit_epochs()
+
+    def apply(self) -> None:
+        super().update([tf.identity(total) for total in self.sums], self.variables())
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+
+    def train_epoch(self, epoch: int) -> None:
+        for i, batch in enumerate(self.distribute(self.batches(epoch))):
+            self.on_train(batch)
+            if i % 2:
+                self.on_update()
+                self.run.end_step()
 
 
 class DecayByHand(Loop):
@@ -126,9 +292,30 @@ class WrongVelocity(Loop):
         variable.assign_sub(0.1 * gradient)
 
 
+class DampedVelocity(Loop):
+    """The velocity is an average of the gradients, as Adam's is, not their sum."""
+
+    def assign(self, variable: Any, gradient: tf.Tensor) -> None:
+        super().assign(variable, (1 - self.momentum) * gradient)
+
+
+class HandMomentum(Loop):
+    momentum = 0.8
+
+
+class HandBeta(Loop):
+    """The beta_2 of another framework's tutorial."""
+
+    beta_2 = 0.95
+
+
+class HandEpsilon(Loop):
+    epsilon = 1e-2
+
+
 class NoBiasCorrection(Loop):
-    def correction(self) -> tf.Tensor:
-        return tf.constant(1.0)
+    def correction(self) -> Any:
+        return tf.nest.map_structure(tf.ones_like, super().correction())
 
 
 class EpsilonInsideTheRoot(Loop):
@@ -137,6 +324,15 @@ class EpsilonInsideTheRoot(Loop):
         m.assign(self.beta_1 * m + (1 - self.beta_1) * gradient)
         v.assign(self.beta_2 * v + (1 - self.beta_2) * gradient * gradient)
         variable.assign_sub(0.01 * self.correction() * m / tf.sqrt(v + 1e-4))
+
+
+class BiasesDecayToo(Loop):
+    def decays(self, variable: Any) -> bool:
+        return True
+
+
+class DecayForgotten(Loop):
+    decay = 0.0
 
 
 class HandRateTenfold(Loop):
