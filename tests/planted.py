@@ -601,6 +601,32 @@ class NoSchedule(Loop):
             self.optimizer.build(self.model.trainable_variables)
 
 
+@plant("callbacks-missing", needs=("build_callbacks",))
+class NoCallbacks(Loop):
+    """The loop does not know that fit has any."""
+
+
+@plant("label-smoothing-missing", needs=("smoothing",))
+class NotSmoothed(Loop):
+    def per_example(self, y, predictions, w):
+        return tf.nn.softmax_cross_entropy_with_logits(y, predictions)
+
+
+@plant("mask-missing", needs=("mask",))
+class PaddingCounts(Loop):
+    def per_example(self, y, predictions, w):
+        return tf.reduce_mean(self.loss.call(y, predictions), axis=-1)
+
+
+@plant("labels-shuffled-apart")
+class LabelsShuffled(Loop):
+    def train_data(self, epoch):
+        batches = list(self.run.train_dataset(epoch).as_numpy_iterator())
+        x, y, *w = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+        np.random.default_rng(epoch).shuffle(y)
+        return tf.data.Dataset.from_tensor_slices((x, y, *w)).batch(self.run.global_batch_size)
+
+
 @plant("not-reshuffled")
 class SameOrder(Loop):
     def train_data(self, epoch):
@@ -744,6 +770,16 @@ class SumOfMeans(compare.CustomLoop):
     def results(self):
         results = super().results()
         return results | {"loss": results["loss"] * self.strategy.num_replicas_in_sync}
+
+
+@plant(reporting=("loss-without-regularization",), needs=("regularize",))
+class ReportsWithoutPenalty(Loop):
+    def total(self, data, penalty):
+        self.whole = data + penalty
+        return data
+
+    def update(self, tape, share):
+        super().update(tape, self.whole)
 
 
 @plant(reporting=("validation-loss-without-regularization",), needs=("regularize",))
@@ -932,6 +968,42 @@ def regression(**options: Any) -> compare.Experiment:
     return tasks.experiment(**(options | changes))
 
 
+def smoothed(**options: Any) -> compare.Experiment:
+    """Labels [n, 3], one-hot, which the loss smooths."""
+
+    def load() -> Any:
+        return tuple((x, np.eye(3, dtype=np.float32)[y]) for x, y in tasks.blobs(200, 200))
+
+    changes = {
+        "load_data": load,
+        "build_loss": lambda: tf.keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1),
+        "build_metrics": lambda: [tf.keras.metrics.CategoricalAccuracy(name="accuracy")],
+    }
+    return tasks.experiment(**(options | changes))
+
+
+def masked(**options: Any) -> compare.Experiment:
+    """A label of every word [n, 6]; sentences are padded with zeros, which the loss leaves out."""
+
+    def load() -> Any:
+        generator = np.random.default_rng(3)
+        words = generator.integers(1, 20, (400, 6)).astype(np.int32)
+        words[np.arange(6) >= generator.integers(2, 7, 400)[:, None]] = 0
+        labels = (words % 3).astype(np.int32)
+        return (words[:200], labels[:200]), (words[200:], labels[200:])
+
+    def build_model() -> Any:
+        layers = tf.keras.layers
+        lstm = layers.LSTM(8, return_sequences=True)
+        return tf.keras.Sequential([layers.Embedding(20, 8, mask_zero=True), lstm, layers.Dense(3)])
+
+    return tasks.experiment(**(options | {"load_data": load, "build_model": build_model}))
+
+
+def _slower() -> Any:
+    return tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 * 0.5**epoch)
+
+
 def _schedule() -> Any:
     return tf.keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
 
@@ -952,7 +1024,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "regression": {"regression": True},
 }
 
-HALF: dict[str, dict[str, Any]] = {"mlp-float16": {"policy": "mixed_float16"}}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "mlp-float16": {"policy": "mixed_float16"},
+    "mlp-callback": {"build_callbacks": lambda: [_slower()]},
+    "mlp-smoothed": {"smoothing": True},
+    "words-masked": {"mask": True},
+}
 """Models that most loops are not written for."""
 
 
@@ -962,14 +1039,15 @@ BATCH_SIZE = 50
 
 def experiment(model: str, optimizer: str) -> compare.Experiment:
     """One of the experiments of the table."""
-    options = dict((MODELS | HALF)[model])
-    make = regression if options.pop("regression", False) else tasks.experiment
+    options = dict((MODELS | SPECIAL)[model])
+    special = {"regression": regression, "smoothing": smoothed, "mask": masked}
+    make = next((make for name, make in special.items() if options.pop(name, False)), tasks.experiment)
     return make(train=201, validation=430, optimizer=OPTIMIZERS[optimizer], **options)
 
 
 def has(model: str, optimizer: str) -> set[str]:
     """What an experiment has, in the words of ``Bug.needs``."""
-    found = set((MODELS | HALF)[model])
+    found = set((MODELS | SPECIAL)[model])
     found |= {"schedule"} if "schedule" in optimizer else set()
     found |= {"clipped"} if optimizer == "clipped" else set()
     found |= {"plain"} if optimizer == "sgd" else set()

@@ -163,6 +163,11 @@ count = tf.cast(tf.size(per_example), tf.float32)
 loss = tf.math.divide_no_nan(tf.reduce_sum(per_example), count) / strategy.num_replicas_in_sync
 """.strip()
 NO_PENALTY = {"penalty": "", "val_loss": "loss = tf.reduce_mean(per_example)"}
+SHUFFLED_APART = """
+labels = run.train_dataset(epoch).map(lambda x, y: y).unbatch().shuffle(examples, seed=1).batch(GLOBAL_BATCH_SIZE)
+dataset = tf.data.Dataset.zip((run.train_dataset(epoch).map(lambda x, y: x), labels))
+dataset = strategy.experimental_distribute_dataset(dataset)
+""".strip()
 SCALED = "gradients = tape.gradient(scaled_loss, variables)"
 OWN_OPTIMIZER = """
 model, {old}, loss_object, metrics = run.build()
@@ -276,15 +281,36 @@ ADVICE = [
         experiment="scheduled",
         replicas=1,
     ),
-    on(
-        "learning-rate-schedule-missing",
-        "epoch",
-        "",
-        "optimizer.learning_rate = schedule(epoch)",
-        around={"begin": "schedule = lambda epoch: 0.05 * 0.5 ** (epoch - 1)"},
+    Advice(
+        "callbacks-missing",
+        {"begin": "", "epoch": "", "val_reset": RESET},
+        {
+            "begin": "model.optimizer = optimizer\n"
+            "callbacks = tf.keras.callbacks.CallbackList(run.build_callbacks(), model=model)\n"
+            "callbacks.on_train_begin()",
+            "epoch": "callbacks.on_epoch_begin(epoch - 1)",
+            "val_reset": RESET + "\ncallbacks.on_epoch_end(epoch - 1, logs)",
+        },
         experiment="callback",
         replicas=1,
     ),
+    on(
+        "label-smoothing-missing",
+        "per_example",
+        "per_example = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
+        around=NO_PENALTY,
+        experiment="smoothed",
+    ),
+    on(
+        "mask-missing",
+        "loss",
+        MEAN,
+        "loss = loss_object(y, predictions)",
+        around=NO_PENALTY | {"val_loss": "loss = loss_object(y, predictions)"},
+        experiment="masked",
+        replicas=1,
+    ),
+    on("labels-shuffled-apart", "dataset", SHUFFLED_APART),
     Advice(
         "not-reshuffled",
         {"begin": "dataset = strategy.experimental_distribute_dataset(run.train_dataset(1))", "dataset": ""},
@@ -323,6 +349,11 @@ ADVICE = [
         also=("validation-in-training-mode",),
     ),
     on("empty-replica-batch", "loss", MEAN, SAFE_MEAN, around=NO_PENALTY, experiment="plain"),
+    on(
+        "loss-without-regularization",
+        "report_loss",
+        "loss_metric.update_state(tf.reduce_mean(per_example), sample_weight=tf.shape(y)[0])",
+    ),
     Advice("metrics-not-reset", {"reset": "", "val_reset": ""}, {"reset": RESET, "val_reset": RESET}),
     Advice(
         "loss-averaged-over-batches",
@@ -415,9 +446,10 @@ def checker(name, replicas):
         "class-weighted": {"class_weight": {0: 0.5, 1: 1.0, 2: 3.0}},
         "scheduled": {"optimizer": lambda: adam(schedule)},
         "callback": {"build_callbacks": lambda: [callback()]},
+        "smoothed": {"regularize": False},
         "clipped": {"optimizer": lambda: sgd(0.05, momentum=0.9, global_clipnorm=0.1)},
     }
-    make = planted.regression if name == "regression" else tasks.experiment
+    make = getattr(planted, name, tasks.experiment)  # "regression", "smoothed" and "masked"
     return Checker(make(**(usual | experiments.get(name, {}))), KerasFit(), strategies.make("mirrored", replicas))
 
 
@@ -439,7 +471,8 @@ def check(experiment, replicas, code, file):
     """Returns the report on a loop; cached, since many remedies lead to the same loop."""
     file.write_text(code)
     loop = SimpleNamespace(name="loop", train=runpy.run_path(str(file))["train"])
-    return checker(experiment, replicas).check(loop)
+    here = checker(experiment, replicas)
+    return here.look_inside(here.check(loop), loop)
 
 
 def test_every_cause_has_advice_here():

@@ -62,6 +62,11 @@ class Case:
         return [type(callback).__name__ for callback in self.replay.experiment.build_callbacks()]
 
     @property
+    def by_hand(self) -> bool:
+        """Whether the weights are changed, at least in part, by something else than an optimizer."""
+        return not self.observation.optimizers or bool(self.changed_between_steps())
+
+    @property
     def replicas(self) -> int:
         return self.replay.replicas
 

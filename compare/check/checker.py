@@ -51,6 +51,11 @@ from compare.verdict import (
 Pair = tuple[Record, Record]
 """The records of the reference and of the candidate."""
 
+OF_RUN = (
+    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # it has fit's order\n"
+    "# or, with data of your own:\n"
+)
+"""What to write instead of batches of one's own, before the remedy of a cause."""
 KNOWN_EPOCHS = range(4)
 """The epochs whose batches are compared with the observed steps: the two that are trained, and their neighbours."""
 
@@ -169,7 +174,7 @@ class Checker:
         if not causes and not evidence:
             return report
         side = report.comparison.candidate
-        found = [Finding(id, TRAINING, side, text, CATALOGUE[id].remedy) for id, text in causes]
+        found = [Finding(id, TRAINING, side, text, OF_RUN + CATALOGUE[id].remedy) for id, text in causes]
         return replace(report, findings=(*found, *report.findings), evidence=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:

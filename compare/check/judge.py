@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from compare.check.case import MAX_KINK_RESIDUAL, Case
@@ -43,6 +45,13 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
             with judgement.probe("gradient probe"):
                 _judge_gradients(case, judgement, update, gaps)
         return judgement
+    if gaps is not None and case.steps and case.changed_between_steps():
+        # The optimizer does a part only, and its gradients are of weights that the loop has changed meanwhile.
+        alone = Judgement(recipe=recipe)
+        with alone.probe("weights probe"):
+            search_by_weights(case, alone, update)
+        if alone.causes:
+            return replace(alone, fits=[*judgement.fits, *alone.fits], causes={**judgement.causes, **alone.causes})
     if case.steps:
         with judgement.probe("gradient probe"):
             _judge_gradients(case, judgement, update, gaps)
@@ -228,7 +237,7 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     def residual(update: Update) -> float:
         try:
             return max(residuals(replay, steps, simulate(replay, steps, update)), default=0.0)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, IndexError):
             return float("inf")
 
     # If a step has several optimizers with different settings, no one of them describes the update.

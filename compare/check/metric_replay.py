@@ -107,7 +107,7 @@ class MetricTable:
     @staticmethod
     def _right(recipe: Recipe) -> Recipe:
         """The recipe with the same forward pass and the experiment's loss."""
-        return replace(recipe, loss=GIVEN, sample_weights=True, class_weights=True)
+        return replace(recipe, loss=GIVEN, loss_weights=None, sample_weights=True, class_weights=True)
 
     def _cell(self, right: PassResult, trained: PassResult, part: Batch, split: Split, replica: int) -> Cell:
         share = self.recipe.share(split)[replica] * split.replicas

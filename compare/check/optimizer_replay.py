@@ -225,13 +225,16 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
         optimizer = cls.from_config({name: v for name, v in {**config, **fixed}.items() if name != EXCLUDED})
     if update.formula:
         optimizer = hand_written.FORMULAS[update.formula].from_config(optimizer.get_config())
-    overrides = {} if update.since else dict(update.overrides)
+    overrides = dict(update.overrides)
     excluded = overrides.pop(EXCLUDED, None if update.optimizer is None else update.optimizer[1].get(EXCLUDED))
     if excluded is not None:
         optimizer.exclude_from_weight_decay(var_list=[variables[i] for i in excluded])
+    before = {name: getattr(optimizer, name) for name in overrides}
     for name, value in overrides.items():
         setattr(optimizer, name, value)
-    optimizer.build(list(variables))
+    optimizer.build(list(variables))  # with the slots that the overrides need
+    for name, value in before.items() if update.since else ():
+        setattr(optimizer, name, value)
     return optimizer
 
 

@@ -53,7 +53,7 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
         """The largest gap in units of what counts as rounding."""
         try:
             ratios = gaps(recipe, update) / (ROUNDING * noise)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, IndexError):
             return float("inf")
         return float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
 
@@ -76,11 +76,17 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     if judgement.add_explanation(explanations, relative(recipe, right), what) and by_gradient.explanations:
         judgement.adopt_gradients(explanations[0])
     if not explanations:
-        factor = _factor(known, list(replay_segments(case, known, recipe, right)), trainable)
+        first_off = weight_gaps.failing[0] if weight_gaps.failing else 0
+        factor = _factor(known, list(replay_segments(case, known, recipe, right)), trainable, first_off)
         rates = right.learning_rates
-        if factor is not None and rates and off(recipe, replace(right, learning_rates=_times(rates, factor))) <= 1:
-            _name_rate(judgement, rates[0], factor, type(case.replay.experiment.build_optimizer()).__name__, what)
-            return
+        if factor is not None and rates:
+            since = first_off if len(known) == len(rates) else 0
+            changed = (*rates[:since], *(rate * factor for rate in rates[since:]))
+            if off(recipe, replace(right, learning_rates=changed)) <= 1:
+                optimizer = type(case.replay.experiment.build_optimizer()).__name__
+                begin = f"from step {since + 1} (epoch {known[since].epoch}) on, " if since else ""
+                _name_rate(judgement, rates[since], factor, optimizer, begin, what)
+                return
         beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
         judgement.mark_wrong(
             "the observed weights are not those that right gradients and the experiment's optimizer give: "
@@ -89,25 +95,21 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
         )
 
 
-def _times(rates: Sequence[float], factor: float) -> tuple[float, ...]:
-    return tuple(rate * factor for rate in rates)
-
-
-def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int) -> float | None:
-    """How many times as large as the right one the first change of the weights is; None if it is none."""
-    before = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[0].before[0][:trainable]])
-    after = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[0].after[0][:trainable]])
-    right = np.concatenate([copies[0].ravel() for copies in replayed[0][:trainable]])
+def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int, i: int) -> float | None:
+    """How many times as large as the right one a change of the weights is; None if it is none."""
+    before = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[i].before[0][:trainable]])
+    after = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[i].after[0][:trainable]])
+    right = np.concatenate([copies[0].ravel() for copies in replayed[i][:trainable]])
     size = float((right - before) @ (right - before))
     factor = float((after - before) @ (right - before)) / size if size else np.nan
     return factor if np.isfinite(factor) and factor != 0 else None
 
 
-def _name_rate(judgement: Judgement, rate: float, factor: float, optimizer: str, what: str) -> None:
-    """Reports that every step is a constant multiple of the right one."""
+def _name_rate(judgement: Judgement, rate: float, factor: float, optimizer: str, begin: str, what: str) -> None:
+    """Reports that every step, from one on, is a constant multiple of the right one."""
     judgement.mark_wrong(certain=True)
-    times = f"the weights change {factor:.6g} times as much as they should"
-    if optimizer in FOLLOWS_LOSS:
+    times = f"{begin}the weights change {factor:.6g} times as much as they should"
+    if optimizer in FOLLOWS_LOSS and not begin:
         judgement.evidence.append(
             f"{times}, which explains {what}: the loss or the learning rate, {rate:.4g}, has this factor"
         )

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.keras_tensor import any_symbolic_tensors
+from keras.src.losses.losses import LossFunctionWrapper
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import container, distributed
@@ -28,6 +29,12 @@ from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.settings import Settings
 from compare.watch.trace import TraceWriter
 
+OF_TENSORFLOW = (
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits",
+    "sparse_softmax_cross_entropy_with_logits",
+)
+"""Loss functions of ``tf.nn``, which take labels and logits."""
 LOSS_FUNCTIONS = tuple(
     name for name in dir(keras.losses) if name.islower() and callable(getattr(keras.losses, name)) and "_" in name
 )
@@ -51,13 +58,16 @@ class StageObserver(Observer):
         patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
-        patch(keras.losses.Loss, "__call__", self._call_loss)
+        for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
+            patch(owner, method, self._call_loss)
         patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
         for name in LOSS_FUNCTIONS:
             function = getattr(keras.losses, name)
             for module in (keras.losses, tf.keras.losses, keras.metrics, tf.keras.metrics):
                 if getattr(module, name, None) is function:
                     patch(module, name, partial(self._call_loss_function, name))
+        for name in OF_TENSORFLOW:
+            patch(tf.nn, name, partial(self._call_loss_function, name))
 
     # What is seen while a step is computed, or its graph is traced.
 
@@ -101,23 +111,30 @@ class StageObserver(Observer):
             self._record("layer", info, tensors)
         return outputs
 
-    def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any) -> Any:
         if getattr(self._here, "in_loss", False) or not self._taped(y_pred):
-            return original(loss, y_true, y_pred, sample_weight)
+            return original(loss, y_true, y_pred, *weight, **options)
         self._here.in_loss = True
         try:
-            value = original(loss, y_true, y_pred, sample_weight)
+            value = original(loss, y_true, y_pred, *weight, **options)
         finally:
             self._here.in_loss = False
-        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, sample_weight, value)
+        weights = weight[0] if weight else options.get("sample_weight")
+        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value)
         return value
 
     def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
-        if getattr(self._here, "in_loss", False) or len(args) < 2 or not self._taped(args):
+        both = args[:2] if len(args) > 1 else (options.get("labels"), options.get("logits"))
+        unknown = any(each is None for each in both)
+        if getattr(self._here, "in_loss", False) or unknown or not self._taped(both):
             return original(*args, **options)
-        value = original(*args, **options)
+        self._here.in_loss = True
+        try:
+            value = original(*args, **options)
+        finally:
+            self._here.in_loss = False
         plain = {key: each for key, each in options.items() if isinstance(each, bool | int | float | str)}
-        self._record_targets(name, plain, args[0], args[1], None, value)
+        self._record_targets(name, plain, both[0], both[1], None, value)
         return value
 
     def _record_targets(self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any) -> None:

@@ -447,7 +447,7 @@ CAUSES = (
         symptom="The loop's loss is lower than fit's from the first step on, and its predictions become more certain.",
         explanation="The experiment's loss smooths its labels; the loop computes the loss by itself, without that.",
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
-        remedy="loss = tf.reduce_mean(loss_object.call(y, predictions))  # the loss of run.build() smooths the labels",
+        remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
         recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
         gradient=_no_smoothing,
     ),
@@ -457,7 +457,7 @@ CAUSES = (
         explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's losses leave out "
         "the masked positions. A loss computed by hand counts them.",
         wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
-        remedy="loss = loss_object(y, predictions)  # under one replica: Keras's own call uses predictions' mask",
+        remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
         recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",
         gradient=_no_mask,
     ),

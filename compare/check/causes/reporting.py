@@ -178,8 +178,8 @@ CAUSES = (
         explanation="The loop differentiates the whole loss, and reports the examples' part of it. fit reports the "
         "sum: the examples' losses and the layers' own.",
         wrong="loss_metric.update_state(tf.reduce_mean(per_example))  # without the layers' losses",
-        remedy="loss_metric.update_state(tf.reduce_mean(per_example) + tf.add_n(model.losses), "
-        "sample_weight=tf.shape(y)[0])",
+        remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
+        "# loss is what is differentiated, with tf.add_n(model.losses)",
         recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
         "layers' losses, or without one of them.",
         formula=_no_penalty_in_training,

@@ -177,8 +177,8 @@ def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
 
 
 def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
-    if not case.observation.optimizers:
-        yield from _by_hand(case)
+    if case.by_hand:
+        yield from _by_hand(case, update)
         return
     config, expected = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
@@ -259,9 +259,11 @@ USUAL: Mapping[str, Sequence[float]] = {
 """The values that people write into an optimizer of their own."""
 
 
-def _by_hand(case: Case) -> Iterable[Variant]:
+def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
     """Variants of an optimizer whose settings cannot be read: the weights are changed without one."""
     cls, config = _class(case, reference=True), _config(case, reference=True)
+    gaps = case.weight_gaps(Recipe(), update)
+    first = gaps.failing[0] if gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected) else 0
     for name, values in USUAL.items():
         own = config.get(name)
         if own is None:
@@ -270,6 +272,9 @@ def _by_hand(case: Case) -> Iterable[Variant]:
             if value != own:
                 text = f"the weights change as with {name} {value:g}; the experiment's {cls.__name__} has {own:g}"
                 yield Variant({"overrides": {name: value}}, text)
+                if first:
+                    since = f"from step {first + 1} (epoch {case.expected[first].epoch}) on, {text}"
+                    yield Variant({"overrides": {name: value}, "since": first}, since)
     if config.get(EXCLUDED):
         names = ", ".join(case.observation.names[i] for i in config[EXCLUDED])
         yield Variant({"overrides": {EXCLUDED: ()}}, f"weight decay also applies to {names}")
@@ -384,7 +389,7 @@ def _callbacks_missing(case: Case) -> str | None:
 
 
 def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
-    if not case.observation.optimizers and (first := case.replay.scheduled(0)) is not None:
+    if case.by_hand and (first := case.replay.scheduled(0)) is not None:
         yield Variant({"learning_rates": (first,)}, f"the learning rate stays {first:.6g}, that of the first step")
     if case.observation.optimizers and _schedule_missing(case) and not _callbacks_set_rate(case):
         rates, expected = _rates(case), _rates(case, reference=True)
@@ -494,12 +499,13 @@ CAUSES = (
         explanation="fit runs callbacks that change training: they set the learning rate, stop early or average "
         "weights. A loop has to do the same by itself.",
         wrong="for epoch in range(epochs):\n    train_one_epoch()",
-        remedy="callbacks = keras.callbacks.CallbackList([keras.callbacks.ReduceLROnPlateau()], model=model)\n"
+        remedy="model.optimizer = optimizer  # where callbacks look for it\n"
+        "callbacks = tf.keras.callbacks.CallbackList(run.build_callbacks(), model=model)  # the list that fit gets\n"
         "callbacks.on_train_begin()\n"
-        "for epoch in range(epochs):\n"
-        "    callbacks.on_epoch_begin(epoch)\n"
-        "    train_one_epoch()\n"
-        "    callbacks.on_epoch_end(epoch, logs)\n"
+        "for epoch in run.epochs:\n"
+        "    callbacks.on_epoch_begin(epoch - 1)\n"
+        "    ...\n"
+        "    callbacks.on_epoch_end(epoch - 1, logs)  # logs of training and validation\n"
         "    if model.stop_training:\n"
         "        break\n"
         "callbacks.on_train_end()",
