@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from compare.reporting.result import Result
     from compare.trainer import Trainer
     from compare.trainers.custom_loop import CustomLoop
+    from compare.trainers.train_step import TrainStep
 
 __all__ = [
     "CustomLoop",
@@ -34,6 +35,7 @@ __all__ = [
     "RequestError",
     "Result",
     "Run",
+    "TrainStep",
     "Trainer",
     "assert_alike",
     "configure",
@@ -47,6 +49,7 @@ _LAZY = {
     "CustomLoop": "compare.trainers.custom_loop",
     "Result": "compare.reporting.result",
     "Run": "compare.engine.run",
+    "TrainStep": "compare.trainers.train_step",
     "Trainer": "compare.trainer",
     "configure": "compare.engine.strategies",
 }

@@ -28,6 +28,8 @@ EXPERIMENTS = (
     "dropout", "densenet", "transformer", "ncf", "nmt", "mixed-precision", "mixed-precision-float16",
 )  # fmt: skip
 """The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
+TRAINERS = ("fit", "loop", "train-step", "tutorial")
+"""The built-in trainers' names, as in ``compare.app.loading``."""
 STRATEGIES = tuple(SPECS)
 BACKENDS = ("local", "dask")
 
@@ -51,8 +53,8 @@ class Options:
     )
     trainers: tuple[str | Trainer, ...] = option(
         ("fit", "loop"),
-        "two or more trainers: fit, loop, tutorial, or FILE.py:ATTR or package.module:ATTR for your own; the first is "
-        "the reference",
+        f"two or more trainers: {', '.join(TRAINERS)}, or FILE.py:ATTR or package.module:ATTR for your own; the first "
+        "is the reference",
         metavar=("REF", "CAND"),
         several=True,
         shown="fit loop",

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compare.engine.preflight import Facts
 
+CALL_FIT = ("fit", "train-step")
+"""The built-in trainers that call Keras's ``fit``, by name."""
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -19,7 +22,7 @@ class Limit:
         applies: whether it affects a run.
         message: what does not work, with TensorFlow's message; ``{workers}`` stands for their number.
         remedy: what to do instead.
-        side: the trainer that cannot run; empty for all of them.
+        of_fit: whether it affects only the trainers that call Keras's ``fit``.
         only_warns: whether the run is possible all the same.
         metrics: whether it makes metrics wrong, whoever computes them.
     """
@@ -28,7 +31,7 @@ class Limit:
     applies: Callable[[Facts], bool]
     message: str
     remedy: str
-    side: str = ""
+    of_fit: bool = False
     only_warns: bool = False
     metrics: bool = False
 
@@ -64,10 +67,6 @@ class StrategySpec:
         return not self.parameter_servers
 
 
-def _keras_3_fit(facts: Facts) -> bool:
-    return facts.keras == 3 and "fit" in facts.trainers
-
-
 def _keras_3_replicas(facts: Facts) -> bool:
     return facts.keras == 3 and facts.replicas > 1
 
@@ -93,21 +92,21 @@ CENTRAL_STORAGE = (
 MULTI_WORKER = (
     Limit(
         "fit-multi-worker-keras-3",
-        lambda facts: _keras_3_fit(facts) and facts.workers > 1,
+        lambda facts: facts.keras == 3 and facts.workers > 1,
         "Keras 3's fit does not run under MultiWorkerMirroredStrategy with several workers "
         "(ValueError: Attempt to convert a value (PerReplica…) with an unsupported type)",
         "use --keras 2, or train with the custom loop, which works there",
-        side="fit",
+        of_fit=True,
     ),
 )
 PARAMETER_SERVER = (
     Limit(
         "fit-parameter-server-keras-3",
-        _keras_3_fit,
+        lambda facts: facts.keras == 3,
         "Keras 3's fit does not run under ParameterServerStrategy "
         "(ValueError: … pass this dataset to ClusterCoordinator.create_per_worker_dataset)",
         "use --keras 2, or train with the custom loop, which works there",
-        side="fit",
+        of_fit=True,
     ),
     Limit(
         "parameter-server-asynchronous",

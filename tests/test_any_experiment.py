@@ -180,9 +180,10 @@ IN_THE_GATE = {
 )
 def test_fit_and_loop_are_identical_and_a_loop_without_it_is_not(tensorflow: Any, name: str, tmp_path: Any) -> None:
     make, wrong = CASES[name]
-    loops = [compare.CustomLoop(), *([wrong()] if wrong else [])]
-    right, *others = held_against_fit(make(), loops, tmp_path, replicas=2)
-    assert right.verdict == "identical", right
+    trainers = [compare.CustomLoop(), compare.TrainStep(), *([wrong()] if wrong else [])]
+    loop, train_step, *others = held_against_fit(make(), trainers, tmp_path, replicas=2)
+    assert loop.verdict == "identical", loop
+    assert train_step.verdict == "identical", train_step
     for other in others:
         assert other.verdict == "different", other
         assert (other.training.verdict == "identical") == (wrong is UnweightedMetrics), other

@@ -102,7 +102,7 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (["--keras", "4"], nothing, "there are 3 and 2"),
     (["--keras", "2", *MY_TASK], nothing, "set TF_USE_LEGACY_KERAS=1"),
     (["--trainers", "fit"], nothing, "at least one candidate"),
-    (["--trainers", "fit", "lop"], nothing, "there are fit, loop, tutorial"),
+    (["--trainers", "fit", "lop"], nothing, "there are fit, loop, train-step, tutorial"),
     (["--trainers", "fit", "os:getcwd"], nothing, "name"),
     (["--experiment", "mnist"], nothing, "FILE.py[:ATTR]"),
     (["--margin", "val_loss=0.1"], nothing, "add --seeds N"),

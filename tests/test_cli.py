@@ -131,7 +131,8 @@ def test_a_bad_option_is_named(refuse: Refuse, tmp_path: Path, arguments: list[s
 
 def test_an_unknown_trainer_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--trainers", "fitt", "loop") == (
-        "--trainers fitt: unknown; there are fit, loop, tutorial, or FILE.py:ATTR or package.module:ATTR for your own"
+        "--trainers fitt: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR or package.module:ATTR "
+        "for your own"
     )
     assert list((tmp_path / "reports").iterdir()) == [], "nothing is left of a request that was refused"
 
@@ -147,7 +148,7 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
     ("trainer", "message"),
     [
         ("gone.py:Loop", "gone.py: there is no such file"),
-        ("mine.py", "--trainers mine.py: unknown; there are fit, loop, tutorial, or FILE.py:ATTR"),
+        ("mine.py", "--trainers mine.py: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
         ("mine.py:Gone", "mine.py has no 'Gone': name one of its attributes after the colon"),
         ("mine.py:number", "mine.py:number is no trainer: it needs a name and a method train(self, run)"),
         ("mine.py:NoTrain", "mine.py:NoTrain is no trainer: it needs a name"),
@@ -156,7 +157,7 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
         ("mine.py:TwoLines", "mine.py:TwoLines is no trainer: it needs a name"),
         ("mine.py:Wants", "trainer Wants cannot be made without arguments: TypeError: "),
         ("no.such.module:Loop", "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'"),
-        (":Loop", "--trainers :Loop: unknown; there are fit, loop, tutorial, or FILE.py:ATTR"),
+        (":Loop", "--trainers :Loop: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
         ("json:Gone", "json has no 'Gone'"),
     ],
 )

@@ -127,8 +127,10 @@ def test_fit_and_loop_are_identical(experiment, tmp_path) -> None:
 def test_fit_and_loop_are_identical_on_two_replicas_and_a_loop_with_the_mistake_is_not(
     experiment, trap, tmp_path
 ) -> None:
-    loop, wrong = held_against_fit(experiment, [compare.CustomLoop(), trap.loop()], tmp_path, replicas=2)
+    trainers = [compare.CustomLoop(), compare.TrainStep(), trap.loop()]
+    loop, train_step, wrong = held_against_fit(experiment, trainers, tmp_path, replicas=2)
     assert loop.verdict == "identical", loop
+    assert train_step.verdict == "identical", train_step
     assert wrong.verdict == "different", wrong
     if trap.cause in planted_reporting():
         assert wrong.training.verdict == "identical" and wrong.reporting.verdict == "different", wrong

@@ -152,11 +152,11 @@ def test_a_short_batch_of_an_embedding_on_two_replicas(train: Train, tensorflow:
 def test_several_steps_per_execution_make_the_same_steps_and_no_more(
     train: Train, fits: dict[Any, Record], execution: Execution
 ) -> None:
-    fit, loop = (train(name, execution, epochs=3) for name in ("fit", "loop"))
-    assert places(fit) == places(loop)
+    fit, loop, train_step = (train(name, execution, epochs=3) for name in ("fit", "loop", "train-step"))
+    assert places(fit) == places(loop) == places(train_step)
     size = execution.steps_per_execution
     assert [step for epoch, step in places(fit) if epoch == 2] == sorted({*range(size, 6, size), 5})
-    assert compare_records(fit, loop).verdict == IDENTICAL
+    assert compare_records(fit, loop).verdict == compare_records(fit, train_step).verdict == IDENTICAL
     # Not only equal to each other but to single steps, which use each example of an epoch once.
     alone = compare_records(fits[1], fit.up_to((2, EPOCH_END)))
     assert alone.verdict == IDENTICAL and alone.training.made == 10

@@ -19,6 +19,7 @@ KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 TRAINERS = [
     "test_a_trainer_reports_every_step_and_every_epoch[fit-2]",
     "test_a_trainer_reports_every_step_and_every_epoch[loop-2]",
+    "test_a_trainer_reports_every_step_and_every_epoch[train-step-2]",
     "test_a_trainer_reports_every_step_and_every_epoch[tutorial-2]",
     "test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_does_not[fit]",
     "test_a_trainer_starts_at_the_first_epoch_of_its_run[fit]",
@@ -77,12 +78,12 @@ def command(tmp_path_factory):
 @pytest.mark.skipif(KERAS_2, reason="this process has Keras 2")
 def test_fit_and_loop_are_identical_and_the_tutorial_is_not(command):
     """The last batch has 5 examples, 3 on one replica and 2 on the other; all kinds of layers with state."""
-    trainers = ["--trainers", "fit", "loop", "tutorial"]
-    status, out, (loop, tutorial) = command(
+    trainers = ["--trainers", "fit", "loop", "train-step", "tutorial"]
+    status, out, (loop, train_step, tutorial) = command(
         "uneven", *trainers, "--replicas", "2", "--batch-size", "8", "--epochs", "1"
     )
     assert status == 1 and "Keras 2" in out
-    assert (loop["verdict"], tutorial["verdict"]) == ("identical", "different")
+    assert [each["verdict"] for each in (loop, train_step, tutorial)] == ["identical", "identical", "different"]
     assert "loss-constant-denominator" in [cause["id"] for cause in tutorial["causes"]]
 
 

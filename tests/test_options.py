@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import compare
+from compare import options
 from compare.app.cli import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
@@ -255,6 +256,7 @@ def test_the_names_that_help_lists_are_those_there_are() -> None:
     from compare.experiments import BUILT_IN
 
     assert tuple(BUILT_IN) == EXPERIMENTS
+    assert tuple(TRAINERS) == options.TRAINERS
 
 
 def test_what_a_change_rules_out_returns_to_its_default() -> None:

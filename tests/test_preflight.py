@@ -60,6 +60,16 @@ def test_keras_3_fit_cannot_run_on_a_cluster(strategy):
     assert f"fit-{strategy}-keras-3" not in found(strategy=strategy, workers=2, trainers=("loop", "tutorial"))
 
 
+def test_what_keras_3s_fit_cannot_run_train_step_cannot_run_either():
+    runs = [{"strategy": "multi-worker", "workers": 2}, {"examples": (256, 33)}, {"steps_per_execution": 2}]
+    for run in runs:
+        sides = {trainers: [each.side for each in problems(Facts(**(EVEN | run | {"trainers": trainers})))]
+                 for trainers in (("loop", "train-step"), ("fit", "train-step"), ("loop", "tutorial"))}  # fmt: skip
+        assert [side for side in sides["loop", "train-step"] if side] == ["train-step"], run
+        assert [side for side in sides["fit", "train-step"] if side] == ["fit", "train-step"], run
+        assert not any(sides["loop", "tutorial"]), run
+
+
 def test_keras_3_fit_cannot_begin_with_an_uneven_batch():
     assert found(examples=(256, 33))["fit-first-batch-uneven"].severity == CANNOT_RUN
     assert "fit-first-batch-uneven" not in found(examples=(256, 33), keras=2)

@@ -182,12 +182,16 @@ def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_guides_wrong_loop_gets_the_cause_that_it_says(tensorflow, folder, capsys):
+@pytest.mark.parametrize(
+    ("name", "cause"), [("summed.py:Summed", "loss-summed"), ("my_step.py:MyStep", "regularization-missing")]
+)
+def test_the_guides_wrong_steps_get_the_cause_that_it_says(tensorflow, folder, capsys, name, cause):
     text = GUIDE[ROOT / "reports" / "guide" / "loops.md"]
-    (folder / "summed.py").write_text(example("summed.py", text))
-    (command,) = re.findall(r"^python scripts/compare\.py (.*summed\.py:Summed)$", text, re.MULTILINE)
+    file = name.partition(":")[0]
+    (folder / file).write_text(example(file, text))
+    (command,) = re.findall(rf"^python scripts/compare\.py (.*{re.escape(name)})$", text, re.MULTILINE)
     assert cli.main(shlex.split(command)) == 1
-    assert "loss-summed" in capsys.readouterr().out
+    assert cause in capsys.readouterr().out
 
 
 def test_the_guides_table_of_costs_is_the_benchmarks():

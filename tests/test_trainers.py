@@ -13,7 +13,7 @@ from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRe
 from compare.verdict import Difference
 
 
-@pytest.fixture(scope="module", params=["fit", "loop", "tutorial"])
+@pytest.fixture(scope="module", params=["fit", "loop", "train-step", "tutorial"])
 def trainer(request, tensorflow):
     from compare.app.loading import load_trainers
 
@@ -64,7 +64,9 @@ def test_a_trainer_reports_every_step_and_every_epoch(trainer, replicas):
 
 
 @pytest.mark.parametrize(
-    "trainer", ["loop", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fit", "tutorial"))], indirect=True
+    "trainer",
+    ["loop", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fit", "train-step", "tutorial"))],
+    indirect=True,
 )
 def test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_does_not(trainer):
     first, again, other = (
@@ -75,7 +77,9 @@ def test_a_trainer_can_train_again_and_does_the_same_and_with_another_seed_it_do
 
 
 @pytest.mark.parametrize(
-    "trainer", ["fit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "tutorial"))], indirect=True
+    "trainer",
+    ["fit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loop", "train-step", "tutorial"))],
+    indirect=True,
 )
 def test_a_trainer_starts_at_the_first_epoch_of_its_run(trainer):
     records = train(trainer, tasks.experiment(), epochs=range(3, 5))
@@ -136,12 +140,12 @@ def test_fit_and_loop_are_identical_under(tensorflow, tmp_path, strategy):
 
 
 def assert_identical(task, tmp_path, replicas, **options):
-    result = compare.run(
-        task, replicas=replicas, epochs=2, batch_size=8, reports=tmp_path, name="run", quiet=True, **options
-    )
-    (comparison,) = result.details["comparisons"]
-    assert comparison["verdict"] == "identical", comparison
-    assert comparison["training"]["steps_compared"] > 4
+    options |= {"trainers": ("fit", "loop", "train-step"), "epochs": 2, "batch_size": 8, "quiet": True}
+    result = compare.run(task, replicas=replicas, reports=tmp_path, name="run", **options)
+    assert [comparison["candidate"] for comparison in result.details["comparisons"]] == ["loop", "train-step"]
+    for comparison in result.details["comparisons"]:
+        assert comparison["verdict"] == "identical", comparison
+        assert comparison["training"]["steps_compared"] > 4
     assert result.metrics.groupby("epoch")["loss"].nunique().eq(1).all()
 
 
@@ -209,6 +213,78 @@ def test_each_part_of_the_loop_can_be_overridden_alone(tensorflow, tmp_path):
     assert same.verdict == "identical"
     assert [other.training.verdict for other in others] == ["different", "different"]
     assert test.training.verdict == "identical" and test.verdict == "different"
+
+
+class FirstExample:
+    """The steps of the Keras guide's first example, for several replicas."""
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        for metric in self.metrics:
+            metric.update_state(loss) if metric.name == "loss" else metric.update_state(y, y_pred)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+class LossUnreduced(FirstExample):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        import tensorflow as tf
+
+        return tf.reduce_mean(self.loss.call(y, y_pred)) + sum(self.losses)
+
+
+def test_steps_of_ones_own_are_given_to_the_model(tensorflow, tmp_path):
+    """The guide's first example trains like fit, and reports the share of one replica as the loss."""
+    trainers = [type(kind.__name__, (compare.TrainStep,), {"name": kind.__name__, "model_class": kind})()
+                for kind in (FirstExample, LossUnreduced)]  # fmt: skip
+    experiment = tasks.experiment(train=64, validation=32, regularize=True)
+    example, unreduced = held_against_fit(experiment, trainers, tmp_path, replicas=2)
+    assert (example.training.verdict, example.reporting.verdict) == ("identical", "different")
+    unequal = [name for name, gap in example.reporting.metrics.items() if gap.max_gap]
+    assert unequal == ["loss"], "the accuracy and the validation are right"
+    assert unreduced.training.verdict == "different"
+    assert unreduced.training.first_difference == Difference(1, 1)
+
+
+def test_the_model_is_the_runs_own_with_other_steps(tensorflow):
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.run import Run, TrainingTask
+
+    experiment = tasks.experiment(batch_norm=True)
+    task = TrainingTask(experiment, *input_pipeline.load(experiment), strategies.make("default", None), 8)
+    run = Run(task, seed=0, epochs=range(1, 2))
+    model, *_ = compare.TrainStep().build(run)
+    assert model is run._model and isinstance(model, tensorflow.keras.Sequential)
+    assert type(model).train_step is compare.TrainStep.model_class.train_step
+    assert [variable.shape for variable in model.weights] == [weight.shape for weight in model.get_weights()]
+
+
+@pytest.mark.parametrize("method", ["train_step", "test_step"])
+def test_a_model_with_steps_of_its_own_is_refused_in_one_line(tensorflow, tmp_path, method):
+    def build_model():
+        import tensorflow as tf
+
+        def step(self, data):
+            return getattr(tf.keras.Sequential, method)(self, data)
+
+        return type("Own", (tf.keras.Sequential,), {method: step})([tf.keras.layers.Dense(3)])
+
+    task = tasks.experiment(build_model=build_model)
+    options = {"replicas": 1, "epochs": 1, "batch_size": 8, "reports": tmp_path, "quiet": True}
+    message = (
+        rf"trainer train-step would replace the model's own {method} \(build_model, .*\): train this model with fit"
+    )
+    for check in (False, True):
+        with pytest.raises(compare.RequestError, match=message) as error:
+            compare.run(task, trainers=("fit", "train-step"), check=check, **options)
+        assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("metrics.csv")), "nothing was trained"
 
 
 def test_the_same_trainer_twice_gets_a_number(tensorflow, tmp_path):

@@ -22,6 +22,7 @@ from compare.user_errors import describe
 TRAINERS = {
     "fit": "compare.trainers.keras_fit:KerasFit",
     "loop": "compare.trainers.custom_loop:CustomLoop",
+    "train-step": "compare.trainers.train_step:TrainStep",
     "tutorial": "compare.trainers.tutorial:Tutorial",
 }
 

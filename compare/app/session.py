@@ -159,7 +159,7 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
     trainers, experiment = load(options, console)
     task = prepare(options, experiment)
     if not options.spec.several_processes:
-        try_out(task, fit="fit" in options.trainers)
+        try_out(task, options.trainers)
     names = [name for name, _ in trainers]
     run = RunJson.read(folder)
     known = describe_run.before_training(options, task, names)
@@ -193,8 +193,11 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
     )
     for line in details(run.content()) if session.options.verbose else ():
         say(console, line)
-    for problem in problems:
-        say(console, f"{'Warning' if problem.severity == preflight.WARNING else 'Cannot run'}: {problem}")
+    labels = {problem: "Warning" if problem.severity == preflight.WARNING else "Cannot run" for problem in problems}
+    for line in dict.fromkeys(
+        f"{label}: {problem}" for problem, label in labels.items()
+    ):  # once for fit and train-step
+        say(console, line)
 
 
 def _train(session: Session, executor: Executor | None) -> Exception | None:

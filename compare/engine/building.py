@@ -74,6 +74,25 @@ def forget_compile(model: tf.keras.Model) -> None:
             setattr(model, name, False)
 
 
+def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str = "train-step") -> None:
+    """Refuses a model with its own steps for a trainer that would replace them.
+
+    Args:
+        model: what ``build_model`` returned.
+        experiment: the experiment.
+        trainer: the trainer's name.
+
+    Raises:
+        RequestError: if the model's class overrides ``train_step`` or ``test_step``.
+    """
+    for step in ("train_step", "test_step"):
+        if getattr(type(model), step) is not getattr(tf.keras.Model, step):
+            raise RequestError(
+                f"trainer {trainer} would replace the model's own {step} (build_model, "
+                f"{place_of(experiment.build_model)}): train this model with fit, which calls its own"
+            )
+
+
 def restore_policy(policy: Any) -> None:
     """Restores the global dtype policy if it was changed.
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.building import built, refuse_used, restore_policy
+from compare.engine.building import built, refuse_own_steps, refuse_used, restore_policy
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import TrainingTask
 from compare.errors import RequestError
 from compare.experiment import nothing
+from compare.strategy_specs import CALL_FIT
 from compare.user_errors import describe, place_of
 
 
-def try_out(task: TrainingTask, *, fit: bool = True) -> None:
+def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
     """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
 
     Args:
         task: experiment, data and strategy.
-        fit: whether ``fit`` is one of the trainers; no step is traced otherwise, since other trainers may support
-            more than ``fit``.
+        trainers: the trainers, those of the toolkit by name. A step is traced only if one of them calls ``fit``, since
+            other trainers may support more than ``fit``.
 
     Raises:
-        RequestError: if ``fit`` could not train this experiment; the message names the functions involved.
+        RequestError: if ``fit`` could not train this experiment, or if the model has its own steps and ``train-step``
+            would replace them; the message names the functions involved.
     """
     experiment = task.experiment
     policy = tf.keras.mixed_precision.global_policy()
@@ -34,8 +37,10 @@ def try_out(task: TrainingTask, *, fit: bool = True) -> None:
         refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
         loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
         weighted = built(experiment, "build_weighted_metrics")
+        if "train-step" in trainers:
+            refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
-        if custom_step or not fit:
+        if custom_step or not any(name in trainers for name in CALL_FIT):
             return
         model.compile(
             loss=loss,

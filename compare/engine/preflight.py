@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compare.strategy_specs import SPECS
+from compare.strategy_specs import CALL_FIT, SPECS
 
 WARNING = "warning"
 CANNOT_RUN = "cannot-run"
@@ -100,12 +100,13 @@ def problems(facts: Facts) -> list[Problem]:
         Problem(
             limit.id,
             WARNING if limit.only_warns else CANNOT_RUN,
-            limit.side,
+            side,
             limit.message.format(workers=facts.workers),
             limit.remedy,
         )
         for limit in SPECS[facts.strategy].limits
         if limit.applies(facts)
+        for side in (_calling_fit(facts) if limit.of_fit else [""])
     ]
     every = [*_refused(facts), *_cannot_run(facts), *_empty_replicas(facts), *limits, *_warnings(facts)]
     return sorted(every, key=lambda finding: (REFUSED, CANNOT_RUN, WARNING).index(finding.severity))
@@ -124,29 +125,13 @@ def _refused(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def _calling_fit(facts: Facts) -> list[str]:
+    return [name for name in CALL_FIT if name in facts.trainers]
+
+
 def _cannot_run(facts: Facts) -> Iterator[Problem]:
-    fit = "fit" in facts.trainers
-    if fit and facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch:
-        for what, examples in zip(("training", "validation"), facts.examples, strict=True):
-            first = batch_sizes(examples, facts.global_batch_size)[0]
-            if len(set(split_sizes(first, facts.replicas))) > 1:
-                yield Problem(
-                    "fit-first-batch-uneven",
-                    CANNOT_RUN,
-                    "fit",
-                    f"Keras 3's fit fails if the first {what} batch splits unevenly over the replicas, here {first} "
-                    f"examples into {split_sizes(first, facts.replicas)} (InvalidArgumentError: AddN)",
-                    f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
-                )
-    if fit and facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
-        yield Problem(
-            "fit-steps-per-execution-keras-3",
-            CANNOT_RUN,
-            "fit",
-            "Keras 3's fit does not support steps_per_execution > 1 on several replicas "
-            "(InvalidArgumentError: You must feed a value for placeholder tensor 'while/cond/Placeholder')",
-            "use --keras 2 or one replica; the custom loop runs a whole epoch per call with --iteration function",
-        )
+    for name in _calling_fit(facts):
+        yield from _fit_cannot_run(facts, name)
     if facts.jit_compile and facts.replicas > 1:
         yield Problem(
             "jit-several-replicas",
@@ -155,6 +140,31 @@ def _cannot_run(facts: Facts) -> Iterator[Problem]:
             "XLA-compiled code cannot use the variables of several replicas on one CPU (InvalidArgumentError: "
             "Trying to access resource … located in device CPU:1 from device CPU:0)",
             "use one replica, or omit --jit",
+        )
+
+
+def _fit_cannot_run(facts: Facts, name: str) -> Iterator[Problem]:
+    """Yields what Keras's ``fit`` does not support, as problems of the named trainer."""
+    if facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch:
+        for what, examples in zip(("training", "validation"), facts.examples, strict=True):
+            first = batch_sizes(examples, facts.global_batch_size)[0]
+            if len(set(split_sizes(first, facts.replicas))) > 1:
+                yield Problem(
+                    "fit-first-batch-uneven",
+                    CANNOT_RUN,
+                    name,
+                    f"Keras 3's fit fails if the first {what} batch splits unevenly over the replicas, here {first} "
+                    f"examples into {split_sizes(first, facts.replicas)} (InvalidArgumentError: AddN)",
+                    f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
+                )
+    if facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
+        yield Problem(
+            "fit-steps-per-execution-keras-3",
+            CANNOT_RUN,
+            name,
+            "Keras 3's fit does not support steps_per_execution > 1 on several replicas "
+            "(InvalidArgumentError: You must feed a value for placeholder tensor 'while/cond/Placeholder')",
+            "use --keras 2 or one replica; the custom loop runs a whole epoch per call with --iteration function",
         )
 
 

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from compare.naming import is_file
-from compare.options import EXPERIMENTS, Options, declaration
+from compare.options import EXPERIMENTS, TRAINERS, Options, declaration
 from compare.reporting.run_files import RunFiles
 from compare.verdict import absolute_gap
 
-TRAINERS = ("fit", "loop", "tutorial")
-"""The names of the built-in trainers, as in ``compare.app.loading``."""
 DEFAULTS = Options(keras=3).as_json()
 
 

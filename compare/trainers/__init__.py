@@ -1,5 +1,5 @@
-"""Trainers: ``fit`` as the reference, the custom loop that is equal to it, and the tutorial's loop.
+"""Trainers: ``fit`` as the reference, a custom loop and a custom ``train_step`` equal to it, and the tutorial's loop.
 
-A trainer takes everything from its ``Run``. ``custom_loop.py`` is the module to read first; the details that it leaves
-to other modules are named in its comments.
+A trainer takes everything from its ``Run``. ``custom_loop.py`` is the module to read first, and ``train_step.py`` the
+second; the details that they leave to other modules are named in their comments.
 """

@@ -15,8 +15,12 @@ class KerasFit:
 
     name = "fit"
 
+    def build(self, run: Run) -> Any:
+        """Returns the model to compile, with its optimizer, loss and metrics; a subclass may change the model."""
+        return run.build()
+
     def train(self, run: Run) -> None:
-        model, optimizer, loss, metrics = run.build()
+        model, optimizer, loss, metrics = self.build(run)
         with run.strategy.scope():
             # XLA rounds differently (2e-6). Keras 3 uses it by default if possible, so jit_compile is set explicitly.
             model.compile(
