@@ -475,7 +475,7 @@ def test_what_is_wrong_with_a_metrics_csv_is_said_with_its_line(tmp_path: Path, 
 def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text('trainer,seed,epoch,"two\nlines",seconds,examples_per_second\nfit,0,1,half,1,1\n')
-    with pytest.raises(RecordError, match=r"line 3, column 'two\\nlines': 'half' is not a number$"):
+    with pytest.raises(RecordError, match=r"line 3, column 'two\\nlines': 'half' is not a number;"):
         read_metrics(path)
 
 

@@ -119,10 +119,11 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
     files = run_files.read(folder)
     try:
         return _page(files, beside or folder)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, RecordError):
-            raise
-        raise RecordError(f"{folder}: run.json or verdict.json is damaged ({type(error).__name__}: {error})") from error
+    except RecordError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        problem = f"run.json or verdict.json is damaged ({type(error).__name__}: {error})"
+        raise RecordError(folder, problem) from error
 
 
 def _page(files: RunFiles, beside: Path) -> Page:

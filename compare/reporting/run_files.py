@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.records import COSTS, RecordError, read_json, read_metrics, read_verdict
+from compare.records import COSTS, read_costs, read_rows, read_verdict
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.run_json import read_run
 from compare.reporting.curves import Curves, read_curves
 from compare.verdict import FROM_BEST
 
@@ -114,27 +115,12 @@ def read(folder: Path) -> RunFiles:
     Raises:
         RecordError: if the folder is not a run's, or a file is damaged.
     """
-    run = read_object(folder / "run.json")
-    if not isinstance(run.get("options"), dict):
-        raise RecordError(f"{folder / 'run.json'}: damaged, it has no options")
-    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     return RunFiles(
         folder=folder,
-        run=run,
+        run=read_run(folder),
         verdict=read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {},
-        rows=read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else [],
-        costs=read_object(folder / COSTS) if (folder / COSTS).exists() else {},
+        rows=read_rows(folder),
+        costs=read_costs(folder / COSTS),
         noise=[read_curves(rows) for rows in twins if rows],
     )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-        RecordError: if the file cannot be read or does not hold a JSON object.
-    """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise RecordError(f"{path}: damaged, it is not a JSON object")
-    return content
