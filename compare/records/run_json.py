@@ -14,8 +14,8 @@ from compare.records.model import RecordError
 
 BEGUN, TRAINING, INTERRUPTED, TRAINED = "begun", "training", "interrupted", "trained"
 EXPLAINED, FINISHED = "explained", "finished"
-"""The values of ``status``, in the order in which a run reaches them. Of an explained run everything has been measured; a
-finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
+"""The values of ``status``, in the order in which a run reaches them. Of an explained run everything has been measured;
+a finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
 
 SCHEMA = 2
 """The version of the file format; files of version 1 have no checksum."""
@@ -133,7 +133,8 @@ class RunJson:
         try:
             return cls.read(folder)
         except RecordError as error:
-            raise RequestError(f"{error}, or give the folder of another run") from None
+            remedy = "" if (folder / "run.json").exists() else "; give the folder of a run"
+            raise RequestError(f"{error}{remedy}") from None
 
     def save(self, **changes: Any) -> None:
         """Changes some values and writes the file atomically.

@@ -19,6 +19,7 @@ from compare.records import RecordError, read_file, read_verdict, replace_file
 from compare.records.run_json import read_run
 from compare.reporting.page_model import ANSWERS, page_of
 from compare.reporting.pictures import metric_chart
+from compare.reporting.run_files import usable
 
 
 def write(folder: Path) -> Path:
@@ -27,7 +28,9 @@ def write(folder: Path) -> Path:
     Raises:
         RecordError: if the folder is not a run's, or one of its files is damaged.
     """
-    return _render("report.html", folder / "report.html", {"page": page_of(folder)})
+    page = page_of(folder)
+    with usable(folder):
+        return _render("report.html", folder / "report.html", {"page": page})
 
 
 def write_index(reports: Path) -> Path:
@@ -116,10 +119,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
     """
     run = read_run(folder)
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    try:
+    with usable(folder):
         return _summary(folder, run, verdict)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise RecordError(folder, f"run.json or verdict.json is damaged ({type(error).__name__}: {error})") from error
 
 
 def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from compare.records import RecordError, read_checked, read_metrics, read_rows, 
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import SCHEMA
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
+from compare.reporting.run_files import usable
 from compare.reporting.sentences import sentences
 from compare.verdict import absolute_gap
 
@@ -69,11 +70,8 @@ def figure_of(folder: Path) -> Figure | None:
     run = read_checked(folder / "run.json", since=SCHEMA) if (folder / "run.json").exists() else {}
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
-    try:
+    with usable(folder):
         return figure(rows, {"title": folder.name, **run}, verdict, twins)
-    except (LookupError, TypeError, AttributeError) as error:
-        problem = f"run.json or verdict.json is damaged ({type(error).__name__}: {error})"
-        raise RecordError(folder, problem) from error
 
 
 def figure(

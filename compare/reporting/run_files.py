@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.records import COSTS, read_costs, read_rows, read_verdict
+import jinja2
+
+from compare.records import COSTS, RecordError, read_costs, read_rows, read_verdict
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import read_run
 from compare.reporting.curves import Curves, read_curves
@@ -107,6 +110,18 @@ class RunFiles:
             last = max(columns["epoch"])
             finished[trainer] = min(finished.get(trainer, last), last)
         return finished
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turns the error to which values of another kind in a run's JSON files lead into a ``RecordError``."""
+    try:
+        yield
+    except RecordError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, jinja2.TemplateError) as error:
+        problem = f"run.json or verdict.json is damaged ({type(error).__name__}: {error})"
+        raise RecordError(folder, problem) from error
 
 
 def read(folder: Path) -> RunFiles:
