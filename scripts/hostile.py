@@ -9,6 +9,7 @@ names a file and says what to do. Prints one table and exits with status 1 if an
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import subprocess
@@ -94,7 +95,7 @@ def judged(run: Path, expected: dict[str, str]) -> str:
 def flips(run: Path, number: int, generator: random.Random) -> Iterator[Trial]:
     """One random bit is flipped in a random file, as often in a small file as in a large one."""
     where = run.parent / "harmed" / run.name
-    expected = {name: shown(view)[0] for name, view in views(copied(run, where)).items()}
+    expected = {name: view() for name, view in views(copied(run, where)).items()}
     files = sorted(path.relative_to(where) for path in where.rglob("*") if path.is_file())
     for _ in range(number):
         file = generator.choice(files)
@@ -146,12 +147,13 @@ def main() -> int:
             run = recorded(Path(folder))
         else:
             run = Path(shutil.copytree(options.run, Path(folder) / options.run.name))
-        for trial in flips(run, options.flips, random.Random(seed)):
+        generator = random.Random(seed)
+        for trial in itertools.chain(flips(run, options.flips, generator)):
             failure = trial.failure()
             row = table.setdefault(trial.kind, [0, 0])
             row[bool(failure)] += 1
             if failure:
-                print(f"{trial.what}: {failure}")
+                print(f"{trial.what}: {failure}", flush=True)
     print("\n| kind | trials | well handled | failures |\n|---|---|---|---|")
     for kind, (well, badly) in sorted(table.items()):
         print(f"| {kind} | {well + badly} | {well} | {badly} |")
