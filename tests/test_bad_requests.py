@@ -13,6 +13,7 @@ from user_files import LOOP, TASK
 
 from compare.app.cli import main
 from compare.engine.data import SAMPLE_FOLDER
+from compare.records import read_checked, write_checked
 
 FOLDER = "{folder}"
 """Stands for the folder of a test in the table below; there are task.py, loop.py and reports/old, a run."""
@@ -41,9 +42,9 @@ def run_json(**changes: object) -> Callable[[Path], None]:
 
     def make(folder: Path) -> None:
         path = folder / "reports" / "old" / "run.json"
-        content = json.loads(path.read_text()) | {"status": "training"}
+        content = read_checked(path, since=1) | {"status": "training"}
         content["options"] |= changes
-        path.write_text(json.dumps(content))
+        write_checked(path, content)
 
     return make
 
@@ -156,9 +157,18 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     (OLD, nothing, "exists and is not overwritten"),
     ([*OLD[:-1], "new", "--resume"], nothing, "no run has begun"),
     ([*OLD, "--resume"], written("reports/old/run.json", "{"), "cannot be read as JSON"),
-    ([*OLD, "--resume"], written("reports/old/run.json", "[]"), "is not a run's"),
+    (
+        [*OLD, "--resume"],
+        written("reports/old/run.json", "[]"),
+        "damaged, it is not a JSON object; run again",
+    ),
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
     ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
+    (
+        ["--against", f"{FOLDER}/reports/old"],
+        written("reports/old/records/x-seed0.json", "{"),
+        "x-seed0.json: cannot be read as JSON",
+    ),
     (["--against", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
     (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
 ]
@@ -186,8 +196,10 @@ def test_there_are_enough() -> None:
 def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
     folder = tmp_path / "here"
     shutil.copytree(before, folder)
-    for path in [folder / "task.py", folder / "reports" / "old" / "run.json"]:  # which name files in full
-        path.write_text(path.read_text().replace(str(before), str(folder)))
+    task = folder / "task.py"  # which names files in full, as run.json does
+    task.write_text(task.read_text().replace(str(before), str(folder)))
+    run = folder / "reports" / "old" / "run.json"
+    write_checked(run, json.loads(json.dumps(read_checked(run, since=1)).replace(str(before), str(folder))))
     make(folder)
     files = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
     given = [argument.replace(FOLDER, str(folder)) for argument in arguments]

@@ -164,7 +164,7 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(tmp_path
     command += ["--epochs", "3", "--batch-size", "12", "--quiet", "--reports", str(tmp_path), "--name", "run"]
     owner, name = {
         "metrics.csv": (records.MetricsFile, "append"),
-        "steps": (records.Recorder, "flush"),
+        "steps": (records.Recorder, "_append"),
         "checkpoint": (checkpoints.Checkpoints, "save"),
     }[file]
     with monkeypatch.context() as patch:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -295,15 +296,58 @@ def test_a_damaged_run_is_one_line_and_status_2(tmp_path: Path, capsys: Any, dam
     assert said.out == "" and said.err.count("\n") == 1 and told in said.err
 
 
-def test_a_pipe_in_the_place_of_a_file_breaks_neither_the_index_nor_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)], ids=["pipe", "folder", "broken link"]
+)
+def test_what_is_not_a_file_in_the_place_of_one_breaks_neither_the_index_nor_a_run(
+    tmp_path: Path, put: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded.identical(tmp_path / "run")
-    for name in ("run.json", "verdict.json", "metrics.csv"):
-        neighbour = recorded.identical(tmp_path / f"with-a-pipe-as-{name}")
+    monkeypatch.setattr(plots, "figure_of", lambda run: None)  # which takes most of the time
+    for path in sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file()):
+        neighbour = shutil.copytree(tmp_path / "run", tmp_path / "neighbour", dirs_exist_ok=True)
+        name = path.relative_to(tmp_path / "run")
         (neighbour / name).unlink()
-        os.mkfifo(neighbour / name)
-        assert redraw.main([str(neighbour)]) == 2
-    text = html.write_index(tmp_path).read_text()
-    assert "run/report.html" in text and "it is not a file" in text
+        put(neighbour / name)
+        assert redraw.main([str(neighbour)]) in (0, 2)
+        assert redraw.main([str(tmp_path / "run")]) == 0
+        assert "run/report.html" in (tmp_path / "index.html").read_text()
+        shutil.rmtree(neighbour)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainers": 5}, {"trainers": []}, {"strategy": "mirrored"}, {"strategy": {}}, {"data": []}, {"notes": 1},
+        {"versions": None}, {"options": {}}, {"options": {"epochs": {}}}, {"command": 5}, {"preflight": [1]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_unusual_values_in_run_json_are_one_line_at_most(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    monkeypatch.setattr(plots, "draw", lambda run: run)
+    content = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(content | change))
+    if redraw.main([str(folder)]) == 2:
+        assert capsys.readouterr().err.count("\n") == 1
+    assert "run" in html.write_index(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("missing", ["reference", "comparisons"])
+def test_missing_keys_of_a_verdict_are_one_line_at_most(tmp_path: Path, capsys: Any, missing: str) -> None:
+    folder = recorded.different(tmp_path / "run")
+    verdict = read_verdict(folder / "verdict.json")
+    for content in [
+        {name: value for name, value in verdict.items() if name != missing},
+        verdict | {"comparisons": [dict.fromkeys(verdict["comparisons"][0])]},
+        verdict | {"verdict": "fine"},
+    ]:
+        write_verdict(folder / "verdict.json", content)
+        if redraw.main([str(folder)]) == 2:
+            assert capsys.readouterr().err.count("\n") == 1
+        html.write_index(tmp_path)
 
 
 def test_a_foreign_index_is_left_alone(tmp_path: Path) -> None:

@@ -269,6 +269,54 @@ def test_a_trainer_with_an_optimizer_of_its_own_starts_again(experiment, tmp_pat
 # Requests to resume that are granted, and those that are refused.
 
 
+@pytest.mark.parametrize("missing", ["verdict.json", "comparison.png", "report.html", "../index.html"])
+def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, begun_once, tmp_path, missing):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    before = left_by(tmp_path / "run")
+    (tmp_path / "run" / missing).unlink()
+    Interrupted.epochs = []
+    assert resumed(experiment, tmp_path).verdict == "identical"
+    assert (tmp_path / "run" / missing).is_file() and left_by(tmp_path / "run") == before
+    assert Interrupted.epochs == []
+
+
+class Fails(Eager):
+    """Fails once, in the middle of training."""
+
+    name = "fails"
+    error = None
+
+    def train(self, run):
+        end_step = run.end_step
+
+        def failing():
+            end_step()
+            if run.epoch == 3 and Fails.error is not None:
+                error, Fails.error = Fails.error, None
+                raise error
+
+        run.end_step = failing
+        super().train(run)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()], ids=["disk", "memory"])
+def test_a_run_whose_failure_may_pass_can_be_resumed(experiment, tmp_path, error):
+    Fails.error = error
+    with pytest.raises(type(error)):
+        run(experiment, tmp_path, (Eager(), Fails()))
+    assert "--resume" in read_json(tmp_path / "run" / "verdict.json")["comparisons"][0]["failure"]["remedy"]
+    assert resumed(experiment, tmp_path, (Eager(), Fails())).verdict == "identical"
+    assert read_json(tmp_path / "run" / "run.json")["status"] == "finished"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'model_checkpoint_path: "elsewhere/ckpt-9'])
+def test_damaged_costs_and_a_damaged_list_of_checkpoints_do_not_matter(experiment, begun, tmp_path, content):
+    (tmp_path / "run" / "costs.json").write_bytes(content)
+    (tmp_path / "run" / "checkpoints" / "interrupted" / "checkpoint").write_bytes(content)
+    assert resumed(experiment, tmp_path).verdict == "identical"
+    assert Interrupted.epochs == [range(3, EPOCHS + 1)] and left_by(tmp_path / "run") == begun
+
+
 def test_resuming_a_finished_run_repeats_its_verdict_and_writes_nothing(experiment, begun_once, tmp_path):
     shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name not in (".lock", "run")}

@@ -18,7 +18,7 @@ from compare.engine.tf_config import this_task
 from compare.errors import EXIT_REQUEST, NoVerdictError, RequestError
 from compare.options import Options
 from compare.records import read_verdict
-from compare.records.run_json import RunJson
+from compare.records.run_json import FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.strategy_specs import SPECS
@@ -39,6 +39,7 @@ def start(options: Options, folder: Path, console: Console) -> Result:
         raise NoVerdictError(message or f"the chief process ended with status {status}")
     verdict = read_verdict(folder / "verdict.json")["verdict"]
     if verdict == DIFFERENT:
+        RunJson.read(folder).save(status=TRAINED)  # to be explained on --resume, if this process is killed
         verdict = _diagnose_here(options, folder, console) or verdict
     return Result(folder, verdict)
 
@@ -56,17 +57,19 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
         task = prepare(same, experiment)
     except RequestError as error:
         say(console, f"The cause was not looked for: {error}")
+        RunJson.read(folder).save(status=FINISHED)
         return None
     from compare.app import diagnose  # noqa: PLC0415 (lazy)
-    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
+    from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
     say(
         console,
         f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
         f"same as {options.strategy}:",
     )
-    diagnose.diagnose(RunJson.read(folder), trainers, task, same, console)
-    return judge_and_publish(folder, console)
+    run = RunJson.read(folder)
+    diagnose.diagnose(run, trainers, task, same, console)
+    return finish(run, console)
 
 
 def in_one_process(options: Options) -> Options:

@@ -151,7 +151,7 @@ def pairs(recorded: Recorded) -> list[Pair | Comparison]:
     """
     run, records = recorded.run, recorded.by_trainer
     reference, *candidates = run.trainers or [""]
-    failures = {failure["side"]: Failure(**failure) for failure in run.failures or ()}
+    failures = {each["side"]: Failure(each["side"], each["error"], each["remedy"]) for each in run.failures or ()}
     paired: list[Pair | Comparison] = []
     for name in candidates:
         failure = failures.get("") or failures.get(reference) or failures.get(name)

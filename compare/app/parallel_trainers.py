@@ -23,11 +23,11 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.loading import TRAINERS, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
-from compare.app.train import fail, prepare, train_on
+from compare.app.train import DIED, fail, prepare, train_on
 from compare.engine.keras_generation import select_keras
 from compare.errors import RequestError, StorageError
 from compare.options import Options
-from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, StepRecord
+from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, StepRecord
 from compare.records.run_json import RunJson
 from compare.reporting.terminal import say
 from compare.user_errors import describe
@@ -138,7 +138,7 @@ def _train(
             }
             try:
                 train_on(own, trainer, options, task, folder, plan, recorders[own], console)
-            except StorageError:
+            except (StorageError, RecordError):
                 raise
             except Exception as error:
                 traceback.print_exc()
@@ -147,7 +147,7 @@ def _train(
                 try:
                     text = future.result()
                 except processes.lost():
-                    text = "its process died; TensorFlow's last messages are in tensorflow.log"
+                    text = f"{DIED}; TensorFlow's last messages are in tensorflow.log"
                 failed += [(name, text)] if text else []
         if broken:
             raise broken[0]

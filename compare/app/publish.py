@@ -10,11 +10,34 @@ from rich.console import Console
 
 from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
-from compare.records import write_verdict
-from compare.records.run_json import RunJson
+from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
 from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
+
+
+def finish(run: RunJson, console: Console) -> str:
+    """Finish a run of which all has been measured; returns the verdict.
+
+    A run whose trainer failed in a way that may pass is judged, but has not finished: ``--resume`` goes on with it.
+    """
+    run.save(status=TRAINED if run.may_go_on else EXPLAINED)
+    verdict = judge_and_publish(run.folder, console)
+    if not run.may_go_on:
+        run.save(status=FINISHED)
+    return verdict
+
+
+def verdict_of(folder: Path) -> dict[str, Any] | None:
+    """The verdict of a run that has everything that a finished run leaves; None if some of it is missing or damaged."""
+    try:
+        verdict = read_verdict(folder / "verdict.json")
+        drawn = (folder / "comparison.png").is_file() or not (has_records(folder) and read_rows(folder))
+    except RecordError:
+        return None
+    pages = (folder / "report.html").is_file() and (folder.parent / "index.html").exists()
+    return verdict if drawn and pages and not verdict.get("interrupted") else None
 
 
 def judge_and_publish(folder: Path, console: Console) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compare.app.one_line_parser import OneLineParser
-from compare.errors import RequestError
+from compare.errors import RequestError, StorageError
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for page in make(options.runs, options.out, options.tensorboard):
             print(page)
         return 0
-    except (RequestError, RecordError, OSError) as error:
+    except (RequestError, RecordError, StorageError, OSError) as error:
         print(f"report.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
@@ -55,7 +55,7 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     Raises:
         RequestError: when a folder holds no run.
         RecordError: when a run's files are damaged.
-        OSError: when a page cannot be written.
+        StorageError: when a page cannot be written.
     """
     for run in runs:
         if not (run / "run.json").is_file():

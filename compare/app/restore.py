@@ -20,7 +20,7 @@ from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts
 from compare.errors import RequestError
 from compare.options import Options
-from compare.records import read_metrics, shortest
+from compare.records import RecordError, read_rows, shortest
 from compare.records.run_json import RunJson
 from compare.strategy_specs import SPECS
 
@@ -122,8 +122,10 @@ def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
 
 
 def _rows(run: Path) -> list[dict[str, str]]:
-    path = run / "metrics.csv"
-    return read_metrics(path) if path.exists() else []
+    try:
+        return read_rows(run)
+    except RecordError as error:
+        raise RequestError(str(error)) from None
 
 
 def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:

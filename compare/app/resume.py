@@ -14,8 +14,8 @@ from rich.console import Console
 from compare.errors import RequestError
 from compare.option import flag
 from compare.options import Options, declaration
-from compare.records import Recorder, RecordError, hashes_at, kept, read_verdict, recover
-from compare.records.run_json import FINISHED, RunJson
+from compare.records import Recorder, RecordError, hashes_at, kept, recover
+from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.terminal import say
 
 if TYPE_CHECKING:
@@ -61,17 +61,14 @@ class ResumePlan:
         try:
             repaired = recover(self.folder)
         except RecordError as error:
-            raise RequestError(f"--resume: {error}; start another run") from error
+            raise RequestError(f"--resume: {error}") from error
         for text in repaired:
             say(console, f"Note: {text}", style="yellow")
 
-    def verdict(self) -> dict[str, Any] | None:
-        """The verdict of a run that finished before; None if there is something left to do."""
-        if not self.resumed or RunJson.read(self.folder).status != FINISHED:
-            return None
-        path = self.folder / "verdict.json"
-        verdict = read_verdict(path) if path.exists() else None
-        return None if verdict is None or verdict.get("interrupted") else verdict
+    @property
+    def measured(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.resumed and RunJson.read(self.folder).status in (EXPLAINED, FINISHED)
 
     def done(self, trainer: str, seed: int) -> bool:
         """Whether a trainer has finished training with a seed."""

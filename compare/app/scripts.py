@@ -17,7 +17,7 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models
 from compare.errors import NoVerdictError, RequestError
 from compare.options import Options
 from compare.records import MetricsFile, read_json
-from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.watch.settings import MADE_ALIKE
@@ -42,7 +42,7 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
             session.run.save(status=INTERRUPTED if interrupted else TRAINED)
             if not interrupted:
                 explain(session)
-                session.run.save(status=FINISHED)
+                session.run.save(status=EXPLAINED)
         except KeyboardInterrupt:
             interrupted = True
             session.run.save(status=INTERRUPTED)
@@ -51,6 +51,7 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
         verdict = judge_and_publish(folder, console)
         if interrupted:
             raise KeyboardInterrupt
+        session.run.save(status=FINISHED)
         return Result(folder, verdict)
 
 

@@ -25,7 +25,7 @@ from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
 from compare.options import Options
-from compare.records import recover
+from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
@@ -82,17 +82,20 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         if options.resume:
             refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
         plan.recover(console)
-        if (verdict := plan.verdict()) is not None:
-            return _finished_before(folder, verdict, console)
+        if plan.measured and (result := _finished_before(folder, console, options)):
+            return result
+        _look_at(options.against)
         if options.check:
             return check_only(options, folder, console)
         if options.spec.several_processes and this_task() is None:
             return cluster_session.start(options, folder, console)
         with getting_ready(options) as executor:
             return _train_and_judge(options, folder, plan, console, executor)
-    except RequestError:
+    except (RequestError, RecordError) as error:
         if not options.resume and not (folder / "metrics.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, RecordError):
+            raise RequestError(str(error)) from error
         raise
     except KeyboardInterrupt:
         if not options.scripts:
@@ -100,12 +103,37 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         raise
 
 
-def _finished_before(folder: Path, verdict: dict[str, str], console: Console) -> Result:
+def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:
+    """Print the verdict of a run that has nothing left to train; makes what is missing of its reports.
+
+    Returns:
+        The result; None if it was a short check whose result is missing.
+    """
+    from compare.app.publish import finish, verdict_of  # noqa: PLC0415 (lazy)
+
+    run, verdict = RunJson.read(folder), verdict_of(folder)
+    if verdict is None and options.check:
+        return None
+    if run.status != FINISHED or verdict is None:
+        return Result(folder, finish(run, console))
     say(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
     for text in sentences(verdict):
         say(console, text + ".")
     say(console, str(folder / "verdict.json"))
     return Result(folder, verdict["verdict"])
+
+
+def _look_at(against: Path | None) -> None:
+    """Refuse a run to compare with that is damaged, before hours of training.
+
+    Raises:
+        RequestError: if it is.
+    """
+    try:
+        if against is not None:
+            read_records(against)
+    except RecordError as error:
+        raise RequestError(f"--against {against}: {error}") from None
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:
@@ -123,13 +151,12 @@ def _judge_interrupted(folder: Path, console: Console) -> None:
 def _train_and_judge(
     options: Options, folder: Path, plan: ResumePlan, console: Console, executor: Executor | None
 ) -> Result:
-    from compare.app.publish import judge_and_publish  # noqa: PLC0415 (lazy)
+    from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
     session = _prepare(options, folder, plan, console)
     run = session.run
     if run.failures:
-        run.save(status=FINISHED)
-        return Result(folder, judge_and_publish(folder, console))
+        return Result(folder, finish(run, console))
     shutil.rmtree(folder / "twins", ignore_errors=True)
     raised = _train(session, executor)
     run.save(status=TRAINED)
@@ -137,8 +164,7 @@ def _train_and_judge(
         from compare.app import diagnose  # noqa: PLC0415 (lazy)
 
         diagnose.diagnose(run, session.trainers, session.task, options, console)
-    run.save(status=FINISHED)
-    result = Result(folder, judge_and_publish(folder, console))
+    result = Result(folder, finish(run, console))
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {folder}.")
         raise raised

@@ -13,7 +13,7 @@ from compare.app.train import load_data
 from compare.engine.keras_generation import select_keras
 from compare.options import Options
 from compare.records import write_verdict
-from compare.records.run_json import FINISHED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say, style_of
 from compare.verdict import as_json
@@ -66,7 +66,10 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()
     write_verdict(folder / "verdict.json", verdict)
-    RunJson(folder=folder, options=options.as_json()).save(status=FINISHED)
-    for file in [*publish(folder), "verdict.json"]:
+    run = RunJson(folder=folder, options=options.as_json())
+    run.save(status=EXPLAINED)
+    files = publish(folder)
+    run.save(status=FINISHED)
+    for file in [*files, "verdict.json"]:
         say(console, str(folder / file))
     return Result(folder, verdict["verdict"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import traceback
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
 from compare.options import Options
-from compare.records import End, InitialWeights, MetricsFile, Recorder
-from compare.records.run_json import RunJson
+from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
+from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.terminal import RunningGap, TrainerProgress, say
 from compare.user_errors import describe, place_in, place_of, without_exit
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from compare.trainer import Trainer
 
     Data = Examples | Stream
+
+
+DIED = "its process died"
+"""The beginning of what is told of a trainer whose process was lost."""
 
 
 def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
@@ -91,7 +96,7 @@ def train_all(
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
                 train_on(name, trainer, of_seed, task, folder, plan, recorder, console, shown, gap)
-            except (StorageError, KeyboardInterrupt):
+            except (StorageError, RecordError, KeyboardInterrupt):
                 raise
             except Exception as error:
                 traceback.print_exc()
@@ -250,8 +255,15 @@ def fail(run: RunJson, name: str, error: Exception | str, console: Console) -> N
     if name in [failure["side"] for failure in run.failures]:
         return
     text = error if isinstance(error, str) else describe(error)
-    remedy = f"fix your trainer {name}, or compare without it"
-    if isinstance(error, MemoryError) or "ResourceExhausted" in text:
-        remedy = "there is not enough memory: give a smaller --batch-size"
-    run.failures.append({"side": name, "error": text, "remedy": remedy})
+    # Where a trainer failed in another process, its text is all that is left.
+    kind = type(error) if isinstance(error, Exception) else getattr(builtins, text.partition(":")[0], Exception)
+    failure: FailureEntry = {"side": name, "error": text, "remedy": f"fix your trainer {name}, or compare without it"}
+    if issubclass(kind, MemoryError) or "ResourceExhausted" in text:
+        failure["remedy"] = "there is not enough memory: free some and continue with --resume, or start another run "
+        failure["remedy"] += "with a smaller --batch-size"
+        failure["may_pass"] = True
+    elif issubclass(kind, OSError) or text.startswith(DIED):
+        failure["remedy"] = f"if its cause has passed, continue with --resume; else fix your trainer {name}"
+        failure["may_pass"] = True
+    run.failures.append(failure)
     say(console, f"{name} failed: {text}", style="red")

@@ -108,6 +108,7 @@ class Checkpoints:
             logs=numbers,
             copies=copies,
         )
+        _remove_damaged_list(self._folder)
         try:
             manager = tf.train.CheckpointManager(
                 checkpoint, str(self._folder), max_to_keep=self._keep, checkpoint_name=PREFIX
@@ -151,6 +152,14 @@ class Checkpoints:
             is_saved = i < len(model) and model[i] in saved_by_tensorflow
             if not is_saved or any(value.tobytes() != values[0].tobytes() for value in values):
                 yield i, values
+
+
+def _remove_damaged_list(folder: Path) -> None:
+    """Removes TensorFlow's list of a folder's checkpoints if it cannot be read; they are found without it."""
+    try:
+        tf.train.get_checkpoint_state(str(folder))
+    except Exception:  # of text that is not UTF-8, say
+        (folder / "checkpoint").unlink(missing_ok=True)
 
 
 def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer | None = None) -> None:

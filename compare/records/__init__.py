@@ -4,15 +4,25 @@ For each trainer and seed, a run keeps:
 
 - the rows of ``metrics.csv``, one per epoch;
 - ``records/TRAINER-seedN.steps``: a fingerprint of all weights after every optimizer step;
-- ``records/TRAINER-seedN.json``: the names of those weights and the float type of each reported number;
+- ``records/TRAINER-seedN.json``: the names of those weights, the float type of each reported number, and checksums: of
+  the rows of ``metrics.csv``, of each block that was appended to the fingerprints, of the weights, and of itself;
 - ``records/TRAINER-seedN-epochM.npz``: the weights themselves at the end of every epoch.
 
 All files are appended to and flushed as each epoch ends, because the next epoch may fail. If a process dies at any
 point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
 """
 
+from compare.records.costs import COSTS, read_costs
 from compare.records.estimates import total_norm, variable_norms
-from compare.records.files import read_file, read_json, read_verdict, replace_file, write_json, write_verdict
+from compare.records.files import (
+    read_checked,
+    read_json,
+    read_verdict,
+    replace_file,
+    write_checked,
+    write_json,
+    write_verdict,
+)
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (
     EPOCH_END,
@@ -29,10 +39,11 @@ from compare.records.model import (
     StepRecord,
     Variable,
     in_time,
+    read_file,
     step_dtype,
 )
-from compare.records.reader import hashes_at, kept, read_records, recover
-from compare.records.recorder import COSTS, InitialWeights, Recorder
+from compare.records.reader import has_records, hashes_at, kept, read_records, read_rows, recover
+from compare.records.recorder import InitialWeights, Recorder
 
 __all__ = [
     "COSTS",
@@ -52,13 +63,17 @@ __all__ = [
     "Sink",
     "StepRecord",
     "Variable",
+    "has_records",
     "hashes_at",
     "in_time",
     "kept",
+    "read_checked",
+    "read_costs",
     "read_file",
     "read_json",
     "read_metrics",
     "read_records",
+    "read_rows",
     "read_verdict",
     "recover",
     "replace_file",
@@ -66,6 +81,7 @@ __all__ = [
     "step_dtype",
     "total_norm",
     "variable_norms",
+    "write_checked",
     "write_json",
     "write_verdict",
 ]

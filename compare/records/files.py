@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import StorageError
-from compare.records.model import RecordError
+from compare.records.model import RecordError, read_file
 
 
 @contextmanager
@@ -60,24 +60,19 @@ def umask() -> int:
 _umask_lock = threading.Lock()
 
 
-def read_file(path: Path) -> bytes:
-    """Reads a file. Something else in its place, such as a pipe, would be waited for without end.
-
-    Raises:
-        OSError: if there is no such file, or it cannot be read.
-    """
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a file")
-    return path.read_bytes()
-
-
-def append_to_file(path: Path, content: bytes) -> None:
+def append_to_file(path: Path, content: bytes, after: int | None = None) -> None:
     """Appends to a file and flushes it to disk.
+
+    Args:
+        path: the file.
+        content: what to append.
+        after: the number of bytes to keep; what follows them, of an interrupted write, is removed. None keeps all.
 
     Raises:
         StorageError: if the file cannot be written, for example because the disk is full.
     """
     with storing(path), open(path, "ab") as file:
+        file.truncate(after)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -102,12 +97,45 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_file(path).decode("utf-8"))
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read as JSON ({error})") from None
+        raise RecordError(path, f"cannot be read as JSON ({error})") from None
+    except RecursionError:
+        raise RecordError(path, "cannot be read as JSON (nested too deeply)") from None
+
+
+def write_checked(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object with a checksum of its content as the last entry.
+
+    Raises:
+        ValueError: if ``content`` holds NaN or infinity, which JSON cannot represent.
+        StorageError: if the file cannot be written.
+    """
+    write_json(path, {**content, "sha256": checksum(content)})
+
+
+def read_checked(path: Path, since: int) -> dict[str, Any]:
+    """Reads a JSON object and verifies its checksum.
+
+    Args:
+        path: the file.
+        since: the first ``schema`` with a checksum; files of older versions of this package have none.
+
+    Raises:
+        RecordError: if the file cannot be read or was changed after it was written.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise RecordError(path, "damaged, it is not a JSON object")
+    schema = content.get("schema", 1)
+    found = content.pop("sha256", None)
+    # One damaged bit cannot make a file look older: it has either its schema or its checksum left.
+    if (found is not None or not isinstance(schema, int) or schema >= since) and found != checksum(content):
+        raise RecordError(path, "damaged, its content does not match its checksum")
+    return content
 
 
 def write_verdict(path: Path, verdict: Mapping[str, Any]) -> None:
     """Writes ``verdict.json``, with a checksum of its content as the last entry."""
-    write_json(path, {**verdict, "sha256": checksum(verdict)})
+    write_checked(path, verdict)
 
 
 def read_verdict(path: Path) -> dict[str, Any]:
@@ -116,11 +144,9 @@ def read_verdict(path: Path) -> dict[str, Any]:
     Raises:
         RecordError: if the file cannot be read or was changed after it was written.
     """
-    content = read_json(path)
-    if not isinstance(content, dict) or "verdict" not in content:
-        raise RecordError(f"{path}: damaged, it has no verdict")
-    if content.pop("sha256", None) != checksum(content):
-        raise RecordError(f"{path}: damaged, its content does not match its checksum")
+    content = read_checked(path, since=1)
+    if "verdict" not in content:
+        raise RecordError(path, "damaged, it has no verdict")
     return content
 
 

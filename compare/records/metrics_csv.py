@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from compare.errors import RequestError
-from compare.records.files import append_to_file, read_file, replace_file
-from compare.records.model import EpochRecord, RecordError
+from compare.records.files import append_to_file, replace_file
+from compare.records.model import EpochRecord, RecordError, read_file
 
 KEY_COLUMNS = ("trainer", "seed", "epoch")
 
@@ -146,34 +146,35 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
     try:
         text = read_file(path).decode("utf-8")
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read ({error})") from None
+        raise RecordError(path, f"cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = next(lines, [])
         if tuple(columns[: len(KEY_COLUMNS)]) != KEY_COLUMNS or tuple(columns[-len(TIMES) :]) != TIME_COLUMNS:
-            raise RecordError(f"{path}: line 1 is not the header of a metrics.csv")
+            raise RecordError(path, "line 1 is not the header of a metrics.csv")
         if len(set(columns)) != len(columns):
-            raise RecordError(f"{path}: line 1 names a column twice")
+            raise RecordError(path, "line 1 names a column twice")
         rows: list[dict[str, str]] = []
         seen: set[tuple[str, int, int]] = set()
         for values in lines:
-            where = f"{path}: line {lines.line_num}"
+            where = f"line {lines.line_num}"
             if len(values) != len(columns):
-                raise RecordError(f"{where} has {len(values)} values for {len(columns)} columns")
+                raise RecordError(path, f"{where} has {len(values)} values for {len(columns)} columns")
             row = dict(zip(columns, values, strict=True))
             if not (row["trainer"] and _is_count(row["seed"], 0) and _is_count(row["epoch"], 1)):
-                raise RecordError(f"{where} does not name a trainer, seed and epoch")
+                raise RecordError(path, f"{where} does not name a trainer, seed and epoch")
             key = row["trainer"], int(row["seed"]), int(row["epoch"])
             if key in seen:
-                raise RecordError(f"{where} repeats an epoch of {row['trainer']!r}")
+                raise RecordError(path, f"{where} repeats an epoch of {row['trainer']!r}")
             seen.add(key)
             for name in columns[len(KEY_COLUMNS) :]:
-                _number(row[name], f"{where}, column {name!r}")
+                if not _is_number(row[name]):
+                    raise RecordError(path, f"{where}, column {name!r}: {row[name]!r} is not a number")
             rows.append(row)
     except csv.Error as error:
-        raise RecordError(f"{path}: line {lines.line_num}: {error}") from None
+        raise RecordError(path, f"line {lines.line_num}: {error}") from None
     if not text.endswith("\n"):
-        raise RecordError(f"{path}: the last line is incomplete")
+        raise RecordError(path, "the last line is incomplete")
     return rows
 
 
@@ -181,8 +182,10 @@ def _is_count(text: str, least: int) -> bool:
     return text.isdecimal() and len(text) < 19 and int(text) >= least
 
 
-def _number(text: str, where: str) -> float | None:
+def _is_number(text: str) -> bool:
+    """Whether the text of a cell is blank or a number."""
     try:
-        return float(text) if text else None
+        float(text or 0)
     except ValueError:
-        raise RecordError(f"{where}: {text!r} is not a number") from None
+        return False
+    return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +24,19 @@ PROJECTIONS = 2
 
 
 class RecordError(ValueError):
-    """A recorded file that is damaged or incomplete; the message names the file."""
+    """A recorded file that is damaged or incomplete; the message names the file and the remedy.
+
+    Args:
+        path: the file.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(path, problem)
+
+    def __str__(self) -> str:
+        path, problem = self.args
+        return f"{path}: {' '.join(problem.split())}; run again, or restore it from a copy"
 
 
 @dataclass(frozen=True)
@@ -143,7 +157,8 @@ class Record:
         logs: for each finished epoch, the reported metrics with their exact values.
         stem: the common prefix of the paths of the files.
         end: how training ended; None if it has not ended.
-        rows: for each finished epoch, a checksum of its row of ``metrics.csv``.
+        rows: for each finished epoch, a checksum of its row of ``metrics.csv``; older versions kept none.
+        weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file; older versions kept none.
     """
 
     trainer: str
@@ -154,6 +169,7 @@ class Record:
     stem: Path = field(repr=False)
     end: End | None = None
     rows: Mapping[int, str] = field(default_factory=dict, repr=False)
+    weights_crc32: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     @property
     def last(self) -> Place:
@@ -180,7 +196,40 @@ class Record:
         if not path.exists():
             return None
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return [arrays[f"{i}"] for i in range(len(self.variables))]
-        except Exception as error:  # zipfile, zlib and NumPy raise many exception types for a damaged file
-            raise RecordError(f"{path}: damaged ({error})") from None
+            content = read_file(path)
+        except OSError as error:
+            raise RecordError(path, f"cannot be read ({error})") from None
+        if self.weights_crc32.get(epoch, crc32 := zlib.crc32(content)) != crc32:
+            raise RecordError(path, "damaged, it does not match its checksum")
+        weights = read_arrays(path, content)
+        if [weight.shape for weight in weights] != [variable.shape for variable in self.variables]:
+            raise RecordError(path, "damaged, it does not hold the weights of this model")
+        return weights
+
+
+def read_file(path: Path) -> bytes:
+    """Reads a file. Something else in its place, such as a pipe, would be waited for without end.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a file")
+    return path.read_bytes()
+
+
+def read_arrays(path: Path, content: bytes) -> list[np.ndarray]:
+    """The arrays of an ``.npz`` file whose entries are numbered.
+
+    Args:
+        path: the file, for the message.
+        content: what it contains.
+
+    Raises:
+        RecordError: if the content is damaged.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return [arrays[f"{i}"] for i in range(len(arrays))]
+    except Exception as error:  # zipfile, zlib and NumPy raise many exception types for a damaged file
+        raise RecordError(path, f"damaged ({error})") from None

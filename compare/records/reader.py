@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-from compare.records.files import checksum, read_file, read_json, replace_file, storing
+from compare.records.costs import COSTS, read_costs
+from compare.records.files import checksum, read_checked, replace_file, storing
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
-from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, stem_of, step_dtype
+from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, read_file, stem_of, step_dtype
+
+SCHEMA = 2
+"""The version of the sidecar's format; those of version 1 have no checksums of themselves, of blocks and of weights."""
 
 
 def steps_path(stem: Path) -> Path:
@@ -29,6 +35,11 @@ def replicas(record: Record) -> int:
     return int(record.steps.dtype["hashes"].shape[1])
 
 
+def has_records(folder: Path) -> bool:
+    """Whether a run's folder holds any records; runs may be copied without them."""
+    return any((folder / "records").glob("*.json"))
+
+
 def read_records(folder: Path) -> list[Record]:
     """Reads all records of a run, in the order in which the trainers first reported.
 
@@ -36,37 +47,66 @@ def read_records(folder: Path) -> list[Record]:
         RecordError: if a file is missing or damaged.
     """
     metrics = folder / "metrics.csv"
-    rows: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for row in read_metrics(metrics) if metrics.exists() else []:
-        rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
-    sidecars = {}
-    for path in sorted((folder / "records").glob("*.json")):
-        record, types, _ = read_sidecar(path)
-        sidecars[record.trainer, record.seed] = record, types
+    sidecars = _sidecars(folder)
+    rows = _verified(folder, sidecars)
     records = []
-    for trainer, seed in [*rows, *(key for key in sidecars if key not in rows)]:  # no row if interrupted in epoch 1
-        if (trainer, seed) not in sidecars:
-            raise RecordError(f"{metrics}: there are no fingerprints of {trainer!r}, seed {seed}")
-        record, types = sidecars[trainer, seed]
-        logs = {int(row["epoch"]): _logs(row, types, metrics) for row in rows.get((trainer, seed), [])}
-        for row in rows.get((trainer, seed), []):
-            if record.rows.get(int(row["epoch"])) != checksum(filled(row)):
-                raise RecordError(
-                    f"{metrics}: damaged, epoch {row['epoch']} of {trainer!r} does not match its checksum"
-                )
+    for key in dict.fromkeys([*rows, *sidecars]):  # no row if interrupted in epoch 1
+        if key not in sidecars:
+            raise RecordError(metrics, f"there are no fingerprints of {key[0]!r}, seed {key[1]}")
+        sidecar = sidecars[key]
+        record = replace(sidecar.record, steps=sidecar.steps())
+        logs = {int(row["epoch"]): _logs(row, sidecar.types, metrics) for row in rows.get(key, [])}
         ended = record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist()
         for epoch in sorted(logs.keys() - ended):
-            raise RecordError(f"{steps_path(record.stem)}: damaged, the end of epoch {epoch} is missing")
+            raise RecordError(steps_path(record.stem), f"damaged, the end of epoch {epoch} is missing")
         records.append(replace(record, logs=logs))
     return records
 
 
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    """Reads the rows of a run's ``metrics.csv``, and verifies them by the run's records if it has some.
+
+    Returns:
+        The rows as text, a blank value means missing; none if there is no ``metrics.csv`` yet.
+
+    Raises:
+        RecordError: if the file is damaged, or a number was changed; the message names the row.
+    """
+    return [row for rows in _verified(folder, _sidecars(folder)).values() for row in rows]
+
+
+def _verified(
+    folder: Path, sidecars: Mapping[_Key, Sidecar], *, complete: bool = True
+) -> dict[_Key, list[dict[str, str]]]:
+    """The rows of ``metrics.csv`` by trainer and seed, each as it was reported; none is missing if ``complete``."""
+    metrics = folder / "metrics.csv"
+    rows: dict[_Key, list[dict[str, str]]] = {}
+    for row in read_metrics(metrics) if os.path.lexists(metrics) else []:
+        rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
+    for key, sidecar in sidecars.items():
+        sums, trainer, seed = sidecar.record.rows, *key
+        found = {int(row["epoch"]): row for row in rows.get(key, [])}
+        for epoch, row in found.items() if sidecar.has_row_sums else ():
+            if sums.get(epoch) != checksum(filled(row)):
+                raise RecordError(
+                    metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} does not match its checksum"
+                )
+        # The last rows may be missing before training has ended: it was killed, or is about to be resumed.
+        last = max(sums if sidecar.record.end is not None else found, default=0)
+        for epoch in sorted(sums.keys() - found.keys()) if complete else ():
+            if epoch <= last:
+                raise RecordError(metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} is missing")
+    return rows
+
+
+_Key = tuple[str, int]
+"""A trainer and a seed."""
 _Types = dict[int, dict[str, str]]
 """By epoch, the float type of each reported metric."""
 
 
 def recover(folder: Path) -> list[str]:
-    """Repairs files that a process left in the middle of a write.
+    """Repairs files that a process left in the middle of a write, and removes a damaged ``costs.json``.
 
     Returns:
         One message per repair.
@@ -82,18 +122,25 @@ def recover(folder: Path) -> list[str]:
                 read_metrics(metrics)
             break
         except RecordError:
-            content = metrics.read_bytes().rstrip(b"\n")
+            try:
+                content = read_file(metrics).rstrip(b"\n")
+            except OSError:
+                content = b""
             complete = content[: content.rfind(b"\n") + 1]
             if attempt or b"\n" not in complete:
                 raise
             replace_file(metrics, complete)
             repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
-    for sidecar in (folder / "records").glob("*.json"):
-        *_, cut = read_sidecar(sidecar, damaged_tail=True)
-        if cut:
-            path = steps_path(sidecar.with_suffix(""))
-            with storing(path):
-                os.truncate(path, path.stat().st_size - cut)
+    sidecars = _sidecars(folder)
+    _verified(folder, sidecars, complete=False)
+    for sidecar in sidecars.values():
+        sidecar.steps()
+    try:
+        read_costs(folder / COSTS)
+    except RecordError:
+        with storing(folder / COSTS):
+            (folder / COSTS).unlink()
+        repairs.append(f"{folder / COSTS} was damaged and removed; the costs measured so far are lost")
     return repairs
 
 
@@ -103,40 +150,109 @@ def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
     Raises:
         RecordError: if the records are damaged (see ``recover``).
     """
-    sidecar = sidecar_path(stem_of(folder, trainer, seed))
-    if not sidecar.exists():
+    path = sidecar_path(stem_of(folder, trainer, seed))
+    if not path.exists():
         return 0, None
-    record, types, _ = read_sidecar(sidecar)
+    sidecar = read_sidecar(path)
+    steps = sidecar.steps()
     rows = set(MetricsFile(folder / "metrics.csv").epochs(trainer, seed))
-    ends = set(record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist())
+    ends = set(steps["epoch"][steps["step"] == EPOCH_END].tolist())
     epoch = 0
-    while epoch + 1 in rows & ends & types.keys():
+    while epoch + 1 in rows & ends & sidecar.types.keys():
         epoch += 1
-    return epoch, record.end if epoch == max(types, default=0) else None
+    return epoch, sidecar.record.end if epoch == max(sidecar.types, default=0) else None
 
 
 def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
     """The hashes of all weights at the end of an epoch, uint64 ``[variables, replicas]``; None if not recorded."""
-    record, _, _ = read_sidecar(sidecar_path(stem_of(folder, trainer, seed)))
-    row = record.by_place().get((epoch, EPOCH_END))
+    sidecar = read_sidecar(sidecar_path(stem_of(folder, trainer, seed)))
+    row = replace(sidecar.record, steps=sidecar.steps()).by_place().get((epoch, EPOCH_END))
     return None if row is None else np.asarray(row["hashes"])
 
 
-def read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Types, int]:
-    """Reads a sidecar and its fingerprints.
+@dataclass(frozen=True)
+class Block:
+    """One append to a file of fingerprints: the fingerprints of an epoch, or of its part before an interruption.
 
-    Args:
-        path: the sidecar.
-        damaged_tail: whether to accept an incomplete fingerprint at the end of the file.
+    Attributes:
+        epoch: the epoch.
+        size: its size in bytes.
+        crc32: the CRC-32 of these bytes.
+    """
 
-    Returns:
-        The record without its logs, the float type of each reported metric, and the size of an incomplete
-        fingerprint at the end of the file, in bytes.
+    epoch: int
+    size: int
+    crc32: int
+
+    @classmethod
+    def of(cls, steps: np.ndarray) -> Block:
+        """The block with these fingerprints, which are of one epoch."""
+        content = steps.tobytes()
+        return cls(int(steps["epoch"][-1]), len(content), zlib.crc32(content))
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What the JSON file beside the fingerprints says.
+
+    Attributes:
+        record: the record without its fingerprints and its logs.
+        types: by epoch, the float type of each reported metric.
+        blocks: the blocks of the file of fingerprints, in order; None if an older version wrote it, without checksums.
+    """
+
+    record: Record
+    types: _Types
+    blocks: Sequence[Block] | None
+
+    @property
+    def has_row_sums(self) -> bool:
+        """Whether there are checksums of the rows of ``metrics.csv``."""
+        return self.blocks is not None or bool(self.record.rows)
+
+    def steps(self) -> np.ndarray:
+        """Reads the fingerprints; what follows them in the file, of a write that was interrupted, is left out.
+
+        Raises:
+            RecordError: if the file is damaged.
+        """
+        path, dtype = steps_path(self.record.stem), self.record.steps.dtype
+        try:
+            content = memoryview(read_file(path) if os.path.lexists(path) else b"")
+        except OSError as error:
+            raise RecordError(path, f"cannot be read ({error})") from None
+        at = 0 if self.blocks is not None else len(content) // dtype.itemsize * dtype.itemsize
+        for number, block in enumerate(self.blocks or (), start=1):
+            part = content[at : at + block.size]
+            if len(part) < block.size:
+                raise RecordError(path, f"damaged, the end of epoch {block.epoch} is missing")
+            if zlib.crc32(part) != block.crc32:
+                raise RecordError(path, f"damaged, block {number} does not match its checksum")
+            at += block.size
+        return np.frombuffer(content[:at], dtype)
+
+    def blocks_up_to(self, epoch: int) -> list[Block]:
+        """The blocks of the epochs up to ``epoch``."""
+        blocks = self.blocks
+        if blocks is None:
+            steps = self.steps()
+            starts = [next(rows)[0] for _, rows in groupby(enumerate(steps["epoch"].tolist()), key=lambda row: row[1])]
+            blocks = [Block.of(part) for part in np.split(steps, starts[1:]) if part.size]
+        return [block for block in blocks if block.epoch <= epoch]
+
+
+def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
+    sidecars = [read_sidecar(path) for path in sorted((folder / "records").glob("*.json"))]
+    return {(sidecar.record.trainer, sidecar.record.seed): sidecar for sidecar in sidecars}
+
+
+def read_sidecar(path: Path) -> Sidecar:
+    """Reads the JSON file beside the fingerprints.
 
     Raises:
-        RecordError: if the files are damaged.
+        RecordError: if the file is damaged.
     """
-    content = read_json(path)
+    content = read_checked(path, since=SCHEMA)
     try:
         trainer, seed = str(content["trainer"]), int(content["seed"])
         variables = tuple(Variable(v["name"], tuple(v["shape"]), v["dtype"]) for v in content["variables"])
@@ -144,20 +260,21 @@ def read_sidecar(path: Path, *, damaged_tail: bool = False) -> tuple[Record, _Ty
         types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
         if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
             raise ValueError("a metric is neither float32 nor float64")
-        rows = {int(epoch): str(text) for epoch, text in content["rows_sha256"].items()}
+        rows = {int(epoch): str(text) for epoch, text in content.get("rows_sha256", {}).items()}
         end = End(**content["end"]) if "end" in content else None
+        blocks = weights = None
+        if content.get("schema", 1) >= SCHEMA:
+            blocks = [Block(**block) for block in content["blocks"]]
+            weights = {int(epoch): int(crc32) for epoch, crc32 in content["weights_crc32"].items()}
+            if sum(block.size for block in blocks) % dtype.itemsize:
+                raise ValueError("the size of the blocks is not a whole number of fingerprints")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path}: damaged ({error})") from None
+        raise RecordError(path, f"damaged ({error})") from None
     stem = path.with_suffix("")
-    try:
-        fingerprints = read_file(steps_path(stem)) if steps_path(stem).exists() else b""
-    except OSError as error:
-        raise RecordError(f"{steps_path(stem)}: cannot be read ({error})") from None
-    tail = len(fingerprints) % dtype.itemsize
-    if tail and not damaged_tail:
-        raise RecordError(f"{steps_path(stem)}: damaged, its size is not a whole number of fingerprints")
-    steps = np.frombuffer(fingerprints, dtype, count=len(fingerprints) // dtype.itemsize)
-    return Record(trainer, seed, variables, steps, {}, stem, end, rows), types, tail
+    if stem.name != stem_of(Path(), trainer, seed).name:
+        raise RecordError(path, f"damaged, it holds the records of {trainer!r}, seed {seed}")
+    record = Record(trainer, seed, variables, np.zeros(0, dtype), {}, stem, end, rows, weights or {})
+    return Sidecar(record, types, blocks)
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:
@@ -165,7 +282,7 @@ def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]
     kinds = types.get(int(row["epoch"]), {})
     if {name for name, text in row.items() if text} - {*KEY_COLUMNS, *TIME_COLUMNS} != kinds.keys():
         raise RecordError(
-            f"{path}: damaged, epoch {row['epoch']} of {row['trainer']!r} does not have the metrics that were reported"
+            path, f"damaged, epoch {row['epoch']} of {row['trainer']!r} does not have the metrics that were reported"
         )
     with np.errstate(over="ignore"):
         return {name: float(np.dtype(kind).type(row[name])) for name, kind in kinds.items()}

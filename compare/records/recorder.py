@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import zlib
 from collections import UserDict
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from compare.records.files import append_to_file, checksum, read_json, replace_file, storing, write_json
+from compare.records.costs import COSTS, add_costs
+from compare.records.files import append_to_file, checksum, replace_file, storing, write_checked
 from compare.records.metrics_csv import MetricsFile, is_float32
 from compare.records.model import (
     EPOCH_END,
@@ -20,18 +22,16 @@ from compare.records.model import (
     BuildRecord,
     End,
     EpochRecord,
+    RecordError,
     StepRecord,
     Variable,
+    read_arrays,
+    read_file,
     stem_of,
     step_dtype,
     weights_path,
 )
-from compare.records.reader import read_sidecar, replicas, sidecar_path, steps_path
-
-COSTS = "costs.json"
-"""The file with the costs of each trainer and seed: the duration of the first step and of a later step in seconds, the
-peak memory in bytes (None if unknown), and ``own_peak``: whether that peak covers only this trainer's training
-(otherwise the time since the process started)."""
+from compare.records.reader import SCHEMA, Block, read_sidecar, replicas, sidecar_path, steps_path
 
 
 class Recorder:
@@ -55,6 +55,8 @@ class Recorder:
         self._pending: list[StepRecord] = []
         self._reported: dict[int, dict[str, str]] = {}
         self._rows: dict[int, str] = {}
+        self._blocks: list[Block] = []
+        self._weights_crc32: dict[int, int] = {}
 
     def rewind(self, epoch: int) -> None:
         """Deletes all records after the end of ``epoch``; 0 deletes all records."""
@@ -64,29 +66,26 @@ class Recorder:
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:
                 path.unlink()
-        sidecar = sidecar_path(self._stem)
-        if not sidecar.exists():
-            steps_path(self._stem).unlink(missing_ok=True)
+        path = sidecar_path(self._stem)
+        if not path.exists():
             return
-        record, types, _ = read_sidecar(sidecar)
-        self._reported = {number: kinds for number, kinds in types.items() if number <= epoch}
+        sidecar = read_sidecar(path)
+        record = sidecar.record
+        self._reported = {number: kinds for number, kinds in sidecar.types.items() if number <= epoch}
         self._rows = {number: text for number, text in record.rows.items() if number <= epoch}
+        self._weights_crc32 = {number: crc32 for number, crc32 in record.weights_crc32.items() if number <= epoch}
         self._variables, self._replicas = record.variables, replicas(record)
-        steps = record.steps[record.steps["epoch"] <= epoch] if epoch else record.steps[:0]
-        replace_file(steps_path(self._stem), steps.tobytes())
-        self._write_sidecar()
+        self._blocks = sidecar.blocks_up_to(epoch)
+        self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
         """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
-        path = self._folder / COSTS
         with self._metrics.lock:
-            content = read_json(path) if path.exists() else {}
-            content.setdefault(self._trainer, {})[str(self._seed)] = costs
-            write_json(path, content)
+            add_costs(self._folder / COSTS, self._trainer, self._seed, costs)
 
     def end(self, end: End) -> None:
         """Records that the trainer finished, and how."""
-        self.flush()
+        self._append()
         self._write_sidecar(end)
 
     def __call__(self, record: AnyRecord) -> None:
@@ -96,13 +95,15 @@ class Recorder:
         elif isinstance(record, StepRecord):
             self._pending.append(record)
             if record.step == EPOCH_END:
-                self.flush()
+                self._append()
         else:
             self._end_epoch(record)
 
     def _end_epoch(self, record: EpochRecord) -> None:
         if record.weights is not None:
-            replace_file(weights_path(self._stem, record.epoch), _npz(record.weights))
+            content = _npz(record.weights)
+            self._weights_crc32[record.epoch] = zlib.crc32(content)
+            replace_file(weights_path(self._stem, record.epoch), content)
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
         row = self._metrics.row(self._trainer, self._seed, record)
         self._reported[record.epoch], self._rows[record.epoch] = types, checksum(row)
@@ -111,28 +112,38 @@ class Recorder:
             self._metrics.append(row)
 
     def flush(self) -> None:
-        """Appends the fingerprints that are still in memory, for example those of an interrupted epoch."""
+        """Writes the fingerprints that are still in memory, for example those of an interrupted epoch."""
+        if self._pending:
+            self._append()
+            self._write_sidecar()
+
+    def _append(self) -> None:
+        """Appends the fingerprints that are still in memory; they count once the sidecar, written next, says so."""
         if not self._pending:
             return
         block = np.zeros(len(self._pending), step_dtype(len(self._variables), self._replicas))
         for row, record in zip(block, self._pending, strict=True):
             row["epoch"], row["step"] = record.epoch, record.step
             row["hashes"], row["projections"] = record.hashes, record.projections
-        append_to_file(steps_path(self._stem), block.tobytes())
+        append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in self._blocks))
+        self._blocks.append(Block.of(block))
         self._pending.clear()
 
     def _write_sidecar(self, end: End | None = None) -> None:
         content = {
+            "schema": SCHEMA,
             "trainer": self._trainer,
             "seed": self._seed,
             "replicas": self._replicas,
             "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
             "reported": {str(epoch): types for epoch, types in self._reported.items()},
             "rows_sha256": {str(epoch): text for epoch, text in self._rows.items()},
+            "weights_crc32": {str(epoch): crc32 for epoch, crc32 in self._weights_crc32.items()},
+            "blocks": [asdict(block) for block in self._blocks],
         }
         if end is not None:
             content["end"] = asdict(end)
-        write_json(sidecar_path(self._stem), content)
+        write_checked(sidecar_path(self._stem), content)
 
 
 class InitialWeights(UserDict[int, list[np.ndarray]]):
@@ -142,8 +153,11 @@ class InitialWeights(UserDict[int, list[np.ndarray]]):
         self._folder = folder / "records"
         super().__init__()
         for path in self._folder.glob("initial-seed*.npz"):
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                self.data[int(path.stem.removeprefix("initial-seed"))] = [arrays[f"{i}"] for i in range(len(arrays))]
+            try:
+                seed, content = int(path.stem.removeprefix("initial-seed")), read_file(path)
+            except (OSError, ValueError) as error:
+                raise RecordError(path, f"cannot be read ({error})") from None
+            self.data[seed] = read_arrays(path, content)
 
     def __setitem__(self, seed: int, weights: list[np.ndarray]) -> None:
         super().__setitem__(seed, weights)

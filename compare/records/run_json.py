@@ -6,14 +6,19 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from compare.errors import RequestError
-from compare.records.files import read_json, write_json
+from compare.records.files import read_checked, write_checked
 from compare.records.model import RecordError
 
-BEGUN, TRAINING, TRAINED, INTERRUPTED, FINISHED = "begun", "training", "trained", "interrupted", "finished"
-"""The values of ``status``, in the order in which a run reaches them."""
+BEGUN, TRAINING, INTERRUPTED, TRAINED = "begun", "training", "interrupted", "trained"
+EXPLAINED, FINISHED = "explained", "finished"
+"""The values of ``status``, in the order in which a run reaches them. Of an explained run everything has been measured;
+a finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
+
+SCHEMA = 2
+"""The version of the file format; files of version 1 have no checksum."""
 
 Strategy = TypedDict(
     "Strategy",
@@ -32,11 +37,15 @@ class Data(TypedDict):
 
 
 class FailureEntry(TypedDict):
-    """Why a trainer has no result; ``side`` is its name, or empty if all trainers failed."""
+    """Why a trainer has no result; ``side`` is its name, or empty if all trainers failed.
+
+    ``may_pass``: the failure may have had a passing cause, such as a full disk: ``--resume`` trains it again.
+    """
 
     side: str
     error: str
     remedy: str
+    may_pass: NotRequired[bool]
 
 
 class WarningEntry(TypedDict):
@@ -54,7 +63,7 @@ class RunJson:
     Attributes:
         folder: the run's folder.
         schema: the version of the file format.
-        status: ``begun``, ``training``, ``trained``, ``interrupted`` or ``finished``.
+        status: ``begun``, ``training``, ``interrupted``, ``trained``, ``explained`` or ``finished``.
         title: one line that names the experiment, the trainers and the strategy.
         notes: notes shown with every result, such as "sample of the data set".
         command: the command line.
@@ -75,11 +84,11 @@ class RunJson:
         parallel: how ``--parallel`` divided the processor.
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
-        finished: when the run finished (ISO 8601, UTC).
+        finished: when everything had been measured (ISO 8601, UTC).
     """
 
     folder: Path
-    schema: int = 1
+    schema: int = SCHEMA
     status: str = BEGUN
     title: str | None = None
     notes: list[str] | None = None
@@ -110,14 +119,9 @@ class RunJson:
         Raises:
             RecordError: if the file is missing or damaged.
         """
-        content = read_json(folder / "run.json")
+        content = read_run(folder)
         known = {item.name for item in fields(cls)} - {"folder"}
-        try:
-            if not isinstance(content["options"], dict):
-                raise TypeError("options")
-            return cls(folder=folder, **{name: content[name] for name in known & content.keys()})
-        except (KeyError, TypeError, AttributeError):
-            raise RecordError(f"{folder}/run.json is not a run's") from None
+        return cls(folder=folder, **{name: content[name] for name in known & content.keys()})
 
     @classmethod
     def of_run(cls, folder: Path) -> RunJson:
@@ -129,7 +133,8 @@ class RunJson:
         try:
             return cls.read(folder)
         except RecordError as error:
-            raise RequestError(f"{error}; give the folder of a run") from None
+            remedy = "" if (folder / "run.json").exists() else "; give the folder of a run"
+            raise RequestError(f"{error}{remedy}") from None
 
     def save(self, **changes: Any) -> None:
         """Changes some values and writes the file atomically.
@@ -139,9 +144,9 @@ class RunJson:
         """
         for name, value in changes.items():
             setattr(self, name, value)
-        if self.status == FINISHED and self.finished is None:
+        if self.status in (EXPLAINED, FINISHED) and self.finished is None:
             self.finished = now()
-        write_json(self.folder / "run.json", self.content())
+        write_checked(self.folder / "run.json", {**self.content(), "schema": SCHEMA})
 
     def begin_training(self, known: Mapping[str, Any]) -> None:
         """Adds the values that are known once the data is loaded and the strategy is created.
@@ -156,10 +161,27 @@ class RunJson:
         self.initial_weights_sha256 = self.initial_weights_sha256 or {}
         self.failures, self.check, self.finished = [], None, None
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a trainer failed in a way that may pass, so that the run can be resumed."""
+        return any(failure.get("may_pass") for failure in self.failures or ())
+
     def content(self) -> dict[str, Any]:
         """The known values as a JSON object."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "folder"}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Reads the ``run.json`` of a run's folder as a JSON object.
+
+    Raises:
+        RecordError: if the file is missing or damaged.
+    """
+    content = read_checked(folder / "run.json", since=SCHEMA)
+    if not isinstance(content.get("options"), dict):
+        raise RecordError(folder / "run.json", "it is not a run's, it has no options")
+    return content
 
 
 def now() -> str:

@@ -10,7 +10,17 @@ from urllib.parse import quote
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, RecordError, in_time, read_records, total_norm
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    Place,
+    Record,
+    RecordError,
+    has_records,
+    in_time,
+    read_records,
+    total_norm,
+)
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -54,7 +64,8 @@ def reference_name(entry: Mapping[str, Any], reference: str) -> str:
 def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, GapSeries]]:
     """The weight gaps of every comparison of a run.
 
-    A comparison is skipped if the folder does not contain the records of both sides.
+    A comparison is skipped if the folder does not contain the records of both sides, or those of another run, named by
+    ``--against``, cannot be read any more.
 
     Args:
         folder: the run's folder.
@@ -62,6 +73,9 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
 
     Returns:
         For each comparison its entry in ``verdict.json``, the name of its reference, and the gaps.
+
+    Raises:
+        RecordError: if this run's records are damaged.
     """
     records = _records(folder)
     first = min((seed for _, seed in records), default=0)
@@ -70,7 +84,10 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
         seed, candidate, against = entry.get("seed", first), entry["candidate"], entry.get("against")
         record = records.get((candidate, seed))
         if against:
-            reference, anchor = _records(Path(against)).get((candidate, seed)), record
+            try:
+                reference, anchor = _records(Path(against)).get((candidate, seed)), record
+            except RecordError:
+                continue
         else:
             reference = anchor = records.get((entry.get("reference", verdict["reference"]), seed))
         if reference is None or record is None:
@@ -84,10 +101,7 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
 
 def _records(folder: Path) -> dict[tuple[str, int], Record]:
     """A run's records by trainer and seed; empty if the run was copied without them."""
-    try:
-        return {(record.trainer, record.seed): record for record in read_records(folder)}
-    except RecordError:
-        return {}
+    return {(record.trainer, record.seed): record for record in read_records(folder)} if has_records(folder) else {}
 
 
 def gap_series(

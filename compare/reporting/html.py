@@ -16,9 +16,10 @@ from urllib.parse import quote
 import jinja2
 
 from compare.records import RecordError, read_file, read_verdict, replace_file
+from compare.records.run_json import read_run
 from compare.reporting.page_model import ANSWERS, page_of
 from compare.reporting.pictures import metric_chart
-from compare.reporting.run_files import read_object
+from compare.reporting.run_files import usable
 
 
 def write(folder: Path) -> Path:
@@ -27,7 +28,9 @@ def write(folder: Path) -> Path:
     Raises:
         RecordError: if the folder is not a run's, or one of its files is damaged.
     """
-    return _render("report.html", folder / "report.html", {"page": page_of(folder)})
+    page = page_of(folder)
+    with usable(folder):
+        return _render("report.html", folder / "report.html", {"page": page})
 
 
 def write_index(reports: Path) -> Path:
@@ -41,7 +44,7 @@ def write_index(reports: Path) -> Path:
     for path in sorted(reports.glob("*/run.json")):
         try:
             runs.append(summary_of(path.parent))
-        except RecordError as error:
+        except (RecordError, OSError) as error:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
     return _render("index.html", reports / "index.html", {"runs": runs})
@@ -114,11 +117,16 @@ def summary_of(folder: Path) -> dict[str, Any]:
     Raises:
         RecordError: if ``run.json`` or ``verdict.json`` is damaged.
     """
-    run = read_object(folder / "run.json")
+    run = read_run(folder)
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    options = run.get("options")
-    if not isinstance(options, dict) or verdict.get("verdict", "unfinished") not in ANSWERS:
-        raise RecordError(f"{folder}: run.json or verdict.json is damaged")
+    with usable(folder):
+        return _summary(folder, run, verdict)
+
+
+def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
+    options = run["options"]
+    if verdict.get("verdict", "unfinished") not in ANSWERS:
+        raise ValueError(f"there is no verdict {verdict['verdict']!r}")
     page = next((name for name in ("report.html", "comparison.png") if (folder / name).exists()), "")
     causes = [cause["id"] for entry in verdict.get("comparisons", []) for cause in entry.get("causes", [])]
     return {

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.records import RecordError
 from compare.reporting import pictures, run_files
 from compare.reporting.page_comparison import ComparisonView, comparison_view
 from compare.reporting.page_summary import Answer, summary
@@ -117,12 +116,8 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
         RecordError: if the folder is not a run's, or one of its files is damaged.
     """
     files = run_files.read(folder)
-    try:
+    with run_files.usable(folder):
         return _page(files, beside or folder)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, RecordError):
-            raise
-        raise RecordError(f"{folder}: run.json or verdict.json is damaged ({type(error).__name__}: {error})") from error
 
 
 def _page(files: RunFiles, beside: Path) -> Page:

@@ -175,7 +175,7 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows += [("platform", machine["platform"]), ("processors", str(machine["processors"]))]
     threads = {name: str(value or "chosen by TensorFlow") for name, value in run.get("threads", {}).items()}
     rows += [(f"threads, {name.replace('_', '-')}", value) for name, value in threads.items()]
-    rows += [(name, str(run[name])) for name in ("started", "finished", "status") if run.get(name)]
+    rows += [(name, str(run[name])) for name in ("started", "finished") if run.get(name)]
     return rows
 
 

@@ -18,9 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from compare.records import RecordError, read_json, read_metrics, read_verdict, replace_file
+from compare.records import RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.run_json import SCHEMA
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
+from compare.reporting.run_files import usable
 from compare.reporting.sentences import sentences
 from compare.verdict import absolute_gap
 
@@ -49,7 +51,7 @@ def draw(folder: Path) -> Path:
     read_metrics(folder / "metrics.csv")  # raises an error that names the missing file
     fig = figure_of(folder)
     if fig is None:
-        raise RecordError(f"{folder / 'metrics.csv'}: there is no epoch to draw")
+        raise RecordError(folder / "metrics.csv", "there is no epoch to draw")
     content = io.BytesIO()
     fig.savefig(content, format="png")
     replace_file(folder / "comparison.png", content.getvalue())
@@ -62,13 +64,14 @@ def figure_of(folder: Path) -> Figure | None:
     Raises:
         RecordError: if one of the files is damaged.
     """
-    rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
+    rows = read_rows(folder)
     if not rows:
         return None
-    run = read_json(folder / "run.json") if (folder / "run.json").exists() else {}
+    run = read_checked(folder / "run.json", since=SCHEMA) if (folder / "run.json").exists() else {}
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
-    return figure(rows, {"title": folder.name, **run}, verdict, twins)
+    twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    with usable(folder):
+        return figure(rows, {"title": folder.name, **run}, verdict, twins)
 
 
 def figure(

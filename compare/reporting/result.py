@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.records import read_metrics, read_verdict
+from compare.records import read_rows, read_verdict
 from compare.verdict import EXIT_STATUS
 
 if TYPE_CHECKING:
@@ -30,10 +30,14 @@ class Result:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN."""
+        """``metrics.csv``: one row per trainer, seed and epoch; missing values are NaN.
+
+        Raises:
+            RecordError: if the file is damaged, or a number was changed.
+        """
         import pandas as pd  # noqa: PLC0415 (lazy)
 
-        frame = pd.DataFrame(read_metrics(self.path / "metrics.csv"))
+        frame = pd.DataFrame(read_rows(self.path))
         whole = {"seed": int, "epoch": int}
         # Not read_csv: in some versions of pandas its floats are off by one unit in the last place.
         return frame.replace("", np.nan).astype(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.records import COSTS, RecordError, read_json, read_metrics, read_verdict
+import jinja2
+
+from compare.records import COSTS, RecordError, read_costs, read_rows, read_verdict
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.run_json import read_run
 from compare.reporting.curves import Curves, read_curves
 from compare.verdict import FROM_BEST
 
@@ -108,33 +112,30 @@ class RunFiles:
         return finished
 
 
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turns the error to which values of another kind in a run's JSON files lead into a ``RecordError``."""
+    try:
+        yield
+    except RecordError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, jinja2.TemplateError) as error:
+        problem = f"run.json or verdict.json is damaged ({type(error).__name__}: {error})"
+        raise RecordError(folder, problem) from error
+
+
 def read(folder: Path) -> RunFiles:
     """Reads the files of a run's folder.
 
     Raises:
         RecordError: if the folder is not a run's, or a file is damaged.
     """
-    run = read_object(folder / "run.json")
-    if not isinstance(run.get("options"), dict):
-        raise RecordError(f"{folder / 'run.json'}: damaged, it has no options")
-    twins = [read_metrics(path) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     return RunFiles(
         folder=folder,
-        run=run,
+        run=read_run(folder),
         verdict=read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {},
-        rows=read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else [],
-        costs=read_object(folder / COSTS) if (folder / COSTS).exists() else {},
+        rows=read_rows(folder),
+        costs=read_costs(folder / COSTS),
         noise=[read_curves(rows) for rows in twins if rows],
     )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-        RecordError: if the file cannot be read or does not hold a JSON object.
-    """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise RecordError(f"{path}: damaged, it is not a JSON object")
-    return content

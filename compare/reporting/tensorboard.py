@@ -18,17 +18,9 @@ from typing import Any
 from urllib.parse import quote
 
 from compare.errors import RequestError
-from compare.records import (
-    INITIAL,
-    Record,
-    RecordError,
-    read_json,
-    read_metrics,
-    read_records,
-    read_verdict,
-    total_norm,
-)
+from compare.records import INITIAL, has_records, read_records, read_rows, read_verdict, total_norm
 from compare.records.metrics_csv import KEY_COLUMNS
+from compare.records.run_json import read_run
 from compare.reporting.gaps import gaps_of
 from compare.reporting.sentences import causes, sentence
 
@@ -62,9 +54,9 @@ def write(folder: Path) -> Path:
     require()
     log = folder / FOLDER
     shutil.rmtree(log, ignore_errors=True)
-    rows = read_metrics(folder / "metrics.csv") if (folder / "metrics.csv").exists() else []
+    rows = read_rows(folder)
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    began = _time(read_json(folder / "run.json").get("started"))
+    began = _time(read_run(folder).get("started"))
     several = len({row["seed"] for row in rows}) > 1
 
     def name(trainer: str, seed: int) -> str:
@@ -79,7 +71,7 @@ def write(folder: Path) -> Path:
         scalars.setdefault(run, []).extend(
             (int(row["epoch"]), clock[run], f"epoch/{tag}", float(text)) for tag, text in numbers.items()
         )
-    for record in _records(folder):
+    for record in read_records(folder) if has_records(folder) else ():
         steps = record.steps[record.steps["step"] > INITIAL]
         norms = total_norm(steps["projections"])
         values = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
@@ -94,13 +86,6 @@ def write(folder: Path) -> Path:
     if verdict:
         _write(log / "verdict", [_text("verdict", _markdown(verdict), began)])
     return log
-
-
-def _records(folder: Path) -> list[Record]:
-    try:
-        return read_records(folder)
-    except RecordError:  # the run was copied without its records
-        return []
 
 
 def _time(text: str | None) -> float:

@@ -1,0 +1,58 @@
+"""``costs.json``: what each training cost beside its seconds per epoch, each entry with a checksum."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compare.records.files import checksum, read_json, write_json
+from compare.records.model import RecordError
+
+COSTS = "costs.json"
+"""The file with the costs of each trainer and seed: the duration of the first step and of a later step in seconds, the
+peak memory in bytes (None if unknown), and ``own_peak``: whether that peak covers only this trainer's training
+(otherwise the time since the process started)."""
+
+Costs = dict[str, dict[str, dict[str, Any]]]
+"""Maps a trainer's name and a seed, as text, to its costs."""
+
+
+def add_costs(path: Path, trainer: str, seed: int, costs: Mapping[str, Any]) -> None:
+    """Writes the costs of one trainer and seed.
+
+    Raises:
+        RecordError: if the file exists and is damaged.
+        StorageError: if the file cannot be written.
+    """
+    content = read_costs(path)
+    content.setdefault(trainer, {})[str(seed)] = dict(costs)
+    sums = {name: {seed: _sum(name, seed, each) for seed, each in seeds.items()} for name, seeds in content.items()}
+    write_json(
+        path,
+        {name: {s: {**each, "sha256": sums[name][s]} for s, each in seeds.items()} for name, seeds in content.items()},
+    )
+
+
+def read_costs(path: Path) -> Costs:
+    """Reads ``costs.json``; entries that older versions of this package wrote have no checksum.
+
+    Raises:
+        RecordError: if the file is damaged.
+    """
+    content = read_json(path) if os.path.lexists(path) else {}
+    try:
+        for trainer, seeds in content.items():
+            for seed, costs in seeds.items():
+                found = costs.pop("sha256", None)
+                if found not in (None, _sum(trainer, seed, costs)):
+                    problem = f"damaged, the costs of {trainer!r}, seed {seed} do not match their checksum"
+                    raise RecordError(path, problem)
+    except (AttributeError, TypeError):
+        raise RecordError(path, "damaged, it does not hold the costs of a run") from None
+    return dict(content)
+
+
+def _sum(trainer: str, seed: str, costs: Mapping[str, Any]) -> str:
+    return checksum({"trainer": trainer, "seed": seed, "costs": costs})
