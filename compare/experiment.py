@@ -44,7 +44,7 @@ class Experiment:
         build_callbacks: ``() -> list[tf.keras.callbacks.Callback]``, the callbacks passed to ``fit`` (a learning rate
             schedule or early stopping, say); other trainers must have the same effect.
         prepare: ``(x, y[, w]) -> (x, y[, w])`` on a batch of tensors, traced into the input pipeline. Cast and scale
-            here, so that only the raw arrays are kept in memory.
+            here, so that only the raw arrays are kept in memory. The same examples must always give the same result.
         data_source: description of the origin of the data; shown wherever the run is described.
         notes: what a reader must know before trusting the results (a fallback, say); shown in the first lines of
             output, in ``run.json`` and on the plot.

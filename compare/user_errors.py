@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import NoVerdictError, RequestError
+from compare.remedies import remedy_for
 
 LONGEST = 400
 """Maximum number of characters of an exception's message."""
-REMEDIES = {
-    "Random ops require a seed": "give shuffle a seed, such as shuffle(n, seed=epoch, reshuffle_each_iteration=False)",
-    "Input dataset was expected to contain": "give every epoch as many examples as epoch 1, for example with take(n)",
-    "Cannot batch tensors with different shapes": "give all examples the same shape, by padding or cropping",
-    "Cannot add tensor to the batch": "give all examples the same shape, by padding or cropping",
-}
-"""Remedies for messages of TensorFlow that do not contain one."""
 _NOT_USER_CODE = (
     str(Path(__file__).resolve().parent) + os.sep,
     *{sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -34,15 +28,15 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     Args:
         error: the exception.
         place: the place to name if the traceback contains no user code.
-        remedy: what to do about it, unless ``REMEDIES`` has better advice.
+        remedy: what to do about it, unless ``compare.remedies`` has better advice.
     """
     kind, text = _essence(error)
     place = _place(error) or place
     text = " ".join(text.split())
+    remedy = remedy_for(f"{kind}: {text}") or remedy
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
     if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
         return text  # it already contains the place and the remedy
-    remedy = next((advice for symptom, advice in REMEDIES.items() if symptom in text), remedy)
     where = f" ({place})" if place else ""
     return f"{kind}: {text}".removesuffix(": ") + where + (f"; {remedy}" if remedy else "")
 
@@ -50,8 +44,11 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
 def _essence(error: BaseException) -> tuple[str, str]:
     """Returns the type and the message of an exception, without the long context that TensorFlow and Keras add."""
     kind, text = type(error).__name__, re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    # Cut off the arguments of a layer's call and the names of nodes.
-    text = re.split(r"\s+(?:Arguments|Call arguments) received by |\s+\[\[\{\{node |\s+\[Op:", text)[0]
+    # Cut off the arguments of a layer's call, the names of nodes, and advice for which there is better.
+    text = re.split(
+        r"\s+(?:Arguments|Call arguments) received by |\s+\[\[\{\{node |\s+\[Op:|\s+When using `tf\.keras`, to ", text
+    )[0]
+    text = re.sub(r"(<Variable path=[^>]*?), value=[^>]*>", r"\1>", text)  # all numbers of a weight
     head, python, _ = text.partition("\nTraceback (most recent call last):")
     if python:  # from a py_function; the text starts with the operation of tf.data
         match = re.search(r"\b([A-Z]\w*(?:Error|Exception)): (.*)", head, re.DOTALL)
@@ -104,6 +101,8 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
 def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
     """Converts what would end the process, such as ``sys.exit`` in a user's trainer, to an ordinary exception.
 
+    Any other exception is raised as it is, with a note if ``compare.remedies`` knows what to write instead.
+
     Args:
         part: what the user wrote, such as "trainer mine".
         function: the function that is called in the ``with`` block.
@@ -113,7 +112,12 @@ def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (Exception, KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except Exception as error:
+        kind, text = _essence(error)
+        if remedy := remedy_for(f"{kind}: {' '.join(text.split())}"):
+            error.add_note(f"{_place(error) or place_of(function)}: {remedy}")
         raise
     except BaseException as error:
         text = describe(error, place_of(function), "raise an error instead")

@@ -132,7 +132,11 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import task\nraise ValueError('no data')\n", "ValueError: no data"),
+        ("import task\nraise ValueError('no data')\n", "ValueError: no data (wrong.py, line 2); its output is in"),
+        (
+            "import tensorflow as tf\n\ntf.keras.optimizers.legacy.SGD(0.1)\n",
+            "Keras 3. (wrong.py, line 3); write tf.keras.optimizers.SGD and the like; its output",
+        ),
         ("import numpy\nprint(numpy.zeros(3))\n", "never applies a Keras optimizer"),
         ("import sys\nsys.exit(3)\n", "exit status 3"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,17 @@ def test_a_list_of_arrays_is_several_inputs_and_other_lists_are_one_array(tf: An
             r"load_data raised InvalidArgumentError.*test_streams.py, line \d+\); give all examples the same shape",
         ),
         (lambda tf: lambda a, b: None, "must take one argument, the epoch, or none"),
+        (lambda tf: flowing(tf), r"streams.py, line \d+\): .*not NumpyArrayIterator; return a PyDataset's arrays, or"),
+        (lambda tf: iter([1, 2]), "not list_iterator; an iterator can be read once only: return arrays, or"),
+        (lambda tf: lambda: (pair for pair in ()), r"is of type generator: .*: return arrays, or .*from_generator\("),
+        (
+            lambda tf: tf.distribute.OneDeviceStrategy("CPU:0").experimental_distribute_dataset(points(tf).batch(8)),
+            "Dataset; return the tf.data.Dataset, since each trainer distributes it",
+        ),
+        (
+            lambda tf: points(tf).map(lambda x, y: (x + tf.random.normal([8], seed=1), y)),
+            "another order when it is read again.* augment in the model, .* or seed each example",
+        ),
     ],
 )
 def test_data_that_two_trainers_cannot_share_are_refused(tf: Any, data: Any, text: str) -> None:
@@ -208,6 +220,50 @@ def test_data_that_two_trainers_cannot_share_are_refused(tf: Any, data: Any, tex
 
     with pytest.raises(compare.RequestError, match=text):
         load(loads(data(tf)))
+
+
+@pytest.mark.parametrize("layer", [False, True])
+def test_random_numbers_in_prepare_are_refused_unless_every_trainer_gets_the_same(tf: Any, layer: bool) -> None:
+    from compare.engine.input_pipeline import load
+
+    jitter = tf.keras.layers.GaussianNoise(1.0, seed=1)
+
+    def continuing(x: Any, y: Any) -> Any:
+        return (jitter(x, training=True) if layer else x + tf.random.normal(tf.shape(x), seed=1)), y
+
+    def seeded(x: Any, y: Any) -> Any:
+        return x + tf.random.stateless_normal(tf.shape(x), seed=(1, 2)), y
+
+    task = loads(tasks.blobs(50, 8)[0])
+    with pytest.raises(
+        compare.RequestError, match=r"prepare \(.*streams.py, line \d+\): the examples change.* augment in"
+    ):
+        load(dataclasses.replace(task, prepare=continuing))
+    load(dataclasses.replace(task, prepare=seeded))
+
+
+def test_augmentation_by_epoch_and_example_and_in_the_model_is_identical(tf: Any, tmp_path: Any) -> None:
+    def of_epoch(epoch: int) -> Any:
+        def jitter(i: Any, example: Any) -> Any:
+            return example[0] + tf.random.stateless_normal([8], seed=(epoch, i)), example[1]
+
+        return points(tf).enumerate().map(jitter)
+
+    def build_model() -> Any:
+        return tf.keras.Sequential([tf.keras.layers.GaussianNoise(0.1), tf.keras.layers.Dense(3)])
+
+    task = dataclasses.replace(loads(of_epoch), build_model=build_model)
+    result = compare.run(task, replicas=2, epochs=2, batch_size=10, reports=tmp_path, quiet=True)
+    assert result.verdict == "identical"
+
+
+def points(tf: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices(tasks.blobs(50, 8)[0])
+
+
+def flowing(tf: Any) -> Any:
+    images = tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)
+    return images.flow(np.zeros([4, 8, 8, 1]), np.zeros(4))
 
 
 def test_a_generator_without_an_end_is_not_counted_forever(tf: Any, monkeypatch: Any) -> None:

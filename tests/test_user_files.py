@@ -86,6 +86,7 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ),
         ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not match the validation data or the loss"),
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
+        ("optimizers.SGD(0.1)", "optimizers.legacy.SGD(0.1)", "optimizers.legacy", "; write tf.keras.optimizers.SGD"),
     ],
 )
 def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | None, told: str) -> None:
@@ -121,6 +122,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         pytest.param("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float", marks=pytest.mark.slow),
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
         ("tf.reduce_mean(", "tf.reduce_meen(", "tf.reduce_meen", "reduce_meen"),
+        ("model(x, training=True)", "model(x, True)", "model(x, True)", "; write model(x, training=True)"),
         ("model(x, training=True)", "model(x[:, :3], training=True)", "model(x[:, :3]", "input"),
         (
             "            gradients = tape",
@@ -182,3 +184,142 @@ def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path:
     assert comparison["reporting"]["metrics"]["accuracy"]["not_reported_by"] == "forgetful"
     told = "so is every number that both report; not compared, since forgetful does not report it: accuracy"
     assert told in sentence(comparison, "fit")
+
+
+OLD_CODE = {
+    "model(x, True)": "write model(x, training=True)",
+    "functional(x, True)": "write model(x, training=True)",
+    "model.fit_generator(iter([(x, y)]))": "model.fit,",
+    "model.evaluate_generator(iter([(x, y)]))": "model.evaluate or",
+    "model.predict_classes(x)": "np.argmax",
+    "model.predict_proba(x)": "model.predict(x)",
+    "model.fit(x, y, shuffle=False, validation_data=x)": "validation_data=(x_val, y_val)",
+    "model.fit(x, y, workers=2)": "PyDataset takes it",
+    "model.train_on_batch(x, y, reset_metrics=False)": "leave it out",
+    "tape.watch(variables)": "leave out tape.watch",
+    "variables[0].read_value()": "write variable.value",
+    "variables[0].value()": "without parentheses",
+    "variables[0].experimental_ref()": "id(variable)",
+    "variables[0].ref()": "id(variable)",
+    "optimizer.get_scaled_loss(x)": "optimizer.scale_loss(loss)",
+    "optimizer.get_unscaled_gradients([x])": "leave it out",
+    "tf.keras.mixed_precision.experimental.set_policy('mixed_float16')": "set_global_policy",
+    "from tensorflow.keras.mixed_precision import experimental": "set_global_policy",
+    "from tensorflow.keras.mixed_precision.experimental import Policy": "set_global_policy",
+    "tf.keras.mixed_precision.LossScaleOptimizer(optimizer, loss_scale='dynamic')": "leave out loss_scale",
+    "optimizer.lr": "write optimizer.learning_rate",
+    "tf.keras.optimizers.Adam(lr=0.1)": "write learning_rate=",
+    "optimizer._decayed_lr('float32')": "write optimizer.learning_rate",
+    "optimizer._get_hyper('momentum')": "optimizer.momentum",
+    "optimizer.iterations = 5": "optimizer.iterations.assign",
+    "optimizer.get_weights()": "for v in optimizer.variables",
+    "optimizer.weights": "write optimizer.variables",
+    "optimizer.get_slot(variables[0], 'momentum')": "optimizer.variables",
+    "optimizer.minimize(lambda: 1.0, variables)": "optimizer.apply_gradients",
+    "optimizer.get_gradients(x, variables)": "tape.gradient",
+    "optimizer._create_all_weights(variables)": "optimizer.build(variables)",
+    "optimizer.apply_gradients([], experimental_aggregate_gradients=False)": "each replica's own gradients",
+    "optimizer.apply_gradients([], name='step')": "leave it out",
+    "tf.keras.optimizers.legacy.Adam()": "write tf.keras.optimizers.SGD",
+    "tf.keras.optimizers.experimental.SGD()": "write tf.keras.optimizers.SGD",
+    "from tensorflow.keras.optimizers.experimental import SGD": "write tf.keras.optimizers.SGD",
+    "tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.AUTO)": "leave reduction out",
+    "import keras; keras.losses.Reduction.NONE": 'write reduction="none"',
+    "from keras.losses import Reduction": 'write reduction="none"',
+    "tf.keras.metrics.Mean().reset_states()": "write reset_state()",
+    "strategy.experimental_run_v2(print)": "write strategy.run",
+    "strategy.experimental_make_numpy_dataset(x)": "from_tensor_slices",
+    "strategy.reduce('SUM', x)": "axis=None",
+    "dataset.make_one_shot_iterator()": "write iter(dataset)",
+    "next(iter(dataset)).get_next()": "write next(iterator)",
+    "dataset.output_types": "dataset.element_spec",
+    "tf.keras.utils.experimental.DatasetCreator(print)": "the tf.data.Dataset itself",
+    "from tensorflow.keras.utils.experimental import DatasetCreator": "the tf.data.Dataset itself",
+    "tf.keras.layers.experimental.preprocessing.Rescaling(2)": "tf.keras.layers.Rescaling",
+    "from tensorflow.keras.layers.experimental import preprocessing": "tf.keras.layers.Rescaling",
+    "from tensorflow.keras.utils import np_utils": "to_categorical",
+    "tf.keras.backend.set_learning_phase(1)": "training=False",
+    "tf.reduce_mean(x, keep_dims=True)": "write keepdims",
+    "tf.Session()": "no sessions",
+    "tf.placeholder(tf.float32)": "no sessions",
+    "tf.set_random_seed(1)": "tf.random.set_seed",
+    "tf.train.AdamOptimizer(0.1)": "tf.keras.optimizers.Adam",
+    "tf.log(x)": "TensorFlow 1",
+}
+"""Code for older versions, and a part of the advice for it."""
+OTHER_REMEDIES = {
+    "Random ops require a seed",
+    "Input dataset was expected to contain",
+    "Cannot batch tensors with different shapes|Cannot add tensor to the batch",
+    "^ValueError: decay is deprecated",  # Keras 2
+}
+"""Advice that other tests meet."""
+
+
+def raised(code: str, names: dict[str, Any]) -> Exception:
+    with pytest.raises(Exception) as caught:
+        exec(compile(code, "old.py", "exec"), dict(names))
+    return caught.value
+
+
+def test_old_code_gets_its_replacement_and_every_replacement_has_an_error(tf: Any) -> None:
+    import re
+
+    from compare.remedies import REMEDIES
+    from compare.user_errors import describe
+
+    inputs = tf.keras.Input([4])
+    names: dict[str, Any] = {
+        "tf": tf,
+        "x": tf.ones([8, 4]),
+        "y": tf.ones([8], tf.int32),
+        "model": tf.keras.Sequential([tf.keras.layers.Dense(2)]),
+        "functional": tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inputs)),
+        "optimizer": tf.keras.optimizers.SGD(0.1),
+        "strategy": tf.distribute.get_strategy(),
+        "dataset": tf.data.Dataset.range(3),
+        "tape": tf.GradientTape(persistent=True),
+    }
+    model = names["model"]
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model(names["x"])
+    names["variables"] = model.trainable_variables
+    met = set(OTHER_REMEDIES)
+    for code, advice in OLD_CODE.items():
+        with names["tape"]:
+            text = describe(raised(code, names), "old.py, line 1")
+        assert "(old.py, line 1); " in text and advice in text.rpartition("(old.py, line 1); ")[2], f"{code}: {text}"
+        assert "value=[" not in text and len(text) < 600
+        met |= {next(symptom for symptom in REMEDIES if re.search(symptom, text))}
+    assert met == set(REMEDIES), "no advice for what nothing raises"
+
+
+def test_the_same_names_of_other_objects_get_no_advice(tf: Any) -> None:
+    from compare.user_errors import describe
+
+    class Settings:
+        pass
+
+    names = {"settings": Settings(), "tf": tf}
+    for code in ("settings.lr", "settings.weights", "settings.minimize", "tf.reduce_meen", "tf.nn.log"):
+        assert describe(raised(code, names), "old.py, line 1").endswith("(old.py, line 1)"), code
+
+
+def test_the_terminal_shows_one_line_and_an_exception_bears_the_advice(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from compare.app.cli import main
+
+    value = "                value ="
+    loop = LOOP.replace(value, f"                tape.watch(model.trainable_variables)\n{value}")
+    (tmp_path / "my_task.py").write_text(TASK)
+    (tmp_path / "my_loop.py").write_text(loop)
+    trainers = ["fit", f"{tmp_path}/my_loop.py:MyLoop"]
+    given = ["--experiment", f"{tmp_path}/my_task.py", "--trainers", *trainers, "--reports", str(tmp_path / "reports")]
+    place = f"{tmp_path / 'my_loop.py'}, line {line_of(loop, 'tape.watch')}"
+    assert main(["--check", *given]) == 3
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("compare.py: ")]
+    assert f"({place}); leave out tape.watch" in line and "value=" not in line
+    with pytest.raises(ValueError, match="Passed in object") as caught:
+        compare.assert_alike(f"{tmp_path}/my_task.py", trainers[1])
+    assert caught.value.__notes__[0].startswith(f"{place}: leave out tape.watch")

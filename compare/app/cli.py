@@ -24,6 +24,7 @@ from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.option import default_of
 from compare.options import Options, declaration
+from compare.user_errors import describe
 
 
 def parser() -> argparse.ArgumentParser:
@@ -122,7 +123,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         return _fail(error, EXIT_NO_VERDICT)
     except Exception as error:
         # A user's trainer raised: the verdict says so, the traceback is in the log.
-        return _fail(f"{error} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
+        return _fail(f"{describe(error)} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
 
 
 @contextmanager

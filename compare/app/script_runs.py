@@ -26,10 +26,11 @@ from compare.records import (
     Place,
     Recorder,
     StepRecord,
+    read_json,
 )
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, Settings
-from compare.watch.trace import Trace, steps_made
+from compare.watch.trace import FAILED, Trace, steps_made
 
 POLL_SECONDS = 0.2
 
@@ -220,11 +221,12 @@ def write_records(
 
 
 def failure_line(run: ScriptRun) -> str:
-    """The last line that a failed script printed, and where its log is."""
+    """What a failed script raised, or else the last line that it printed; and where its log is."""
+    if (run.folder / FAILED).exists():
+        return f"{read_json(run.folder / FAILED)}; its output is in {run.log}"
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
-    place = next((line.strip() for line in reversed(lines) if f'"{run.settings.source}"' in line), "")
     last = lines[-1].strip() if lines else f"exit status {run.status}"
-    return f"{last}{f' ({place})' if place else ''}; its output is in {run.log}"
+    return f"{last}; its output is in {run.log}"
 
 
 def refuse_failures(runs: Sequence[ScriptRun]) -> None:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,13 @@ from compare.user_errors import blaming
 
 COUNTING = 60
 """Time limit for counting the examples of a dataset of unknown size, in seconds."""
+READ_AGAIN = 64
+"""Number of examples that are read several times, to see whether they stay the same."""
+AUGMENTATION = (
+    "augment in the model, with layers such as tf.keras.layers.RandomFlip, or seed each example, as in "
+    "tf.image.stateless_random_flip_left_right(x, seed=(epoch, i))"
+)
+"""How to augment so that every trainer sees the same examples."""
 HASHED_TOGETHER = 2**24
 """Approximate number of bytes that are hashed at a time."""
 
@@ -46,6 +53,7 @@ class Examples:
             raise RequestError(
                 f"load_data must return (x, y) or (x, y, sample_weight) as {what} data, not {type(arrays).__name__}"
                 + (f" of {len(arrays)}" if isinstance(arrays, (tuple, list)) else "")
+                + _instead(arrays)
             )
         try:
             arrays = tuple(_arrays(part) for part in arrays)
@@ -112,6 +120,18 @@ class Examples:
         """
         return _numbers(epochs).flat_map(of_epoch).with_options(_options())
 
+    def changes(self) -> bool:
+        """Returns whether ``prepare`` changes the same examples in another way when they are read again."""
+        if self._prepare is None:
+            return False
+        spec = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), self._tensors
+        )
+        graph = tf.function(self._prepare).get_concrete_function(*spec).graph
+        # Reading takes half a second, which most experiments can save.
+        has_state = any(op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations())
+        return has_state and _changes(self)
+
     def sha256(self) -> str:
         """Returns a digest of the structure, dtypes, shapes and bytes of all arrays."""
         structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
@@ -159,7 +179,8 @@ class Stream:
     """
 
     def __init__(self, of_epoch: Any, prepare: Callable[..., Part] | None, what: str) -> None:
-        self._of_epoch, self._prepare, self._what = of_epoch, prepare, what
+        self._of_epoch, self._what = of_epoch, what
+        self._prepare: Callable[..., Part] | None = None
         self._limit: int | None = None
         self._sha256: str | None = None
         dataset = self._epoch(1)
@@ -178,16 +199,22 @@ class Stream:
         known = int(dataset.cardinality())
         if known == tf.data.INFINITE_CARDINALITY:
             raise RequestError(f"the {what} dataset has no end: give take(n), with n examples per epoch")
-        digests = [_digest("", self._epoch(1).batch(64).take(1).as_numpy_iterator()) for _ in range(2)]
+        digests = [_digest("", self._epoch(1).batch(READ_AGAIN).take(1).as_numpy_iterator()) for _ in range(2)]
         if digests[0] != digests[1]:
-            raise RequestError(
-                f"the {what} dataset of epoch 1 has other examples or another order when it is created again, so two "
-                "trainers would not see the same data: give shuffle a seed and turn off reshuffling, as in "
-                "shuffle(n, seed=epoch, reshuffle_each_iteration=False)"
-            )
+            self._refuse_changes("created")
         self.count = self._counted(dataset) if known == tf.data.UNKNOWN_CARDINALITY else known
         if self.count == 0:
             raise RequestError(f"the {what} dataset of epoch 1 is empty: load_data must return at least one example")
+        if self.changes():
+            self._refuse_changes("read")
+        self._prepare = prepare
+
+    def _refuse_changes(self, when: str) -> None:
+        raise RequestError(
+            f"the {self._what} dataset of epoch 1 has other examples or another order when it is {when} again, so two "
+            "trainers would not see the same data: give shuffle a seed and turn off reshuffling, as in "
+            f"shuffle(n, seed=epoch, reshuffle_each_iteration=False); {AUGMENTATION}"
+        )
 
     def _epoch(self, epoch: int) -> tf.data.Dataset:
         """Returns the examples of one epoch, unprepared and not batched."""
@@ -198,7 +225,7 @@ class Stream:
         if not isinstance(dataset, tf.data.Dataset):
             raise RequestError(
                 f"the {self._what} data of epoch {epoch} is of type {type(dataset).__name__}: the function returned by "
-                "load_data must return a tf.data.Dataset of single examples"
+                f"load_data must return a tf.data.Dataset of single examples{_instead(dataset)}"
             )
         return dataset if self._limit is None else dataset.take(self._limit)
 
@@ -298,6 +325,10 @@ class Stream:
         spec = of_epoch(epochs[0] if isinstance(epochs, range) else int(epochs)).element_spec
         return _numbers(epochs).flat_map(create_lazily).with_options(_options())
 
+    def changes(self) -> bool:
+        """Returns whether the first examples of epoch 1 change when they are read again."""
+        return _changes(self)
+
     def sha256(self) -> str:
         """Returns a digest of the structure, dtypes, shapes and bytes of the examples of epoch 1."""
         if self._sha256 is None:
@@ -353,6 +384,38 @@ def _arrays(part: Any) -> Any:
     if array.ndim == 0:
         raise TypeError(f"one value is a single {type(part).__name__}")
     return array
+
+
+def _instead(data: Any) -> str:
+    """Returns what to give instead of a kind of data that ``fit`` takes and trainers cannot share; else empty."""
+    if isinstance(data, tf.keras.utils.Sequence):  # the name of Keras 2; Keras 3 has it for PyDataset, too
+        return f"; return a PyDataset's arrays, or a tf.data.Dataset of its examples; {AUGMENTATION}"
+    if isinstance(data, Iterator):
+        return (
+            "; an iterator can be read once only: return arrays, or "
+            "tf.data.Dataset.from_generator(function, output_signature=...)"
+        )
+    if isinstance(data, tf.distribute.DistributedDataset):
+        return "; return the tf.data.Dataset, since each trainer distributes it"
+    return ""
+
+
+def _changes(data: Examples | Stream) -> bool:
+    """Returns whether the first examples change when they are read again.
+
+    A random operation of ``tf.random`` or of a Keras layer may continue where it stopped, within one dataset of several
+    epochs (which ``fit`` reads) or from one dataset to the next (which loops read).
+    """
+    few = data.first(min(data.count, READ_AGAIN))
+
+    def of_epoch_1(_: Any) -> tf.data.Dataset:
+        return few.of_epoch(0, 1, READ_AGAIN // 2)
+
+    def digest(*datasets: tf.data.Dataset) -> str:
+        batches = (tf.nest.flatten(batch, expand_composites=True) for dataset in datasets for batch in dataset)
+        return _digest("", (tf.nest.map_structure(np.asarray, batch) for batch in batches))
+
+    return digest(of_epoch_1(1), of_epoch_1(1)) != digest(few.of_epochs(range(1, 3), of_epoch_1))
 
 
 def _is_batched(dataset: tf.data.Dataset) -> bool:
@@ -416,6 +479,7 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise RequestError(
                 "load_data must return ((x_train, y_train), (x_val, y_val)), or functions from epoch to tf.data.Dataset"
+                f", not {type(data).__name__}" + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
             )
         train, validation = data
         loaded = _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
@@ -424,6 +488,11 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
             for part in loaded:
                 if not isinstance(part.spec, tuple) or len(part.spec) not in (2, 3):
                     raise RequestError(f"prepare returned {part.spec}: it must return (x, y) or (x, y, sample_weight)")
+                if part.changes():
+                    raise RequestError(
+                        "the examples change when they are prepared again, so two trainers would not "
+                        f"see the same data: {AUGMENTATION}"
+                    )
     return loaded
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from unittest.mock import Mock
 
 from compare.records import write_json
+from compare.user_errors import describe
 from compare.watch.alike import make_alike
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import OTHERS, TraceWriter
+from compare.watch.trace import FAILED, OTHERS, TraceWriter
 
 
 def run(settings: Settings) -> None:
@@ -42,6 +43,9 @@ def run(settings: Settings) -> None:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
+    except Exception as error:
+        write_json(Path(settings.folder) / FAILED, describe(error))
+        raise
     finally:
         write_json(Path(settings.folder) / OTHERS, other_libraries())
         writer.close()

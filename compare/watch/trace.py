@@ -19,6 +19,8 @@ import numpy as np
 from compare.records import Variable, read_json, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
+FAILED = "failed"
+"""The file that describes what the script raised."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
