@@ -76,7 +76,7 @@ def run_cells(path: Path, cells: list[Any]) -> None:
         row = dict(zip(KEY, key(cell), strict=True)) | {"kind": cell.kind, "allowed": " ".join(cell.allowed)}
         row["date"] = datetime.date.today().isoformat()
         try:
-            report = checker.check(trainer)
+            report = checker.look_inside(checker.check(trainer), trainer)
             row |= {"verdict": report.verdict, "causes": " ".join(finding.id for finding in report.findings)}
             row["seconds"] = f"{report.seconds:.1f}"
         except Exception as error:

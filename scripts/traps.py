@@ -55,6 +55,8 @@ STAGES = {
     "loss-constant-denominator": Stage("ConstantDenominator"),
     "loss-scaled": Stage("LossWeight"),
     "loss-scale-missing": Stage("NoLossScale", "mixed-precision-float16", replicas=1),
+    "label-smoothing-missing": Stage("NotSmoothed", "traps_loops:smoothed"),
+    "mask-missing": Stage("PaddingCounts", "traps_loops:masked", replicas=1, examples=200),
     "uneven-replica-batches": Stage("TrueCount", "traps_loops:mlp", examples=963),
     "regularization-missing": Stage("NoPenalty", "regularized"),
     "regularization-not-divided-by-replicas": Stage("PenaltyNotDivided", "regularized"),
@@ -67,6 +69,8 @@ STAGES = {
     "variables-not-trained": Stage("HeadOnly"),
     "optimizer-differs": Stage("OtherRate"),
     "learning-rate-schedule-missing": Stage("NoSchedule", "traps_loops:scheduled"),
+    "callbacks-missing": Stage("NoCallbacks", "traps_loops:plateau"),
+    "labels-shuffled-apart": Stage("LabelsShuffled"),
     "not-reshuffled": Stage("SameOrder"),
     "examples-dropped": Stage("TailCut"),
     "examples-repeated": Stage("WholeTwice"),
@@ -77,6 +81,7 @@ STAGES = {
     "metrics-not-reset": Stage("NeverReset"),
     "loss-averaged-over-batches": Stage("MeanOverBatches", examples=964),
     "last-batch-only": Stage("LastBatch"),
+    "loss-without-regularization": Stage("ReportsWithoutPenalty", "regularized"),
     "loss-not-reduced": Stage("LossOfShares"),
     "validation-loss-without-regularization": Stage("NoPenaltyInValidation", "regularized"),
     "validation-in-training-mode": Stage("traps_loops:TrainingFlagInValidation", "dropout"),
@@ -181,7 +186,8 @@ class Theater:
         loop = find_loop(stage.loop)
         (fit, ours), (record, theirs) = self.fit, self.train(loop(), "loop")
         training = compare_training(fit, record)
-        report = self.checker.check(loop())
+        trainer = loop()
+        report = self.checker.look_inside(self.checker.check(trainer), trainer)
         steps = [
             {
                 "cause": id,

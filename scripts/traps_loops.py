@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import planted
 import tensorflow as tf
 
 import compare
@@ -52,3 +53,25 @@ class TrainingFlagInValidation(compare.CustomLoop):
         predictions = self.model(x, training=True)
         loss = self.compute_loss(y, predictions, sample_weight)
         self._update_metrics(x, y, predictions, sample_weight, loss)
+
+
+def _one_hot(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.cast(x, tf.float32) / 255, tf.one_hot(tf.cast(y, tf.int32), 10)
+
+
+smoothed = replace(
+    mlp,
+    name="smoothed",
+    prepare=_one_hot,
+    build_loss=lambda: tf.keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1),
+    build_metrics=lambda: [tf.keras.metrics.CategoricalAccuracy(name="accuracy")],
+)
+
+plateau = replace(
+    mlp,
+    name="plateau",
+    # It would otherwise wait for ten epochs without progress.
+    build_callbacks=lambda: [tf.keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.05 * 0.6**epoch)],
+)
+
+masked = planted.masked()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from compare.check.observation import EPOCHS, Observation, OptimizerStep, changed_variables
+from compare.check.observation import EPOCHS, Observation, OptimizerStep, changed_variables, configuration
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay, effective_gradients
 from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps, compare_weights
@@ -55,6 +56,15 @@ class Case:
             OptimizerStep(span.epoch, [], before, before, after=after)
             for span, (before, after) in zip(self.expected, states, strict=True)
         ]
+
+    def settings(self, *, reference: bool = False) -> list[tuple[type[Any], dict[str, Any]]]:
+        """The class and configuration of the optimizer in each step; the experiment's if none was observed."""
+        observation = self.reference if reference else self.observation
+        used = [step.calls[0].optimizer for step in observation.optimizer_steps if step.calls]
+        if used or observation.optimizers:
+            return [observation.optimizers[i] for i in used or [0]]
+        optimizer = self.replay.experiment.build_optimizer()
+        return [(type(optimizer), configuration(optimizer))]
 
     @cached_property
     def callbacks(self) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
-from compare.check.causes.step import CLIPPING
+from compare.check.causes.optimizer import CLIPPING
 from compare.check.judgement import Judgement
 from compare.check.observation import configuration
 from compare.check.optimizer_replay import KERAS_3, clipped_gradients, residuals, rounding_noise, simulate

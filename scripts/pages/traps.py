@@ -20,6 +20,7 @@ from PIL import Image
 from compare.check.causes import CATALOGUE
 from compare.check.causes import data as data_causes
 from compare.check.causes import loss as loss_causes
+from compare.check.causes import optimizer as optimizer_causes
 from compare.check.causes import reporting as reporting_causes
 from compare.check.causes import step as step_causes
 from compare.check.causes.base import Cause
@@ -35,7 +36,8 @@ Data = Mapping[str, pd.DataFrame]
 
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
     ("From the examples' losses to one number", loss_causes.CAUSES),
-    ("The step: forward pass, gradients, optimizer", step_causes.CAUSES),
+    ("The step: forward pass and gradients", step_causes.CAUSES),
+    ("The optimizer, its schedule and callbacks", optimizer_causes.CAUSES),
     ("Which examples, which weights, and validation", data_causes.CAUSES),
     ("The numbers that are printed", reporting_causes.CAUSES),
 )

@@ -291,9 +291,9 @@ FAULTS = {
     "class-weights-dropped": training(
         "unpack", "sample-weights-dropped", when=having("class-weights"), among=EXPERIMENTS
     ),
-    "smoothing-dropped": training("mean", when=having("smoothing"), among=EXPERIMENTS),
-    "mask-ignored": training("mean", when=having("tags"), among=EXPERIMENTS),
-    "masks-lost": training("forward", when=having("mask"), styles=on_batches, among=EXPERIMENTS),
+    "smoothing-dropped": training("mean", "label-smoothing-missing", when=having("smoothing"), among=EXPERIMENTS),
+    "mask-ignored": training("mean", "mask-missing", when=having("tags"), among=EXPERIMENTS),
+    "masks-lost": training("forward", "mask-missing", when=having("mask"), styles=on_batches, among=EXPERIMENTS),
     "output-forgotten": training(
         "mean", "variables-not-trained", when=both(having("outputs"), without("penalty")), styles=on_batches
     ),
@@ -478,7 +478,7 @@ FAULTS = {
         among=EXPERIMENTS,
     ),
     "last-accuracy-only": reporting("compiled", "last-batch-only", styles=on_batches),
-    "accuracy-over-batches": reporting("compiled", styles=on_batches),
+    "accuracy-over-batches": reporting("compiled", "loss-averaged-over-batches", styles=on_batches),
     "running-mean": reporting("compiled", when=on(1), styles=on_batches),
     "another-threshold": reporting("results", when=having("binary"), among=EXPERIMENTS),
     "another-accuracy": reporting("results", when=both(labelled, simple)),

@@ -1,0 +1,308 @@
+"""Causes in what the optimizer makes of right gradients: its settings, its state, its schedule, and callbacks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compare.check.causes.base import Cause, Variant
+from compare.check.observation import EXCLUDED
+from compare.check.recipe import Recipe, Update
+from compare.check.stages import some
+
+if TYPE_CHECKING:
+    from compare.check.case import Case
+
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:
+    """The configuration of the optimizer in the first step."""
+    return case.settings(reference=reference)[0][1]
+
+
+def _class(case: Case, *, reference: bool = False) -> type[Any]:
+    """The class of the optimizer in the first step."""
+    return case.settings(reference=reference)[0][0]
+
+
+def _rates(case: Case, *, reference: bool = False) -> tuple[float, ...]:
+    """The learning rate of each step."""
+    observation = case.reference if reference else case.observation
+    return tuple(step.learning_rate for step in observation.optimizer_steps) or tuple(observation.rates)
+
+
+def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
+    if case.by_hand:
+        yield from _by_hand(case, update)
+        return
+    config, expected = _config(case), _config(case, reference=True)
+    if _class(case) is not _class(case, reference=True):
+        text = (
+            f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
+        )
+        yield Variant({"optimizer": (_class(case), config), "learning_rates": _rates(case)}, text)
+        return
+    changes: list[tuple[dict[str, Any], str]] = []
+    if other := _hyperparameters(config, expected):
+        changes.append(({"overrides": other}, _in_words(case, other, expected)))
+    elif later := next((i for i, (_, new) in enumerate(case.settings()) if _hyperparameters(new, config)), None):
+        other = _hyperparameters(case.settings()[later][1], config)
+        text = f"from step {later + 1} (epoch {case.steps[later].epoch}) on, {_in_words(case, other, expected)}"
+        changes.append(({"overrides": other, "since": later}, text))
+    rates = _other_rates(case)
+    if rates and not _schedule_missing(case):
+        i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
+        text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
+        changes.append(({"learning_rates": rates[0]}, text + _pattern(case, rates)))
+    counts = tuple(step.calls[0].iterations for step in case.steps)
+    alone = all(len(step.calls) == 1 for step in case.steps)  # each optimizer has its own count
+    if restarts := frozenset(_restarts(case)):
+        first = case.steps[min(restarts)]
+        text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
+        changes.append(({"restarts": restarts, "iterations": counts}, text))
+    elif counts != tuple(range(len(counts))) and alone:
+        text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
+        changes.append(({"iterations": counts}, text))
+    elif begins := frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch):
+        text = "the optimizer's slots are empty again when an epoch begins"
+        yield Variant({"restarts": begins, "iterations": counts}, text)
+    for change, text in changes:
+        yield Variant(change, text)
+    if len(changes) > 1:
+        merged: dict[str, Any] = {}
+        for change, _ in changes:
+            merged |= change
+        yield Variant(merged, "; ".join(text for _, text in changes))
+
+
+def _hyperparameters(config: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyperparameters that differ from the expected ones, without clipping and the learning rate."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in (*CLIPPING, "name", "learning_rate") and value != expected.get(name)
+    }
+
+
+def _in_words(case: Case, other: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    texts = []
+    for name, value in other.items():
+        if name == EXCLUDED:
+            wrong = sorted(set(value) ^ set(expected.get(name, ())))
+            names = ", ".join(case.observation.names[i] for i in wrong)
+            texts.append(f"weight decay {'leaves out' if set(value) & set(wrong) else 'also applies to'} {names}")
+        else:
+            texts.append(f"{name} is {value} in the loop, {expected.get(name)} in the experiment")
+    return "; ".join(texts)
+
+
+def _restarts(case: Case) -> Iterable[int]:
+    """The steps before which the optimizer lost its count: it was made anew, or reset."""
+    for i, (step, following) in enumerate(itertools.pairwise(case.steps), 1):
+        if len(step.calls) == len(following.calls) == 1 and following.calls[0].iterations < step.calls[0].iterations:
+            yield i
+
+
+USUAL: Mapping[str, Sequence[float]] = {
+    "momentum": (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
+    "rho": (0.9, 0.95, 0.99, 0.999),
+    "beta_1": (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
+    "beta_2": (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999),
+    "epsilon": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10),
+    "weight_decay": (0.0,),
+}
+"""The values that people write into an optimizer of their own."""
+
+
+def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
+    """Variants of an optimizer whose settings cannot be read: the weights are changed without one."""
+    cls, config = _class(case, reference=True), _config(case, reference=True)
+    gaps = case.weight_gaps(Recipe(), update)
+    first = gaps.failing[0] if gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected) else 0
+    for name, values in USUAL.items():
+        own = config.get(name)
+        if own is None:
+            continue
+        for value in values:
+            if value != own:
+                text = f"the weights change as with {name} {value:g}; the experiment's {cls.__name__} has {own:g}"
+                yield Variant({"overrides": {name: value}}, text)
+                if first:
+                    since = f"from step {first + 1} (epoch {case.expected[first].epoch}) on, {text}"
+                    yield Variant({"overrides": {name: value}, "since": first}, since)
+    if config.get(EXCLUDED):
+        names = ", ".join(case.observation.names[i] for i in config[EXCLUDED])
+        yield Variant({"overrides": {EXCLUDED: ()}}, f"weight decay also applies to {names}")
+    if "nesterov" in config and config.get("momentum"):
+        text = f"the weights change as with nesterov={not config['nesterov']}"
+        yield Variant({"overrides": {"nesterov": not config["nesterov"]}}, text)
+    for formula, text in FORMULAS.get(cls.__name__, {}).items():
+        if formula != "damped" or config.get("momentum"):
+            yield Variant({"formula": formula}, text)
+    spans = case.expected
+    for steps, text in _other_steps([span.epoch for span in spans]):
+        rates = tuple(case.replay.scheduled(step) for step in steps)
+        if all(rate is not None for rate in rates):
+            yield Variant({"learning_rates": rates}, text)
+    begins = frozenset(i for i in range(1, len(spans)) if spans[i].epoch != spans[i - 1].epoch)
+    counts = tuple(range(len(spans)))
+    anew = tuple(i - max((begin for begin in begins if begin <= i), default=0) for i in counts)
+    yield Variant({"restarts": begins}, "the optimizer begins anew with each epoch: its slots are empty again")
+    yield Variant({"restarts": begins, "iterations": counts}, "the optimizer's slots are empty again in each epoch")
+    yield Variant({"iterations": anew}, "the optimizer's steps are counted from 1 again in each epoch")
+
+
+def _other_steps(epochs: Sequence[int]) -> Iterable[tuple[list[int], str]]:
+    """Wrong steps at which a schedule may be evaluated, for each of the steps made."""
+    counts = range(len(epochs))
+    yield [epoch - 1 for epoch in epochs], "the learning rate is that of the schedule at the epoch's number, from 0"
+    yield list(epochs), "the learning rate is that of the schedule at the epoch's number, not at the step's"
+    yield [epochs.index(epoch) for epoch in epochs], "the learning rate changes once per epoch, not with every step"
+    yield [i + 1 for i in counts], "the learning rate is that of the step after: the schedule counts steps from 0"
+    yield [max(i - 1, 0) for i in counts], "the learning rate is that of the step before"
+
+
+FORMULAS: Mapping[str, Mapping[str, str]] = {
+    "SGD": {"damped": "the velocity is momentum · v + (1 - momentum) · g, not momentum · v + g"},
+    "Adam": {
+        "uncorrected": "Adam's bias correction is missing",
+        "mean-uncorrected": "Adam's mean of gradients is not divided by 1 - beta_1^t",
+        "square-uncorrected": "Adam's mean of squares is not divided by 1 - beta_2^t",
+        "epsilon-inside": "epsilon is added under the root; Keras adds it to the root",
+        "epsilon-last": "epsilon is added to the root of the corrected mean of squares; Keras adds it before that is "
+        "corrected",
+    },
+}
+"""Formulas that no setting of the optimizer describes, in words, by its class."""
+
+
+def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """The learning rates of the loop and of the reference, if they differ."""
+    rates, expected = _rates(case), _rates(case, reference=True)
+    shared = min(len(rates), len(expected))
+    return (rates, expected) if rates[:shared] != expected[:shared] else None
+
+
+def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> str:
+    """Describes how the loop's learning rates differ from the reference's; empty if no pattern is seen."""
+    factors = [a / b for a, b in zip(*rates, strict=False) if b]
+    if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
+        return f" (a constant factor of {factors[0]:.6g})"
+    epochs = [step.epoch for step in case.steps]
+    own, expected = ([set(of_epoch(side, epochs, epoch)) for epoch in case.epochs] for side in rates)
+    if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
+        return ": it changes once per epoch, the experiment's with every step"
+    late = len(own) > 1 and own[1:] == expected[:-1]
+    return ": each epoch has the rate of the epoch before" if late else ""
+
+
+def of_epoch(values: Sequence[float], epochs: Sequence[int], epoch: int) -> list[float]:
+    """The values of one epoch's steps."""
+    return [value for value, own in zip(values, epochs, strict=False) if own == epoch]
+
+
+def _schedule_missing(case: Case) -> bool:
+    """Whether the loop's learning rate is constant and the reference's is not."""
+    rates = _other_rates(case)
+    return rates is not None and len(set(rates[0])) == 1 and len(set(rates[1])) > 1
+
+
+def _callbacks_set_rate(case: Case) -> bool:
+    """Whether the reference's learning rate changes without a schedule: then one of its callbacks changes it."""
+    rates = _rates(case, reference=True)
+    has_schedule = isinstance(_config(case, reference=True).get("learning_rate"), dict)
+    return bool(case.callbacks) and not has_schedule and len(set(rates)) > 1
+
+
+def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
+    if case.observation.optimizers and _schedule_missing(case) and _callbacks_set_rate(case):
+        rates, expected = _rates(case), _rates(case, reference=True)
+        i = next(i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b)
+        text = (
+            f"{some(case.callbacks)} of {case.reference.name} set the learning rate to {expected[i]:.6g} from step "
+            f"{i + 1} (epoch {case.steps[i].epoch}) on; here it stays {rates[i]:.6g}"
+        )
+        yield Variant({"learning_rates": rates}, text)
+
+
+def _callbacks_missing(case: Case) -> str | None:
+    """Evidence that callbacks stop the reference, or change its weights outside of steps, and not the loop's."""
+    observation, reference = case.observation, case.reference
+    if not case.callbacks:
+        return None
+    listed = some(case.callbacks)
+    epochs, expected = len(observation.epoch_end_states), len(reference.epoch_end_states)
+    if epochs != expected:
+        return f"{reference.name} ends after epoch {expected} ({listed}), {observation.name} after epoch {epochs}"
+    if reference.changed_after_training and not observation.changed_after_training:
+        names = some(reference.changed_after_training)
+        return f"after the last epoch {listed} of {reference.name} change {names} once more"
+    for epoch, changes in reference.changed_after_steps.items():
+        if changes and not observation.changed_after_steps.get(epoch):
+            return f"{listed} of {reference.name} change {some(list(changes))} at the end of epoch {epoch}"
+    return None
+
+
+def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
+    if case.by_hand and (first := case.replay.scheduled(0)) is not None:
+        yield Variant({"learning_rates": (first,)}, f"the learning rate stays {first:.6g}, that of the first step")
+    if case.observation.optimizers and _schedule_missing(case) and not _callbacks_set_rate(case):
+        rates, expected = _rates(case), _rates(case, reference=True)
+        text = f"the learning rate stays {rates[0]:.6g}; it should be {', '.join(f'{rate:.6g}' for rate in expected)}"
+        yield Variant({"learning_rates": rates}, text)
+
+
+CAUSES = (
+    Cause(
+        id="optimizer-differs",
+        symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
+        explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
+        wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged",
+        recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
+        "class, hyperparameters, learning rates or step counts of the loop's optimizer.",
+        met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
+        "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
+        update=_other_optimizer,
+    ),
+    Cause(
+        id="learning-rate-schedule-missing",
+        symptom="The first step is equal; later the loop's steps are larger than fit's.",
+        explanation="The loop keeps the learning rate of the first step; the experiment's learning rate changes.",
+        wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its current value, as a "
+        "constant",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"
+        "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if a callback sets it under fit",
+        recognised="fit's learning rate changes from step to step, the loop's does not, and the updates match if "
+        "they are simulated with the constant learning rate.",
+        met='"Learning Rate scheduler with custom training using tf.GradientTape", '
+        "https://github.com/tensorflow/tensorflow/issues/37862\n"
+        '"How learning rate scheduler works with Custom training loop using tf.GradientTape()", '
+        "https://github.com/tensorflow/models/issues/7687",
+        update=_no_schedule,
+    ),
+    Cause(
+        id="callbacks-missing",
+        symptom="Both train alike for some epochs, then the learning rates differ, or one side stops.",
+        explanation="fit runs callbacks that change training: they set the learning rate, stop early or average "
+        "weights. A loop has to do the same by itself.",
+        wrong="for epoch in range(epochs):\n    train_one_epoch()",
+        remedy="model.optimizer = optimizer  # where callbacks look for it\n"
+        "callbacks = tf.keras.callbacks.CallbackList(run.build_callbacks(), model=model)  # the list that fit gets\n"
+        "callbacks.on_train_begin()\n"
+        "for epoch in run.epochs:\n"
+        "    callbacks.on_epoch_begin(epoch - 1)\n"
+        "    ...\n"
+        "    callbacks.on_epoch_end(epoch - 1, logs)  # logs of training and validation\n"
+        "    if model.stop_training:\n"
+        "        break\n"
+        "callbacks.on_train_end()",
+        recognised="Until then all weights agree, fit has callbacks, and from this step on its learning rate has "
+        "changed without a schedule while the loop's has not; or fit has ended in another epoch, or has changed "
+        "weights outside of its steps.",
+        update=_no_callbacks,
+        fact=_callbacks_missing,
+    ),
+)
