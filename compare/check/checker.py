@@ -52,7 +52,7 @@ Pair = tuple[Record, Record]
 """The records of the reference and of the candidate."""
 
 OF_RUN = (
-    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # it has fit's order\n"
+    "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # in fit's order\n"
     "# or, with data of your own:\n"
 )
 """What to write instead of batches of one's own, before the remedy of a cause."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,7 +139,8 @@ class Report:
             text = stage_sentence(self.as_json()["comparisons"][0], self.reference)
             lines.append(f"first difference: step {first.step} of epoch {first.epoch} of the check. {text}.")
         for finding in self.findings:
-            lines += [f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}", f"  {finding.remedy}"]
+            lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
+            lines.append(textwrap.indent(finding.remedy, "  "))
         lines += [f"evidence: {text}" for text in self.evidence]
         lines += [f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable]
         return "\n".join(lines)
