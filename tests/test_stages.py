@@ -181,6 +181,19 @@ def test_callbacks_are_accused_only_if_they_changed_fits_rate() -> None:
     assert [each.id for each in name_causes(found, unchanged)] == ["optimizer-differs"]
 
 
+def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
+    other = linear_step(noise=3e-7)  # its update differs
+    plain = sides(other)
+    fit, loop = plain.traces
+    for optimizers, ended, causes in (
+        ([ADAM, ADAM], STEP - 1, ["optimizer-differs"]),
+        ([ADAM, ADAM], STEP - 2, []),  # in the middle of an epoch
+        ([ADAM], STEP - 1, []),
+    ):
+        traces = replace(fit, epochs=[FitEpoch(ended, {}, 1.0)]), replace(loop, optimizers=optimizers)
+        assert [each.id for each in name_causes(located(other), replace(plain, traces=traces))] == causes
+
+
 def test_labels_with_other_names_are_not_shuffled() -> None:
     for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
         other = linear_step(**deviation, factor=1.1)  # other labels make another loss

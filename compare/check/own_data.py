@@ -105,12 +105,10 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
     own = not seen <= data.of_run.keys()
     source = data.of_experiment if own else data.of_run
     begin = "the loop does not use run.train_dataset: " if own else ""
-    causes = [
-        *_labels(data, candidate),
-        *_batch_size(candidate, batches, own),
-        *_count(epochs, source),
-        *_order(epochs, [reference.rows(steps) for steps in reference.epochs()]),
-    ]
+    causes = [*_labels(data, candidate), *_batch_size(candidate, batches, own)]
+    if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
+        causes += _count(epochs, source)
+        causes += _order(epochs, [reference.rows(steps) for steps in reference.epochs()])
     named = [(cause, begin + text) for cause, text in causes]
     text = "it takes the experiment's examples in an order of its own" if own else "the examples are in another order"
     return named, [] if named else [begin + text]
@@ -133,9 +131,14 @@ def _batch_size(candidate: Seen, batches: Batches, own: bool) -> Iterator[Named]
     if own and user_run is None:
         return  # the loop may know the batch size of the user's own run
     sizes = {batches.full} | ({user_run.global_batch_size} if own and user_run is not None else set())
-    first = len(example_rows(candidate.steps, 1))
-    if first not in sizes and len(example_rows(candidate.steps, 2)) in (first, 0):
-        expected = user_run.global_batch_size if own and user_run is not None else batches.full
+    first, second = (len(example_rows(candidate.steps, step)) for step in (1, 2))
+    expected = user_run.global_batch_size if own and user_run is not None else batches.full
+    if not own and first > batches.full and first % batches.full == 0:
+        yield (
+            "batch-size-differs",
+            f"each update is made from {first // batches.full} batches of {batches.full} examples",
+        )
+    elif first not in sizes and second in (first, 0):
         yield "batch-size-differs", f"its batches have {first} examples, but the global batch size is {expected}"
 
 

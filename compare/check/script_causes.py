@@ -402,6 +402,17 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
     if differing:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
         yield "optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}"
+    elif _begins_anew(sides):
+        evidence = f"{sides.other_name} goes on with a new {other['class']}, whose slots are empty and iteration is 0"
+        yield "optimizer-differs", evidence
+
+
+def _begins_anew(sides: Sides) -> bool:
+    """Whether one side makes the same optimizer again, and the sides part where an epoch begins."""
+    made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
+    again = len(made) > 1 and all(each == made[0] for each in made)
+    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
+    return again and len(sides.right_trace.optimizers) == 1 and sides.step - 1 in ends
 
 
 def _optimizer(trace: Trace) -> dict[str, Any] | None:
