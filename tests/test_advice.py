@@ -168,6 +168,16 @@ labels = run.train_dataset(epoch).map(lambda x, y: y).unbatch().shuffle(examples
 dataset = tf.data.Dataset.zip((run.train_dataset(epoch).map(lambda x, y: x), labels))
 dataset = strategy.experimental_distribute_dataset(dataset)
 """.strip()
+MICRO_BATCHES = """
+summed, size = [tf.zeros_like(variable) for variable in variables], per_replica_batch_size // 2
+for i in range(0, 2 * size, size):
+    x_part, y_part = x[i : i + size], y[i : i + size]
+    with tf.GradientTape() as tape:
+        of_part = tf.reduce_mean(loss_object.call(y_part, model(x_part, training=True)))
+    gradients = tape.gradient(of_part, variables)
+    {}
+gradients = summed
+""".strip()
 SCALED = "gradients = tape.gradient(scaled_loss, variables)"
 OWN_OPTIMIZER = """
 model, {old}, loss_object, metrics = run.build()
@@ -311,6 +321,18 @@ ADVICE = [
         replicas=1,
     ),
     on("labels-shuffled-apart", "dataset", SHUFFLED_APART),
+    on(
+        "loss-scaled",
+        "gradients",
+        MICRO_BATCHES.format("summed = [total + gradient for total, gradient in zip(summed, gradients)]"),
+        MICRO_BATCHES.format(
+            "share = tf.shape(y_part)[0] / tf.shape(y)[0]\n    "
+            "summed = [total + tf.cast(share, total.dtype) * gradient for total, gradient in zip(summed, gradients)]"
+        ),
+        around=NO_PENALTY,
+        experiment="plain",
+        replicas=1,
+    ),
     Advice(
         "not-reshuffled",
         {"begin": "dataset = strategy.experimental_distribute_dataset(run.train_dataset(1))", "dataset": ""},

@@ -223,6 +223,12 @@ def _weight_of_output(case: Case, recipe: Recipe) -> Iterable[Variant]:
 OF_OUTPUTS = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])"
 
 
+OF_MICRO_BATCH = (
+    "share = tf.shape(y_part)[0] / tf.shape(y)[0]  # of this micro-batch in its batch\n"
+    "summed = [total + tf.cast(share, total.dtype) * gradient for total, gradient in zip(summed, gradients)]"
+)
+
+
 def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
     """Gradients of micro-batches that are added up, not averaged."""
     factor = _factor(case, recipe, recipe.share)
@@ -232,8 +238,7 @@ def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
     count = round(factor)
     if count >= 2 and abs(factor - count) < 1e-3 and size % count == 0:
         text = f"the gradients of micro-batches of {size // count} are added up, not averaged: {count} times too large"
-        remedy = "gradients = [gradient / micro_batches for gradient in summed]  # the number in this very batch"
-        yield Variant({"micro": size // count}, text, measured=True, remedy=remedy)
+        yield Variant({"micro": size // count}, text, measured=True, remedy=OF_MICRO_BATCH)
 
 
 def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -245,7 +250,8 @@ def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
     for count in (2, 3, 4, 6, 8, 12):
         if size % count == 0 and size > count:
             text = f"the sum over micro-batches of {size // count} is divided by {count}, also where a batch has fewer"
-            yield Variant({"micro": size // count, "micro_factor": 1 / count}, text, measured=True)
+            changes = {"micro": size // count, "micro_factor": 1 / count}
+            yield Variant(changes, text, measured=True, remedy=OF_MICRO_BATCH)
 
 
 def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compare.check.causes.base import Cause, Variant
@@ -44,30 +44,11 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         )
         yield Variant({"optimizer": (_class(case), config), "learning_rates": _rates(case)}, text)
         return
-    changes: list[tuple[dict[str, Any], str]] = []
-    if other := _hyperparameters(config, expected):
-        changes.append(({"overrides": other}, _in_words(case, other, expected)))
-    elif later := next((i for i, (_, new) in enumerate(case.settings()) if _hyperparameters(new, config)), None):
-        other = _hyperparameters(case.settings()[later][1], config)
-        text = f"from step {later + 1} (epoch {case.steps[later].epoch}) on, {_in_words(case, other, expected)}"
-        changes.append(({"overrides": other, "since": later}, text))
-    rates = _other_rates(case)
-    if rates and not _schedule_missing(case):
-        i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
-        text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
-        changes.append(({"learning_rates": rates[0]}, text + _pattern(case, rates)))
-    counts = tuple(step.calls[0].iterations for step in case.steps)
-    alone = all(len(step.calls) == 1 for step in case.steps)  # each optimizer has its own count
-    if restarts := frozenset(_restarts(case)):
-        first = case.steps[min(restarts)]
-        text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
-        changes.append(({"restarts": restarts, "iterations": counts}, text))
-    elif counts != tuple(range(len(counts))) and alone:
-        text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
-        changes.append(({"iterations": counts}, text))
-    elif begins := frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch):
+    changes = [*_other_settings(case, config, expected), *_other_rate(case), *_lost_count(case)]
+    if not changes:
+        begins = frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch)
         text = "the optimizer's slots are empty again when an epoch begins"
-        yield Variant({"restarts": begins, "iterations": counts}, text)
+        yield Variant({"restarts": begins, "iterations": _counts(case)}, text)
     for change, text in changes:
         yield Variant(change, text)
     if len(changes) > 1:
@@ -75,6 +56,47 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         for change, _ in changes:
             merged |= change
         yield Variant(merged, "; ".join(text for _, text in changes))
+
+
+Change = tuple[dict[str, Any], str]
+"""Fields of ``Update`` with their values, and what they mean in words."""
+
+
+def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]) -> Iterator[Change]:
+    """Hyperparameters that differ, from the beginning or from a later step on."""
+    if other := _hyperparameters(config, expected):
+        yield {"overrides": other}, _in_words(case, other, expected)
+        return
+    for i, (_, settings) in enumerate(case.settings()):
+        if other := _hyperparameters(settings, config):
+            text = f"from step {i + 1} (epoch {case.steps[i].epoch}) on, {_in_words(case, other, expected)}"
+            yield {"overrides": other, "since": i}, text
+            return
+
+
+def _other_rate(case: Case) -> Iterator[Change]:
+    rates = _other_rates(case)
+    if rates and not _schedule_missing(case):
+        i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
+        text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
+        yield {"learning_rates": rates[0]}, text + _pattern(case, rates)
+
+
+def _lost_count(case: Case) -> Iterator[Change]:
+    """An optimizer that begins anew, or whose count of steps is not that of the steps made."""
+    counts = _counts(case)
+    if restarts := frozenset(_restarts(case)):
+        first = case.steps[min(restarts)]
+        text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
+        yield {"restarts": restarts, "iterations": counts}, text
+    elif counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
+        text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
+        yield {"iterations": counts}, text
+
+
+def _counts(case: Case) -> tuple[int, ...]:
+    """The optimizer's iterations before each step."""
+    return tuple(step.calls[0].iterations for step in case.steps)
 
 
 def _hyperparameters(config: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +132,7 @@ USUAL: Mapping[str, Sequence[float]] = {
     "rho": (0.9, 0.95, 0.99, 0.999),
     "beta_1": (0.0, 0.5, 0.8, 0.9, 0.95, 0.99),
     "beta_2": (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999),
-    "epsilon": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10),
+    "epsilon": (0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-10),
     "weight_decay": (0.0,),
 }
 """The values that people write into an optimizer of their own."""
