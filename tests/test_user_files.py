@@ -33,6 +33,9 @@ def run(
     return compare.run(str(folder / "my_task.py"), trainers=(reference, trainer), reports=reports, **(common | options))
 
 
+METRICS = 'return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]'
+
+
 @pytest.fixture(autouse=True)
 def tf(tensorflow: Any) -> Any:
     return tensorflow
@@ -86,6 +89,23 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ),
         ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not match the validation data or the loss"),
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
+        (METRICS, 'return ["acuracy"]', "def build_metrics", "Could not interpret metric identifier: acuracy"),
+        (METRICS, "return [5]", "def build_metrics", "5 is not a metric"),
+        (METRICS, "return tf.keras.metrics.AUC()", "def build_metrics", "it must return a list of metrics"),
+        (
+            METRICS,
+            "return [tf.keras.metrics.AUC(name='loss')]",
+            "def build_metrics",
+            "'loss', which cannot be used as a column name",
+        ),
+        (METRICS, "return [tf.keras.metrics.AUC(name='val_x')]", "def build_metrics", "'val_x', which"),
+        (METRICS, "return [tf.keras.metrics.AUC(name='a\\nb')]", "def build_metrics", "'a\\nb', which"),
+        (
+            METRICS,
+            "return ['mae', 'mae', tf.keras.metrics.AUC(name='mae_1')]",
+            "def build_metrics",
+            "2 metrics are called 'mae'",
+        ),
     ],
 )
 def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | None, told: str) -> None:

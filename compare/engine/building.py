@@ -67,6 +67,17 @@ def refuse_used(
         )
 
 
+def give_inputs(model: tf.keras.Model, spec: Any) -> None:
+    """Builds a deferred model with symbolic inputs.
+
+    Args:
+        model: the model.
+        spec: tensor specs of a batch of inputs.
+    """
+    if not (model.built and model.weights):
+        model(tf.nest.map_structure(lambda each: tf.keras.Input(each.shape[1:], dtype=each.dtype), spec))
+
+
 def forget_compile(model: tf.keras.Model) -> None:
     """Marks a compiled model as not compiled, so that it does not update its own loss and metrics beside the run's."""
     for name in ("compiled", "_is_compiled"):  # Keras 3, Keras 2

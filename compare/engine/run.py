@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine.building import built, forget_compile, refuse_used, restore_policy, scalars
+from compare.engine.building import built, forget_compile, give_inputs, refuse_used, restore_policy, scalars
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.metrics import metric_objects
 from compare.errors import RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
@@ -196,8 +197,10 @@ class Run:
                 optimizer = built(experiment, "build_optimizer")
                 refuse_used(optimizer, experiment, self.strategy)
                 loss = built(experiment, "build_loss")
-                metrics = built(experiment, "build_metrics")
-                self.weighted_metrics = built(experiment, "build_weighted_metrics")
+                metrics, self.weighted_metrics = (
+                    metric_objects(experiment, part, built(experiment, part), model, self._task.train.spec)
+                    for part in ("build_metrics", "build_weighted_metrics")
+                )
                 variables = [*model.trainable_weights, *model.non_trainable_weights]
                 if not variables:
                     raise RequestError(
@@ -247,10 +250,7 @@ class Run:
 
     def give_inputs(self, model: tf.keras.Model) -> None:
         """Builds a deferred model with symbolic inputs."""
-        if model.built and model.weights:
-            return
-        x, *_ = self._task.train.spec
-        model(tf.nest.map_structure(lambda spec: tf.keras.Input(spec.shape[1:], dtype=spec.dtype), x))
+        give_inputs(model, self._task.train.spec[0])
 
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
         """Returns the training examples of one epoch as an undistributed ``tf.data.Dataset`` of global batches.
