@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.building import built, give_inputs, refuse_used, restore_policy
+from compare.engine.building import built, give_inputs, refuse_another, refuse_shared, refuse_used, restore_policy
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
@@ -29,15 +29,14 @@ def try_out(task: TrainingTask, *, fit: bool = True) -> None:
     experiment = task.experiment
     policy = tf.keras.mixed_precision.global_policy()
     try:
-        model = built(experiment, "build_model")
+        models = [_model(task) for _ in range(2)]
+        model = models[0]
+        refuse_another(models[1].variables, [variable.shape for variable in model.variables], experiment)
+        refuse_shared(models[1], model, experiment, task.strategy)
         with task.strategy.scope():
             optimizers = [built(experiment, "build_optimizer") for _ in range(2)]
         refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
         loss = built(experiment, "build_loss")
-        try:
-            give_inputs(model, task.train.spec[0])
-        except Exception as error:
-            raise _mismatch(task, "training", error) from error
         metrics, weighted = (
             metric_objects(experiment, part, built(experiment, part), model, task.train.spec)
             for part in ("build_metrics", "build_weighted_metrics")
@@ -60,6 +59,17 @@ def try_out(task: TrainingTask, *, fit: bool = True) -> None:
             )
     finally:
         restore_policy(policy)
+
+
+def _model(task: TrainingTask) -> tf.keras.Model:
+    """Builds a model as every run does, with the same seed each time."""
+    tf.keras.utils.set_random_seed(0)
+    model = task.new_model()
+    try:
+        give_inputs(model, task.train.spec[0])
+    except Exception as error:
+        raise _mismatch(task, "training", error) from error
+    return model
 
 
 def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:

@@ -7,12 +7,21 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine.building import built, forget_compile, give_inputs, refuse_used, restore_policy, scalars
+from compare.engine.building import (
+    built,
+    forget_compile,
+    give_inputs,
+    refuse_another,
+    refuse_used,
+    restore_policy,
+    scalars,
+)
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
@@ -21,7 +30,7 @@ from compare.errors import RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
-from compare.user_errors import place_of_op
+from compare.user_errors import place_of, place_of_op
 
 NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
 
@@ -71,6 +80,7 @@ class TrainingTask:
     global_batch_size: int
     execution: Execution = field(default_factory=Execution)
     initial_weights: MutableMapping[int, list[np.ndarray]] = field(default_factory=dict)
+    _models: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
 
     def __post_init__(self) -> None:
         self.experiment = self.experiment.with_batches_of(self.global_batch_size)
@@ -79,6 +89,21 @@ class TrainingTask:
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch, including a short last batch."""
         return math.ceil(self.train.count / self.global_batch_size)
+
+    def new_model(self) -> tf.keras.Model:
+        """Calls ``build_model``.
+
+        Raises:
+            RequestError: if it raises, or returns something else than a new model.
+        """
+        model = built(self.experiment, "build_model")
+        if model in self._models:
+            raise RequestError(
+                f"build_model ({place_of(self.experiment.build_model)}) returned the same model again: create a new "
+                "one in every call, since each trainer trains its own"
+            )
+        self._models.add(model)
+        return model
 
 
 def initial_weights(task: TrainingTask, seed: int) -> list[np.ndarray]:
@@ -191,7 +216,7 @@ class Run:
         policy = tf.keras.mixed_precision.global_policy()
         try:
             with self.strategy.scope():
-                model = built(experiment, "build_model")
+                model = self._task.new_model()
                 self.give_inputs(model)
                 forget_compile(model)
                 optimizer = built(experiment, "build_optimizer")
@@ -212,6 +237,7 @@ class Run:
                 initial = self._task.initial_weights.setdefault(
                     self._seed, [np.array(variable.numpy()) for variable in state]
                 )
+                refuse_another(state, [value.shape for value in initial], experiment)
                 for variable, value in zip(state, initial, strict=True):
                     variable.assign(tf.cast(value, variable.dtype))
                 loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
