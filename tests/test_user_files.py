@@ -158,6 +158,9 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "returned without ending epoch 1 of 2",
         ),
         ("                run.end_step()", "", None, None),
+        ("run.end_step()", "run.end_step(True)", "run.end_step", "end_step was called for True steps"),
+        ("run.end_step()", "run.end_step('1')", "run.end_step", "end_step was called for '1' steps"),
+        ("run.end_step()", "[run.end_step(), run.end_step()]", "[run.end_step", "end_step has been called for 2 steps"),
         (
             "step(x, y)\n",
             "tf.function(lambda: run.end_step())()\n",
@@ -200,7 +203,7 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     rows = read_metrics(tmp_path / "reports" / "run" / "metrics.csv")
     assert [row["epoch"] for row in rows if row["trainer"] == "eager"] == ["1", "2"], "the other's results are kept"
     contract = isinstance(caught.value, compare.RequestError)
-    assert contract == (told.startswith(("returned", "inside", "for epoch", "takes")))
+    assert contract == (told.startswith(("returned", "inside", "for epoch", "takes", "end_step")))
     verdict = read_json(tmp_path / "reports" / "run" / "verdict.json")
     assert verdict["verdict"] == "not-comparable"
 

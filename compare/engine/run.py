@@ -26,6 +26,7 @@ from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.metrics import metric_objects
+from compare.engine.step_count import StepCount
 from compare.errors import RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
@@ -163,6 +164,8 @@ class Run:
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
         self._called_while_tracing = ""
+        self._step_count: StepCount | None = None
+        self._hashes = np.empty((0, 0), np.uint64)
         self._all_epochs_requested = False
         self._began = time.perf_counter()
 
@@ -253,6 +256,7 @@ class Run:
             restore_policy(policy)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
+        self._step_count = StepCount(model, optimizer) if StepCount.can_tell(model, optimizer, self.strategy) else None
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._begin()
         if self._checkpoints is not None and self.epochs[0] > 1 and int(optimizer.iterations.numpy()) == 0:
@@ -266,6 +270,7 @@ class Run:
             self._emit_fingerprint(INITIAL)
             return
         hashes, projections = self._fingerprint()
+        self._hashes = hashes
         self._not_finite(projections)
         if self._resumed_at is not None and not np.array_equal(hashes, self._resumed_at):
             raise NotResumableError("its weights are not those of the checkpoint")
@@ -317,20 +322,25 @@ class Run:
             steps: number of steps since the last call; the weights are compared after the last of them.
 
         Raises:
-            TrainerError: if ``steps`` is less than 1, or if ``build`` has not been called.
+            TrainerError: if ``steps`` is not a whole number of at least 1, if the optimizer made fewer steps, or if
+                ``build`` has not been called.
             NotFiniteError: if weights have become NaN or infinite.
         """
-        if steps < 1:
-            raise TrainerError(
-                f"end_step was called for {steps} steps: call it after each step, or with the number of steps"
-            )
         if not tf.executing_eagerly():
             # Reported by end_epoch: TensorFlow would wrap an exception raised here in its own messages.
             self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+            shown = repr(steps) if isinstance(steps, int | float | str | np.number) else type(steps).__name__
+            raise TrainerError(
+                f"end_step was called for {shown} steps: call it after each step, or with the number of steps, a whole "
+                "number of at least 1"
+            )
         signals.raise_if_interrupted()
-        self._step += steps
+        self._step, before = self._step + int(steps), self._hashes
         what = self._emit_fingerprint(self._step)
+        if self._step_count is not None and (problem := self._step_count.report(int(steps), before, self._hashes)):
+            raise TrainerError(problem)
         if what and self.stops_at_nan:
             raise NotFiniteError(self._epoch, self._step, what)
 
@@ -395,6 +405,7 @@ class Run:
         if self._fingerprint is None:
             raise TrainerError(NOT_BUILT)
         hashes, projections = self._fingerprint()
+        self._hashes = hashes
         self._emit(StepRecord(self._epoch, step, hashes, projections))
         return self._not_finite(projections)
 
