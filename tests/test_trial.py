@@ -38,17 +38,20 @@ STATEFUL += "        tf.config.run_functions_eagerly(False)\n"
 HARD_CODED = LOOP.replace(
     "            for x, y in run.train_dataset(epoch):\n                step",
     """            batches = iter(run.train_dataset(epoch))
-            for _ in range(20):
+            for _ in range(4):
                 x, y = next(batches)
                 step""",
 )
 FEW_STEPS_FAIL = LOOP.replace(
-    "        for epoch in", "        assert int(run.train_dataset(1).cardinality()) == 20\n        for epoch in"
+    "        for epoch in", "        assert int(run.train_dataset(1).cardinality()) == 4\n        for epoch in"
 )
 
 
 @pytest.fixture(autouse=True)
-def tf(tensorflow: Any) -> Any:
+def tf(tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from compare.app import trial
+
+    monkeypatch.setattr(trial, "WORTH_IT", 8)
     return tensorflow
 
 
@@ -56,7 +59,7 @@ def command(folder: Path, loop: str, reference: Any = None, **options: Any) -> c
     (folder / "trial_helper_task.py").write_text(TASK)
     (folder / "trial_loop.py").write_text(loop)
     (folder / "helper.py").write_text(HELPER)
-    common: dict[str, Any] = {"strategy": "default", "epochs": 10, "batch_size": 2, "quiet": True, "name": "run"}
+    common: dict[str, Any] = {"strategy": "default", "epochs": 2, "batch_size": 10, "quiet": True, "name": "run"}
     trainers = (reference or Eager(), f"{folder / 'trial_loop.py'}:MyLoop")
     return compare.run(
         str(folder / "trial_helper_task.py"), trainers=trainers, reports=folder / "reports", **(common | options)
@@ -113,7 +116,7 @@ def test_a_trial_changes_nothing(tmp_path: Path, capfd: Any, monkeypatch: pytest
     failure = trial._failure
     monkeypatch.setattr(trial, "_failure", lambda *arguments: tried.append(1) or failure(*arguments))
     results = []
-    for name, least in (("with", 200), ("without", 201)):
+    for name, least in (("with", 8), ("without", 9)):
         monkeypatch.setattr(trial, "WORTH_IT", least)
         results.append(command(tmp_path, STATEFUL, NotEager(), name=name))
         sys.modules.pop("helper")
@@ -131,10 +134,11 @@ def test_what_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     from compare.app import trial
 
     monkeypatch.setattr(trial, "_try", lambda *arguments: pytest.fail("tried"))
-    command(tmp_path, LOOP, name="short", epochs=2)
+    monkeypatch.setattr(trial, "WORTH_IT", 9)
+    command(tmp_path, LOOP, name="short")
     (tmp_path / "reports" / "short" / "verdict.json").unlink()
     monkeypatch.setattr(trial, "WORTH_IT", 0)
-    command(tmp_path, LOOP, name="short", epochs=2, resume=True)
+    command(tmp_path, LOOP, name="short", resume=True)
     experiment = str(tmp_path / "trial_helper_task.py")
     options: dict[str, Any] = {"strategy": "default", "epochs": 1, "batch_size": 20, "reports": tmp_path, "quiet": True}
     compare.run(experiment, trainers=("fit", "loop"), **options)
