@@ -37,7 +37,8 @@ class Experiment:
         build_optimizer: ``() -> tf.keras.optimizers.Optimizer``; or with a parameter named ``global_batch_size``, for a
             learning rate that depends on it.
         build_metrics: ``() -> list[tf.keras.metrics.Metric]``, metrics that ignore sample weights; for several outputs
-            a list or dict of lists, as in ``compile``. By default, there are no metrics.
+            a list or dict of lists, as in ``compile``. Names ("accuracy") and functions become the metrics that
+            ``compile`` would make of them. By default, or for None, there are no metrics.
         build_weighted_metrics: the same, for metrics that use sample and class weights.
         loss_weights: the weight of each output's loss, as in ``compile``.
         class_weight: maps each class to its weight in training, as in ``fit``.

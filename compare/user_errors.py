@@ -90,7 +90,7 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
             yield
         except RequestError as error:
             place = place_of(function)
-            if ", line " in str(error) or not _is_user_code(place.partition(", line ")[0]):
+            if ", line " in str(error) or not is_user_code(place.partition(", line ")[0]):
                 raise
             raise RequestError(f"{part} ({place}): {error}") from error
         except Exception as error:
@@ -139,10 +139,10 @@ def _innermost(frames: list[tuple[str, int]]) -> str:
     """Returns the innermost line of user code; only frames called by this package count, if it is among them."""
     package = [i for i, (file, _) in enumerate(frames) if file.startswith(_NOT_USER_CODE[0])]
     called = frames[package[0] :] if package else frames
-    return next((f"{file}, line {line}" for file, line in reversed(called) if _is_user_code(file)), "")
+    return next((f"{file}, line {line}" for file, line in reversed(called) if is_user_code(file)), "")
 
 
-def _is_user_code(filename: str) -> bool:
+def is_user_code(filename: str) -> bool:
     """Returns whether a file is user code: not of this package, Python, an installed package or generated code."""
     if filename.startswith("<") or "__autograph_generated_file" in filename or "site-packages" in filename:
         return False

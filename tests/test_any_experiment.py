@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tasks
 import tensorflow as tf
@@ -187,3 +188,44 @@ def test_fit_and_loop_are_identical_and_a_loop_without_it_is_not(tensorflow: Any
     for other in others:
         assert other.verdict == "different", other
         assert (other.training.verdict == "identical") == (wrong is UnweightedMetrics), other
+
+
+class Summed(compare.CustomLoop):
+    name = "summed"
+
+    def compute_loss(self, y: Any, predictions: Any, sample_weight: Any) -> Any:
+        return tf.reduce_sum(self.loss.call(y, predictions))
+
+
+def text_experiment() -> compare.Experiment:
+    """Three kinds of sentences, looked up in a vocabulary by the model itself."""
+
+    def load_data() -> Any:
+        text = np.array(["red big", "blue small", "green big", "blue big"] * 15)
+        labels = np.arange(60) % 4 % 3
+        return (text[:40], labels[:40]), (text[40:], labels[40:])
+
+    def build_model() -> Any:
+        words = ["red", "blue", "green", "big", "small"]
+        return tf.keras.Sequential(
+            [
+                tf.keras.Input((), dtype="string"),
+                tf.keras.layers.TextVectorization(vocabulary=words, output_sequence_length=2),
+                tf.keras.layers.Embedding(8, 4),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(3),
+            ]
+        )
+
+    return tasks.experiment(load_data=load_data, build_model=build_model)
+
+
+def test_text_as_input(tensorflow: Any, tmp_path: Any) -> None:
+    options: dict[str, Any] = {"epochs": 2, "batch_size": 8, "reports": tmp_path, "quiet": True}
+    result = compare.run(text_experiment(), trainers=("fit", "loop"), strategy="default", **options)
+    assert result.verdict == "identical"
+    two = compare.run(text_experiment(), trainers=("fit", "loop"), strategy="mirrored", replicas=2, **options)
+    assert "cannot take strings" in two.details["comparisons"][0]["failure"]["error"]
+    with pytest.raises(AssertionError, match="loss-summed") as caught:
+        compare.assert_alike(text_experiment(), Summed())
+    assert "stages: the steps cannot be looked into" not in str(caught.value)

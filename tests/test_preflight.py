@@ -76,6 +76,12 @@ def test_keras_3_fit_cannot_begin_with_an_uneven_batch():
     assert "fit-first-batch-uneven" not in found(examples=(256, 128 + 33)), "a later one may be uneven"
 
 
+def test_keras_3_fit_cannot_take_strings_on_several_replicas():
+    assert found(text=True)["fit-text-several-replicas"].severity == CANNOT_RUN
+    for fine in ({"keras": 2}, {"replicas": 1, "strategy": "default"}, {"trainers": ("loop", "tutorial")}):
+        assert "fit-text-several-replicas" not in found(text=True, **fine)
+
+
 def test_what_fit_cannot_run_is_reported_before_training(tensorflow, tmp_path):
     options = {"replicas": 2, "batch_size": 32, "reports": tmp_path, "name": "run", "quiet": True}
     result = compare.run(tasks.experiment(train=64, validation=33), **options)

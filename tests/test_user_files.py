@@ -33,6 +33,23 @@ def run(
     return compare.run(str(folder / "my_task.py"), trainers=(reference, trainer), reports=reports, **(common | options))
 
 
+METRICS = 'return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]'
+
+MODEL, SGD, MADE = (
+    "return tf.keras.Sequential([tf.keras.layers.Dense(2)])",
+    "return tf.keras.optimizers.SGD(0.1)",
+    "def build_model",
+)
+CACHED = """
+
+WIDTHS = iter(range(3, 9))
+
+
+def cached(name, make, kept={}):
+    return kept[name] if name in kept else kept.setdefault(name, make())
+"""
+
+
 @pytest.fixture(autouse=True)
 def tf(tensorflow: Any) -> Any:
     return tensorflow
@@ -87,11 +104,42 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ("(x[40:], y", "(x[40:, :3], y", "def load_data", "does not match the validation data or the loss"),
         ("layers.Dense(2)", "layers.Conv2D(2, 3)", "def build_model", "Input 0"),
         ("optimizers.SGD(0.1)", "optimizers.legacy.SGD(0.1)", "optimizers.legacy", "; write tf.keras.optimizers.SGD"),
+        (SGD, "return cached('sgd', lambda: tf.keras.optimizers.SGD(0.1))", "def build_optimizer", "created earlier"),
+        (MODEL, "return cached('model', lambda: tf.keras.Sequential([tf.keras.layers.Dense(2)]))", MADE, "model again"),
+        (
+            MODEL,
+            "return tf.keras.Sequential([tf.keras.layers.Dense(next(WIDTHS)), tf.keras.layers.Dense(2)])",
+            MADE,
+            "kernel has shape (4, 4) instead of (4, 3)",
+        ),
+        (
+            MODEL,
+            "return tf.keras.Sequential([tf.keras.layers.Dense(2) for _ in range(next(WIDTHS))])",
+            MADE,
+            "variables instead",
+        ),
+        (METRICS, 'return ["acuracy"]', "def build_metrics", "Could not interpret metric identifier: acuracy"),
+        (METRICS, "return [5]", "def build_metrics", "5 is not a metric"),
+        (METRICS, "return tf.keras.metrics.AUC()", "def build_metrics", "it must return a list of metrics"),
+        (
+            METRICS,
+            "return [tf.keras.metrics.AUC(name='loss')]",
+            "def build_metrics",
+            "'loss', which cannot be used as a column name",
+        ),
+        (METRICS, "return [tf.keras.metrics.AUC(name='val_x')]", "def build_metrics", "'val_x', which"),
+        (METRICS, "return [tf.keras.metrics.AUC(name='a\\nb')]", "def build_metrics", "'a\\nb', which"),
+        (
+            METRICS,
+            "return ['mae', 'mae', tf.keras.metrics.AUC(name='mae_1')]",
+            "def build_metrics",
+            "2 metrics are called 'mae'",
+        ),
     ],
 )
 def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | None, told: str) -> None:
     assert TASK.count(old) == 1
-    task = TASK.replace(old, new)
+    task = TASK.replace(old, new) + CACHED
     with pytest.raises(compare.RequestError) as caught:
         run(tmp_path, task)
     text = str(caught.value)
@@ -111,6 +159,9 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "returned without ending epoch 1 of 2",
         ),
         ("                run.end_step()", "", None, None),
+        ("run.end_step()", "run.end_step(True)", "run.end_step", "end_step was called for True steps"),
+        ("run.end_step()", "run.end_step('1')", "run.end_step", "end_step was called for '1' steps"),
+        ("run.end_step()", "[run.end_step(), run.end_step()]", "[run.end_step", "end_step has been called for 2 steps"),
         (
             "step(x, y)\n",
             "tf.function(lambda: run.end_step())()\n",
@@ -154,9 +205,18 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     rows = read_metrics(tmp_path / "reports" / "run" / "metrics.csv")
     assert [row["epoch"] for row in rows if row["trainer"] == "eager"] == ["1", "2"], "the other's results are kept"
     contract = isinstance(caught.value, compare.RequestError)
-    assert contract == (told.startswith(("returned", "inside", "for epoch", "takes")))
+    assert contract == (told.startswith(("returned", "inside", "for epoch", "takes", "end_step")))
     verdict = read_json(tmp_path / "reports" / "run" / "verdict.json")
     assert verdict["verdict"] == "not-comparable"
+
+
+def test_a_layer_that_is_shared_works_on_one_replica_and_is_refused_on_two(tmp_path: Path) -> None:
+    layer = "cached('layer', lambda: tf.keras.layers.Dense(2, name='shared'))"
+    task = TASK.replace("tf.keras.layers.Dense(2)", layer) + CACHED
+    assert run(tmp_path, task).verdict == "identical"
+    with pytest.raises(compare.RequestError, match=r"variable .*shared/kernel was created earlier: create all layers"):
+        run(tmp_path, task, strategy="mirrored", replicas=2, batch_size=10, name="two")
+    assert not (tmp_path / "reports" / "two").exists()
 
 
 def test_a_metric_that_one_side_does_not_report_is_named_with_the_side(tmp_path: Path) -> None:

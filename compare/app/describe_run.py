@@ -73,6 +73,7 @@ def for_preflight(options: Options, task: TrainingTask, trainers: Sequence[str])
         dropout=any("Dropout" in name for name in layers),
         steps_per_execution=options.steps_per_execution,
         jit_compile=options.jit,
+        text=any(spec.dtype == tf.string for spec in tf.nest.flatten(task.train.spec)),
     )
 
 

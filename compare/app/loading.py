@@ -68,7 +68,7 @@ def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
     """
     loaded: list[tuple[str, Trainer]] = []
     for wanted in options.trainers:
-        trainer = _trainer(wanted)
+        trainer = load_trainer(wanted)
         name, number = str(trainer.name), 1
         while name in [taken for taken, _ in loaded]:
             number += 1
@@ -77,7 +77,12 @@ def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
     return loaded
 
 
-def _trainer(wanted: str | Trainer) -> Trainer:
+def load_trainer(wanted: str | Trainer) -> Trainer:
+    """The trainer that an option names, a new instance if it names a class.
+
+    Raises:
+        RequestError: when it does not exist or is not a trainer.
+    """
     trainer: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))

@@ -232,7 +232,7 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
     Returns:
         What the first of a user's own trainers raised.
     """
-    from compare.app import describe_run  # noqa: PLC0415 (lazy)
+    from compare.app import describe_run, trial  # noqa: PLC0415 (lazy)
 
     options, run, task, console = session.options, session.run, session.task, session.console
     if options.seeds > 1 and not options.spec.several_processes:
@@ -241,6 +241,7 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
         if executor is not None:
             raised = train_in_parallel(session.trainers, options, task, run, console, executor)
         else:
+            trial.try_trainers(session.trainers, options, task)
             raised = train_all(session.trainers, options, task, run, session.plan, console)
         if options.truth:
             train_truth(options, task, session.folder, session.plan, console)

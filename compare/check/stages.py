@@ -213,12 +213,16 @@ def _inputs(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
     if not any(event.arrays for event in a) or not _same_inputs(reference, candidate, step):
         return StageValues(INPUTS, None)
     rows = example_rows(reference, step), example_rows(candidate, step)
-    gap = 0.0 if sorted(rows[0]) == sorted(rows[1]) else relative_gap(_joined(a), _joined(b))
-    return StageValues(INPUTS, gap, FEW_ROUNDINGS, _range(_joined(a)), _range(_joined(b)))
+    numbers = _joined(a), _joined(b)
+    gap = 0.0
+    if sorted(rows[0]) != sorted(rows[1]):
+        gap = relative_gap(*numbers) if numbers[0].size else 1.0  # text
+    return StageValues(INPUTS, gap, FEW_ROUNDINGS, _range(numbers[0]), _range(numbers[1]))
 
 
 def _joined(events: Sequence[Event]) -> np.ndarray:
-    parts = [np.asarray(array).astype(np.float64).ravel() for event in events for array in event.arrays]
+    arrays = [np.asarray(array) for event in events for array in event.arrays]
+    parts = [array.astype(np.float64).ravel() for array in arrays if array.dtype.kind not in "OSU"]  # no text
     return np.concatenate(parts) if parts else np.zeros(0)
 
 

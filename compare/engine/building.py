@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,61 @@ def refuse_used(
             f"build_optimizer ({place_of(experiment.build_optimizer)}) returned an optimizer that was created earlier: "
             "create a new one in every call, since each run needs its own variables under its strategy's scope"
         )
+
+
+def refuse_shared(
+    model: tf.keras.Model, other: tf.keras.Model, experiment: Experiment, strategy: tf.distribute.Strategy
+) -> None:
+    """Refuses two models with variables in common, of a shared layer, say, that do not belong to the strategy.
+
+    Raises:
+        RequestError: if ``build_model`` created a variable outside these calls.
+    """
+    known = {id(distributed(variable)) for variable in other.variables}
+    for variable in model.variables:
+        common = id(distributed(variable)) in known
+        if common and not strategy.extended.variable_created_in_scope(distributed(variable)):
+            raise RequestError(
+                f"build_model ({place_of(experiment.build_model)}) returned a model whose variable "
+                f"{getattr(variable, 'path', variable.name)} was created earlier: create all layers in every call, "
+                "since each run needs its own variables under its strategy's scope"
+            )
+
+
+def refuse_another(variables: Sequence[Any], shapes: Sequence[Sequence[int]], experiment: Experiment) -> None:
+    """Refuses a model that differs from the first one.
+
+    Args:
+        variables: the variables of the model.
+        shapes: the shapes of the first model's variables.
+        experiment: the experiment.
+
+    Raises:
+        RequestError: if the model has other variables.
+    """
+    found = [tuple(variable.shape) for variable in variables]
+    expected = [tuple(shape) for shape in shapes]
+    if found == expected:
+        return
+    change = f"{len(found)} variables instead of {len(expected)}"
+    if len(found) == len(expected):
+        i = next(i for i, shape in enumerate(expected) if shape != found[i])
+        change = f"{getattr(variables[i], 'path', variables[i].name)} has shape {found[i]} instead of {expected[i]}"
+    raise RequestError(
+        f"build_model ({place_of(experiment.build_model)}) returned another model than in its first call: {change}; "
+        "all trainers must train the same model"
+    )
+
+
+def give_inputs(model: tf.keras.Model, spec: Any) -> None:
+    """Builds a deferred model with symbolic inputs.
+
+    Args:
+        model: the model.
+        spec: tensor specs of a batch of inputs.
+    """
+    if not (model.built and model.weights):
+        model(tf.nest.map_structure(lambda each: tf.keras.Input(each.shape[1:], dtype=each.dtype), spec))
 
 
 def forget_compile(model: tf.keras.Model) -> None:

@@ -7,8 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.building import built, refuse_own_steps, refuse_used, restore_policy
+from compare.engine.building import (
+    built,
+    give_inputs,
+    refuse_another,
+    refuse_own_steps,
+    refuse_shared,
+    refuse_used,
+    restore_policy,
+)
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.metrics import metric_objects
 from compare.engine.run import TrainingTask
 from compare.errors import RequestError
 from compare.experiment import nothing
@@ -31,12 +40,18 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
     experiment = task.experiment
     policy = tf.keras.mixed_precision.global_policy()
     try:
-        model = built(experiment, "build_model")
+        models = [_model(task) for _ in range(2)]
+        model = models[0]
+        refuse_another(models[1].variables, [variable.shape for variable in model.variables], experiment)
+        refuse_shared(models[1], model, experiment, task.strategy)
         with task.strategy.scope():
             optimizers = [built(experiment, "build_optimizer") for _ in range(2)]
         refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
-        loss, metrics = built(experiment, "build_loss"), built(experiment, "build_metrics")
-        weighted = built(experiment, "build_weighted_metrics")
+        loss = built(experiment, "build_loss")
+        metrics, weighted = (
+            metric_objects(experiment, part, built(experiment, part), model, task.train.spec)
+            for part in ("build_metrics", "build_weighted_metrics")
+        )
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss
@@ -59,6 +74,17 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
         restore_policy(policy)
 
 
+def _model(task: TrainingTask) -> tf.keras.Model:
+    """Builds a model as every run does, with the same seed each time."""
+    tf.keras.utils.set_random_seed(0)
+    model = task.new_model()
+    try:
+        give_inputs(model, task.train.spec[0])
+    except Exception as error:
+        raise _mismatch(task, "training", error) from error
+    return model
+
+
 def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examples | Stream) -> None:
     # Use the static shapes of a replica's first batch: with an unknown batch size, labels [batch] would wrongly seem to
     # match predictions [batch, 3].
@@ -74,15 +100,20 @@ def _trace(task: TrainingTask, model: tf.keras.Model, what: str, examples: Examp
     try:
         tf.function(step).get_concrete_function(spec)
     except Exception as error:
-        shapes = [tf.nest.map_structure(lambda spec: f"{spec.dtype.name} {spec.shape}", part) for part in examples.spec]
-        by_name = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
-        data = ", ".join(f"{name} {shape}" for name, shape in by_name.items())
-        experiment = task.experiment
-        raise RequestError(
-            f"fit cannot train this model, which does not match the {what} data or the loss: {describe(error)}; the "
-            f"data is {data} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
-            f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
-        ) from error
+        raise _mismatch(task, what, error) from error
+
+
+def _mismatch(task: TrainingTask, what: str, error: Exception) -> RequestError:
+    examples = task.train if what == "training" else task.validation
+    shapes = [tf.nest.map_structure(lambda spec: f"{spec.dtype.name} {spec.shape}", part) for part in examples.spec]
+    by_name = dict(zip(("x", "y", "sample weights"), shapes, strict=False))
+    data = ", ".join(f"{name} {shape}" for name, shape in by_name.items())
+    experiment = task.experiment
+    return RequestError(
+        f"fit cannot train this model, which does not match the {what} data or the loss: {describe(error)}; the "
+        f"data is {data} (None is the batch), from load_data ({place_of(experiment.load_data)}); see also "
+        f"build_model ({place_of(experiment.build_model)}) and build_loss ({place_of(experiment.build_loss)})"
+    )
 
 
 def why_not_resumable(task: TrainingTask) -> str:

@@ -37,6 +37,7 @@ class Facts:
         dropout: whether a layer applies random dropout masks.
         steps_per_execution: optimizer steps per call of a ``tf.function``.
         jit_compile: whether the steps are compiled with XLA.
+        text: whether the data contains strings.
     """
 
     strategy: str
@@ -51,6 +52,7 @@ class Facts:
     dropout: bool = False
     steps_per_execution: int = 1
     jit_compile: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,14 @@ def _fit_cannot_run(facts: Facts, name: str) -> Iterator[Problem]:
                     f"examples into {split_sizes(first, facts.replicas)} (InvalidArgumentError: AddN)",
                     f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
                 )
+    if facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch and facts.text:
+        yield Problem(
+            "fit-text-several-replicas",
+            CANNOT_RUN,
+            name,
+            "Keras 3's fit cannot take strings on several replicas (InvalidArgumentError: AddN of strings)",
+            "use --keras 2 or one replica, or turn the strings into numbers in load_data or prepare",
+        )
     if facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
         yield Problem(
             "fit-steps-per-execution-keras-3",

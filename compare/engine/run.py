@@ -7,20 +7,31 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine.building import built, forget_compile, refuse_used, restore_policy, scalars
+from compare.engine.building import (
+    built,
+    forget_compile,
+    give_inputs,
+    refuse_another,
+    refuse_used,
+    restore_policy,
+    scalars,
+)
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.metrics import metric_objects
+from compare.engine.step_count import StepCount
 from compare.errors import RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
-from compare.user_errors import place_of_op
+from compare.user_errors import place_of, place_of_op
 
 NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
 
@@ -70,6 +81,7 @@ class TrainingTask:
     global_batch_size: int
     execution: Execution = field(default_factory=Execution)
     initial_weights: MutableMapping[int, list[np.ndarray]] = field(default_factory=dict)
+    _models: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
 
     def __post_init__(self) -> None:
         self.experiment = self.experiment.with_batches_of(self.global_batch_size)
@@ -78,6 +90,21 @@ class TrainingTask:
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch, including a short last batch."""
         return math.ceil(self.train.count / self.global_batch_size)
+
+    def new_model(self) -> tf.keras.Model:
+        """Calls ``build_model``.
+
+        Raises:
+            RequestError: if it raises, or returns something else than a new model.
+        """
+        model = built(self.experiment, "build_model")
+        if model in self._models:
+            raise RequestError(
+                f"build_model ({place_of(self.experiment.build_model)}) returned the same model again: create a new "
+                "one in every call, since each trainer trains its own"
+            )
+        self._models.add(model)
+        return model
 
 
 def initial_weights(task: TrainingTask, seed: int) -> list[np.ndarray]:
@@ -137,6 +164,8 @@ class Run:
         self._fingerprint: Fingerprinter | None = None
         self._epoch, self._step = epochs[0], 0
         self._called_while_tracing = ""
+        self._step_count: StepCount | None = None
+        self._hashes = np.empty((0, 0), np.uint64)
         self._all_epochs_requested = False
         self._began = time.perf_counter()
 
@@ -190,14 +219,16 @@ class Run:
         policy = tf.keras.mixed_precision.global_policy()
         try:
             with self.strategy.scope():
-                model = built(experiment, "build_model")
+                model = self._task.new_model()
                 self.give_inputs(model)
                 forget_compile(model)
                 optimizer = built(experiment, "build_optimizer")
                 refuse_used(optimizer, experiment, self.strategy)
                 loss = built(experiment, "build_loss")
-                metrics = built(experiment, "build_metrics")
-                self.weighted_metrics = built(experiment, "build_weighted_metrics")
+                metrics, self.weighted_metrics = (
+                    metric_objects(experiment, part, built(experiment, part), model, self._task.train.spec)
+                    for part in ("build_metrics", "build_weighted_metrics")
+                )
                 variables = [*model.trainable_weights, *model.non_trainable_weights]
                 if not variables:
                     raise RequestError(
@@ -209,6 +240,7 @@ class Run:
                 initial = self._task.initial_weights.setdefault(
                     self._seed, [np.array(variable.numpy()) for variable in state]
                 )
+                refuse_another(state, [value.shape for value in initial], experiment)
                 for variable, value in zip(state, initial, strict=True):
                     variable.assign(tf.cast(value, variable.dtype))
                 loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
@@ -224,6 +256,7 @@ class Run:
             restore_policy(policy)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
+        self._step_count = StepCount(model, optimizer) if StepCount.can_tell(model, optimizer, self.strategy) else None
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._begin()
         if self._checkpoints is not None and self.epochs[0] > 1 and int(optimizer.iterations.numpy()) == 0:
@@ -237,6 +270,7 @@ class Run:
             self._emit_fingerprint(INITIAL)
             return
         hashes, projections = self._fingerprint()
+        self._hashes = hashes
         self._not_finite(projections)
         if self._resumed_at is not None and not np.array_equal(hashes, self._resumed_at):
             raise NotResumableError("its weights are not those of the checkpoint")
@@ -247,10 +281,7 @@ class Run:
 
     def give_inputs(self, model: tf.keras.Model) -> None:
         """Builds a deferred model with symbolic inputs."""
-        if model.built and model.weights:
-            return
-        x, *_ = self._task.train.spec
-        model(tf.nest.map_structure(lambda spec: tf.keras.Input(spec.shape[1:], dtype=spec.dtype), x))
+        give_inputs(model, self._task.train.spec[0])
 
     def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
         """Returns the training examples of one epoch as an undistributed ``tf.data.Dataset`` of global batches.
@@ -291,20 +322,25 @@ class Run:
             steps: number of steps since the last call; the weights are compared after the last of them.
 
         Raises:
-            TrainerError: if ``steps`` is less than 1, or if ``build`` has not been called.
+            TrainerError: if ``steps`` is not a whole number of at least 1, if the optimizer made fewer steps, or if
+                ``build`` has not been called.
             NotFiniteError: if weights have become NaN or infinite.
         """
-        if steps < 1:
-            raise TrainerError(
-                f"end_step was called for {steps} steps: call it after each step, or with the number of steps"
-            )
         if not tf.executing_eagerly():
             # Reported by end_epoch: TensorFlow would wrap an exception raised here in its own messages.
             self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+            shown = repr(steps) if isinstance(steps, int | float | str | np.number) else type(steps).__name__
+            raise TrainerError(
+                f"end_step was called for {shown} steps: call it after each step, or with the number of steps, a whole "
+                "number of at least 1"
+            )
         signals.raise_if_interrupted()
-        self._step += steps
+        self._step, before = self._step + int(steps), self._hashes
         what = self._emit_fingerprint(self._step)
+        if self._step_count is not None and (problem := self._step_count.report(int(steps), before, self._hashes)):
+            raise TrainerError(problem)
         if what and self.stops_at_nan:
             raise NotFiniteError(self._epoch, self._step, what)
 
@@ -369,6 +405,7 @@ class Run:
         if self._fingerprint is None:
             raise TrainerError(NOT_BUILT)
         hashes, projections = self._fingerprint()
+        self._hashes = hashes
         self._emit(StepRecord(self._epoch, step, hashes, projections))
         return self._not_finite(projections)
 

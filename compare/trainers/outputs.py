@@ -12,9 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.metrics import KERAS_3 as KERAS_3
 from compare.errors import RequestError
-
-KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has no such attribute
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Outputs:
         loss, loss_weights, metrics, weighted_metrics: as in ``compile``.
 
     Raises:
-        RequestError: for a loss or metric that is not a Keras object (a string, say), and for outputs nested more
+        RequestError: for a loss that is not a Keras object (a string, say), and for outputs nested more
             deeply than one list or dict.
     """
 
@@ -57,11 +56,9 @@ class Outputs:
         self, model: tf.keras.Model, inputs: Any, *, loss: Any, loss_weights: Any, metrics: Any, weighted_metrics: Any
     ) -> None:
         self._all = _outputs(model, inputs)
-        for values, what in ((loss, "build_loss"), (metrics, "build_metrics"), (weighted_metrics, "build_metrics")):
-            kind = tf.keras.losses.Loss if what == "build_loss" else tf.keras.metrics.Metric
-            for value in tf.nest.flatten(values):
-                if value is not None and not isinstance(value, kind):
-                    raise RequestError(f"{what} must return tf.keras objects ({kind.__name__}), not {value!r}")
+        for value in tf.nest.flatten(loss):
+            if value is not None and not isinstance(value, tf.keras.losses.Loss):
+                raise RequestError(f"build_loss must return tf.keras objects (Loss), not {value!r}")
         for output, output_loss in zip(self._all, self._per_output(loss), strict=True):
             output.loss = output_loss
         for output, weight in zip(self._all, self._per_output(loss_weights), strict=True):

@@ -1,0 +1,148 @@
+"""Converts the metrics of an experiment to ``Metric`` objects, as ``compile`` does, and checks their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from compare.errors import RequestError
+from compare.experiment import Experiment
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.user_errors import blaming, place_of
+
+BY_SHAPE = {
+    "accuracy": "accuracy",
+    "acc": "accuracy",
+    "crossentropy": "crossentropy",
+    "ce": "crossentropy",
+}
+"""Names that stand for a function chosen by the shapes of labels and predictions."""
+KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has no such attribute
+
+
+def metric_objects(experiment: Experiment, part: str, metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
+    """Returns an experiment's metrics as objects; call it under the strategy's scope.
+
+    Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them.
+
+    Args:
+        experiment: the experiment.
+        part: "build_metrics" or "build_weighted_metrics".
+        metrics: what this function returned.
+        model: the model, with its inputs known.
+        spec: tensor specs of a training batch.
+
+    Returns:
+        The same list or dict with objects in place of names; an empty list for None.
+
+    Raises:
+        RequestError: if something is not a metric, or a name cannot be a column of ``metrics.csv``.
+    """
+    function = getattr(experiment, part)
+    if metrics is None:
+        return []
+    if not isinstance(metrics, list | tuple | dict):
+        raise RequestError(
+            f"{part} ({place_of(function)}) returned {_shown(metrics)}: it must return a list of metrics, or for "
+            "several outputs a list or dict of lists"
+        )
+    with blaming(part, function):
+        if not all(isinstance(metric, tf.keras.metrics.Metric) for metric in tf.nest.flatten(metrics)):
+            metrics = _converted(metrics, model, spec)
+        _check_names(metrics)
+    return metrics
+
+
+def _converted(metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
+    outputs: list[Any] = []
+
+    def shapes() -> Any:
+        """Returns labels and predictions, traced once and only if a name depends on them."""
+        if not outputs:
+            forward = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec[0])
+            outputs.append(forward.structured_outputs)
+        return spec[1], outputs[0]
+
+    several = len(tf.nest.flatten(spec[1])) > 1 or len(tf.nest.flatten(shapes()[1])) > 1
+    if not several:
+        return tf.nest.map_structure(partial(_metric, shapes=lambda: map(_first, shapes())), metrics)
+    keys = metrics if isinstance(metrics, Mapping) else range(len(metrics))
+    converted: dict[Any, Any] = {}
+    for key in keys:
+        if metrics[key] is None:
+            converted[key] = []  # an output without metrics
+            continue
+        of_output = lambda key=key: [_pick(values, key, model) for values in shapes()]  # noqa: E731
+        converted[key] = tf.nest.map_structure(partial(_metric, shapes=of_output), metrics[key])
+    return converted if isinstance(metrics, Mapping) else list(converted.values())
+
+
+def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
+    """Returns the object for one metric.
+
+    Args:
+        metric: an object, a name or a function.
+        shapes: returns tensor specs of its labels and predictions.
+    """
+    if isinstance(metric, tf.keras.metrics.Metric):
+        return metric
+    if not isinstance(metric, str) and not callable(metric):
+        raise RequestError(f"{_shown(metric)} is not a metric: give a tf.keras.metrics.Metric, or a name such as 'mse'")
+    family = BY_SHAPE.get(metric.lower()) if isinstance(metric, str) else None
+    if family == "accuracy" or (family == "crossentropy" and not KERAS_3):
+        labels, predictions = shapes()
+        # The rule of compile: https://github.com/keras-team/keras/blob/master/keras/src/trainers/compile_utils.py
+        if predictions.shape[-1] == 1:
+            kind = "binary"
+        elif labels.shape.rank < predictions.shape.rank or labels.shape[-1] == 1:
+            kind = "sparse_categorical"
+        else:
+            kind = "categorical"
+        found = tf.keras.metrics.get(f"{kind}_{family}")
+    else:
+        found = tf.keras.metrics.get(metric)
+    if isinstance(found, type):
+        found = found()
+    if not isinstance(found, tf.keras.metrics.Metric):
+        return tf.keras.metrics.MeanMetricWrapper(found, name=metric if isinstance(metric, str) else found.__name__)
+    if isinstance(metric, str) and KERAS_3:
+        found.name = metric  # compile reports it under the name that it was given
+    return found
+
+
+def _first(values: Any) -> Any:
+    return tf.nest.flatten(values)[0]
+
+
+def _pick(values: Any, key: Any, model: tf.keras.Model) -> Any:
+    """Returns the entry for one output, whose key is its position or its name."""
+    names = list(getattr(model, "output_names", None) or [])
+    if isinstance(values, Mapping):
+        return values[key if key in values else sorted(values)[key]]
+    return values[key if isinstance(key, int) else names.index(key)]
+
+
+def _check_names(metrics: Any) -> None:
+    """Refuses names under which results would overwrite other columns of ``metrics.csv``."""
+    taken = {*KEY_COLUMNS, *TIME_COLUMNS, "loss"}
+    names = Counter(metric.name for metric in tf.nest.flatten(metrics) if metric is not None)
+    for name, count in names.items():
+        if not (isinstance(name, str) and name and name.isprintable()) or name in taken or name.startswith("val_"):
+            raise RequestError(
+                f"a metric is called {name!r}, which cannot be used as a column name in metrics.csv: give it "
+                "another name"
+            )
+        # Keras numbers equal names.
+        if clash := next((f"{name}_{i}" for i in range(1, count) if f"{name}_{i}" in names), None):
+            raise RequestError(
+                f"{count} metrics are called {name!r}, which Keras numbers, and another one {clash!r}: "
+                "give each another name"
+            )
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | None) else type(value).__name__

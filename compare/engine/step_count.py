@@ -1,0 +1,76 @@
+"""Compares the number of steps that a trainer reports with the number of steps that its optimizer has made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compare.engine.fingerprints import distributed
+
+
+class StepCount:
+    """Counts reported steps and steps of the optimizer that ``run.build()`` returned.
+
+    A trainer may also update weights by hand or with other optimizers. So fewer steps of this optimizer are a mistake
+    only where no trainable weight has changed since the last report, or where one report of several steps covers fewer
+    steps of this optimizer, which made all steps before.
+
+    Args:
+        model: the model that is trained.
+        optimizer: the optimizer, built.
+    """
+
+    def __init__(self, model: tf.keras.Model, optimizer: Any) -> None:
+        self._trainable = len(model.trainable_weights)
+        # With gradient accumulation, optimizer.iterations is not a variable.
+        self._counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
+        self._before = self._start = self._read()
+        self._steps = 0
+        self._alone = False
+        self._other_updates = False
+
+    @staticmethod
+    def can_tell(model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> bool:
+        """Whether the optimizer's count is the number of steps.
+
+        It is not if a model's own ``train_step`` or an optimizer of the user's own accumulates gradients, if steps are
+        skipped to scale the loss, or if workers make them at any time.
+        """
+        return (
+            type(model).train_step is tf.keras.Model.train_step
+            and type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
+            and not isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+            and not isinstance(strategy, tf.distribute.ParameterServerStrategy)
+        )
+
+    def report(self, steps: int, before: np.ndarray, after: np.ndarray) -> str:
+        """Counts steps that a trainer reports.
+
+        Args:
+            steps: number of steps since the last report.
+            before: hashes of the weights at the last report, uint64 ``[variables, replicas]``, trainable ones first.
+            after: hashes of the weights now.
+
+        Returns:
+            What is wrong, or an empty string.
+        """
+        now = self._read()
+        made, self._before = now - self._before, now
+        self._steps += steps
+        if made >= steps:
+            self._alone = True
+            return ""
+        unchanged = np.array_equal(before[: self._trainable], after[: self._trainable])
+        if not unchanged and (made == 0 or not self._alone):
+            self._other_updates = True
+        if self._other_updates or now == self._start:
+            return ""
+        return (
+            f"end_step has been called for {self._steps} steps, and the optimizer has made {now - self._start} "
+            "(optimizer.iterations): call it once after each step of the optimizer, or with the number of steps"
+        )
+
+    def _read(self) -> int:
+        return int(self._counter.numpy())

@@ -1,0 +1,88 @@
+"""Metrics given by name or as functions become the metrics that compile would make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tasks
+from against_fit import held_against_fit
+
+import compare
+
+
+def one_output(labels: str) -> compare.Experiment:
+    """Three classes as numbers or as vectors, or two classes, with metrics by name."""
+    import tensorflow as tf
+
+    def load_data() -> Any:
+        return tuple((x, convert(y)) for x, y in tasks.blobs(24, 12))
+
+    convert = {
+        "classes": lambda y: y,
+        "column": lambda y: y[:, None],
+        "vectors": lambda y: np.eye(3, dtype="float32")[y],
+        "binary": lambda y: (y[:, None] > 0).astype("float32"),
+    }[labels]
+    width, loss = {"vectors": (3, tf.keras.losses.CategoricalCrossentropy), "binary": (1, tf.keras.losses.Hinge)}.get(
+        labels, (3, tf.keras.losses.SparseCategoricalCrossentropy)
+    )
+    numbers = ["mse", "MeanAbsoluteError", tf.keras.losses.cosine_similarity] if labels in ("vectors", "binary") else []
+    return tasks.experiment(
+        load_data=load_data,
+        build_model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(width)]),
+        build_loss=loss,
+        build_metrics=lambda: ["accuracy", *numbers],
+        build_weighted_metrics=lambda: ("acc",),
+    )
+
+
+def three_outputs(**options: Any) -> compare.Experiment:
+    metrics = {"a": ["accuracy"], "b": None, "c": ["mae", "mse"]}
+    of = metrics if options.get("outputs") == "dict" else list(metrics.values())
+    return tasks.several(build_metrics=lambda: of, train=24, validation=12, **options)
+
+
+CASES: dict[str, Any] = {
+    "classes": lambda: one_output("classes"),
+    "column": lambda: one_output("column"),
+    "vectors": lambda: one_output("vectors"),
+    "binary": lambda: one_output("binary"),
+    "three outputs": lambda: three_outputs(),
+    "three outputs in a dict": lambda: three_outputs(outputs="dict", kind="subclassed"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`build\\(\\)` was called on layer:UserWarning")  # a model with layers in a dict
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_reported_as_by_fit_itself(tensorflow: Any, name: str) -> None:
+    from compare.engine.input_pipeline import load
+    from compare.engine.run import Run, TrainingTask
+
+    experiment = CASES[name]()
+    task = TrainingTask(experiment, *load(experiment), tensorflow.distribute.get_strategy(), 8)
+    run = Run(task, seed=0, epochs=range(1, 2))
+    model, _, loss, metrics = run.build()
+    reported = []
+    for given in (
+        {"metrics": experiment.build_metrics(), "weighted_metrics": experiment.build_weighted_metrics()},
+        {"metrics": metrics, "weighted_metrics": run.weighted_metrics},
+    ):
+        model.compile(loss=loss, **given)
+        reported.append(model.evaluate(run.validation_dataset(), verbose=0, return_dict=True))
+    assert reported[0] == reported[1]
+    assert any(key.endswith("accuracy") for key in reported[0])
+
+
+def test_fit_and_loop_both_get_them(tensorflow: Any, tmp_path: Any) -> None:
+    experiment = three_outputs(outputs="dict")
+    (right,) = held_against_fit(experiment, [compare.CustomLoop()], tmp_path, replicas=2)
+    assert right.verdict == "identical" and {"a_accuracy", "c_mae", "val_c_mse"} <= set(right.reporting.metrics)
+
+
+def test_no_metrics_at_all(tensorflow: Any, tmp_path: Any) -> None:
+    (right,) = held_against_fit(
+        tasks.experiment(build_metrics=lambda: None), [compare.CustomLoop()], tmp_path, replicas=1
+    )
+    assert right.verdict == "identical" and set(right.reporting.metrics) == {"loss", "val_loss"}
