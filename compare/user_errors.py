@@ -100,8 +100,55 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
             raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
 
 
+class ProcessExit(BaseException):
+    """User code called a function of ``os`` that would have ended the process at once, or replaced it.
+
+    Attributes:
+        status: the exit status; None if another program would have replaced this one.
+    """
+
+    def __init__(self, function: str, *arguments: Any) -> None:
+        super().__init__(f"os.{function}({arguments[0] if arguments else ''}{', …' * (len(arguments) > 1)})")
+        self.status = arguments[0] if function == "_exit" and arguments else None
+
+
 @contextmanager
-def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
+def refusing_exit() -> Iterator[None]:
+    """Replaces ``os._exit``, ``os.execv`` and ``os.execve``, which end a process without cleaning up, in this process.
+
+    Processes that user code forks keep them.
+
+    Raises:
+        ProcessExit: if one of them is called in the block, even in another thread or where user code catches it.
+    """
+    process, refused = os.getpid(), []
+
+    def refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            if os.getpid() != process:
+                return original(*arguments, **options)
+            refused.append(ProcessExit(name, *arguments))
+            raise refused[-1]
+
+        return refuse
+
+    originals = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
+    for name, original in originals.items():
+        setattr(os, name, refusing(name, original))
+    try:
+        yield
+    except Exception:
+        if not refused:  # otherwise it is what TensorFlow made of it
+            raise
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+    if refused:
+        raise refused[0]
+
+
+@contextmanager
+def without_exit(part: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
     """Converts what would end the process, such as ``sys.exit`` in a user's trainer, to an ordinary exception.
 
     Args:
@@ -109,10 +156,12 @@ def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
         function: the function that is called in the ``with`` block.
 
     Raises:
-        NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught.
+        NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught, or
+            calls ``os._exit`` (see ``refusing_exit``).
     """
     try:
-        yield
+        with refusing_exit():
+            yield
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:

@@ -171,6 +171,7 @@ def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: 
         ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (FILE, line 2)"),
         ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
         ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (FILE, line 2)"),
+        ("import os\nos._exit(0)\n", "broken.py cannot be imported: ProcessExit: os._exit(0) (FILE, line 2)"),
     ],
 )
 def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
@@ -353,3 +354,14 @@ def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path)
         "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0 2",
     ]
     assert (tmp_path / "comparison.png").exists()
+
+
+def test_an_error_that_nobody_expected_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(options: Options) -> None:
+        raise LookupError("a bug of ours")
+
+    monkeypatch.setattr("compare.app.run_folder.claimed", broken)
+    assert cli.main(["--reports", str(tmp_path)]) == 3, "1 would mean different"
+    assert capsys.readouterr().err.endswith("compare.py: LookupError: a bug of ours\n")

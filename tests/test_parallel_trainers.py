@@ -58,6 +58,13 @@ class Dies(compare.CustomLoop):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Exits(compare.CustomLoop):
+    name = "exits"
+
+    def train_step(self, batch):
+        os._exit(0)
+
+
 class Raises(compare.CustomLoop):
     name = "raises"
 
@@ -118,7 +125,11 @@ def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
 
 @pytest.mark.parametrize(
     ("trainer", "says"),
-    [("Dies", "its process died"), pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow)],
+    [
+        ("Dies", "its process died"),
+        ("Exits", "ProcessExit: os._exit(0)"),
+        pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow),
+    ],
 )
 def test_results_of_the_others_are_kept_if_a_trainer_fails(
     commands: Commands, task: Path, trainer: str, says: str

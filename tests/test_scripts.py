@@ -135,6 +135,8 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
         ("import task\nraise ValueError('no data')\n", "ValueError: no data"),
         ("import numpy\nprint(numpy.zeros(3))\n", "never applies a Keras optimizer"),
         ("import sys\nsys.exit(3)\n", "exit status 3"),
+        ("import os\nos._exit(1)\n", 'os._exit(1) (File "wrong.py", line 2'),
+        ("import posix\nposix._exit(0)\n", "something ended its process at once"),
     ],
 )
 def test_a_script_that_trains_nothing_ends_with_its_reason(

@@ -78,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
+    except Exception as error:  # Python would exit with 1, which means a verdict
+        if not isinstance(error, NoVerdictError):
+            traceback.print_exc()
+        return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from compare.records.run_json import RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.strategy_specs import SPECS
-from compare.verdict import DIFFERENT
+from compare.user_errors import without_exit
+from compare.verdict import DIFFERENT, EXIT_STATUS
 
 
 def start(options: Options, folder: Path, console: Console) -> Result:
@@ -38,6 +39,8 @@ def start(options: Options, folder: Path, console: Console) -> Result:
     if not (folder / "verdict.json").exists():
         raise NoVerdictError(message or f"the chief process ended with status {status}")
     verdict = read_verdict(folder / "verdict.json")["verdict"]
+    if status != EXIT_STATUS[verdict]:  # an earlier verdict, of the part that was finished when the run was interrupted
+        raise NoVerdictError(message or f"the chief process ended with status {status}")
     if verdict == DIFFERENT:
         verdict = _diagnose_here(options, folder, console) or verdict
     return Result(folder, verdict)
@@ -81,6 +84,7 @@ def in_one_process(options: Options) -> Options:
     return options.changed(strategy=strategy.name, replicas=replicas)
 
 
+@without_exit("your code")
 def take_part(options: Options, folder: Path) -> None:
     """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports.
 
