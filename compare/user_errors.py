@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import NoVerdictError, RequestError
+from compare.naming import printable
 
 LONGEST = 400
 """Maximum number of characters of an exception's message."""
@@ -38,7 +39,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     """
     kind, text = _essence(error)
     place = _place(error) or place
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
     if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
         return text  # it already contains the place and the remedy

@@ -149,7 +149,10 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
         ("gone.py:Loop", "gone.py: there is no such file"),
         ("mine.py", "--trainers mine.py: unknown; there are fit, loop, tutorial, or FILE.py:ATTR"),
         ("mine.py:Gone", "mine.py has no 'Gone': name one of its attributes after the colon"),
-        ("mine.py:number", "mine.py:number is no trainer: it needs a name and a method train(self, run)"),
+        (
+            "mine.py:number",
+            "mine.py:number is no trainer: it needs a name in one printable line and a method train(self",
+        ),
         ("mine.py:NoTrain", "mine.py:NoTrain is no trainer: it needs a name"),
         ("mine.py:NoName", "mine.py:NoName is no trainer: it needs a name"),
         ("mine.py:Blank", "mine.py:Blank is no trainer: it needs a name"),

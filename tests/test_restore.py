@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from eager import run
+import tasks
+from eager import Eager, run
 from killed_runs import TASK
 
 
@@ -92,6 +94,25 @@ def test_bad_requests_of_restore_are_one_line(finished, capsys, arguments, told)
 def test_restore_without_a_run_is_refused(tmp_path, capsys):
     status, _, errors = restored(capsys, tmp_path / "none")
     assert status == 2 and "give the folder of a run" in errors
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's
+def test_names_of_trainers_lead_nowhere_else(tensorflow, tmp_path):
+    def named(text):
+        return type("Named", (Eager,), {"name": text})()
+
+    names = ["..", "../../up", "=cmd() [/road] 'a\""]
+    options = {"epochs": 1, "strategy": "default", "export": True, "tensorboard": True, "checkpoint_every": 1}
+    folder = tmp_path / "reports"
+    result = run(tasks.experiment(), folder, [named(name) for name in names], **options)
+    assert result.verdict == "identical" and result.metrics.trainer.tolist() == names
+    expected = ["%2E%2E", "..%2F..%2Fup", "%3Dcmd%28%29%20%5B%2Froad%5D%20%27a%22"]
+    for part in ("exports", "checkpoints", "tensorboard"):
+        found = sorted(unquote(path.name) for path in (folder / "run" / part).iterdir() if path.is_dir())
+        assert found == sorted([*names, "verdict"] if part == "tensorboard" else names)
+    assert sorted(path.name for path in (folder / "run" / "exports").iterdir()) == sorted(expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]
+    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "run"]
 
 
 def test_exported_models_load_without_this_package(finished, tmp_path):

@@ -22,6 +22,7 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.naming import printable
 from compare.option import default_of
 from compare.options import Options, declaration
 
@@ -142,7 +143,7 @@ def _traced() -> Iterator[None]:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"{PREFIX}{' '.join(str(error).split())}", file=forgiving(sys.stderr))
+    print(f"{PREFIX}{printable(' '.join(str(error).split()))}", file=forgiving(sys.stderr))
     return status
 
 

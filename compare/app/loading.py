@@ -96,7 +96,9 @@ def _trainer(wanted: str | Trainer) -> Trainer:
             ) from error
     name = getattr(trainer, "name", None)
     if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(trainer, "train", None))):
-        raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
+        raise RequestError(
+            f"{wanted} is no trainer: it needs a name in one printable line and a method train(self, run)"
+        )
     return trainer  # type: ignore[no-any-return]
 
 

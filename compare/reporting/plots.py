@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
+from compare.naming import printable
 from compare.records import RecordError, read_json, read_metrics, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
@@ -410,5 +411,5 @@ def _wrap(text: str, width: int, lines: int = 3) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escapes dollar signs, which Matplotlib would read as the start of a formula."""
-    return text.replace("$", r"\$")
+    """Escapes control characters, and dollar signs, which Matplotlib would read as the start of a formula."""
+    return printable(text).replace("$", r"\$")
