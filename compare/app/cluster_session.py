@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import traceback
 from pathlib import Path
 
@@ -25,6 +26,12 @@ from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 from compare.verdict import DIFFERENT, EXIT_STATUS
 
+EXPOSED = (
+    "until this run ends, TensorFlow's servers accept connections from the network, without a password; "
+    "reports/guide/security.md says how to run without network"
+)
+"""TensorFlow binds 0.0.0.0, whatever address the cluster names (``grpc_server_lib.cc``, TensorFlow 2.21)."""
+
 
 def start(options: Options, folder: Path, console: Console) -> Result:
     """Start the cluster on this machine, and look for the cause of a difference in this process.
@@ -33,6 +40,8 @@ def start(options: Options, folder: Path, console: Console) -> Result:
         RequestError: what the chief refused.
         NoVerdictError: when a process failed.
     """
+    if any(not name.startswith("lo") for _, name in socket.if_nameindex()):
+        say(console, f"Note: {EXPOSED}", style="yellow")
     status, message = local_cluster.start_here(options, folder)
     if status == EXIT_REQUEST:
         raise RequestError(message)

@@ -103,10 +103,15 @@ def meet() -> None:
 
 @contextmanager
 def _answering(address: str) -> Iterator[None]:
-    """Accepts connections at this task's address, as TensorFlow's server does later."""
-    port = int(address.rpartition(":")[2])
+    """Accepts connections at this task's address, as TensorFlow's server does later.
+
+    TensorFlow's server listens on every interface. So does this one, unless the address is of this machine alone: other
+    machines may know this one by an address that it does not have itself.
+    """
+    host, _, port = address.rpartition(":")
+    here = host if host == "localhost" or host.startswith("127.") else ""
     try:
-        listener = socket.create_server(("", port), backlog=128)
+        listener = socket.create_server((here, int(port)), backlog=128)
     except OSError as error:
         raise NoVerdictError(
             f"this process cannot listen on {address} from TF_CONFIG ({error.strerror}): choose a free port"
