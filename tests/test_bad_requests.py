@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from user_files import LOOP, TASK
 
+import compare
 from compare.app.cli import main
 from compare.engine.data import SAMPLE_FOLDER
+from compare.errors import RequestError
 
 FOLDER = "{folder}"
 """Stands for the folder of a test in the table below; there are task.py, loop.py and reports/old, a run."""
@@ -215,10 +217,34 @@ def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0.5}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"], "index": 0}}',
+        '{"cluster": {"worker": ["a:1"], "boss": ["b:1"]}, "task": {"type": "boss", "index": 0}}',
+        '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": {"0": "a:1"}}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:0"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:65536"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:x"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": [1]}, "task": {"type": "worker", "index": 0}}',
+        "[" * 100_000,
+        "\x1b[2J\udcff",
+        "null",
+        "5",
     ],
 )
-def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config) -> None:
+@pytest.mark.parametrize("request_", [CLUSTER, ["--strategy", "default"], ["--check"], ["--scripts", "a.py"]])
+def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config, request_) -> None:
     monkeypatch.setenv("TF_CONFIG", config)
-    assert main([*CLUSTER, "--reports", str(tmp_path / "reports")]) == 2
+    assert main([*request_, "--reports", str(tmp_path / "reports")]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "TF_CONFIG" in line and not (tmp_path / "reports").exists()
+    assert "TF_CONFIG" in line and "\x1b" not in line and not (tmp_path / "reports").exists()
+
+
+def test_a_bad_tf_config_is_refused_in_python_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{")
+    with pytest.raises(RequestError, match="TF_CONFIG"):
+        compare.run("regression", strategy="default", reports=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = Options(**parsed(given))
-        member = this_task() if options.spec.several_processes else None
+        task = this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+        member = task if options.spec.several_processes else None
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)

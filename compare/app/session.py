@@ -77,6 +77,7 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        this_task()  # which refuses a TF_CONFIG that TensorFlow could not read either
         if options.scripts:
             from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
 
