@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from compare.engine.preflight import Facts
 
 
+MOST_REPLICAS = 256
+"""The largest number of replicas: more logical CPU devices take longer to create than anything takes to train."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """Something that does not work under a strategy, measured with TensorFlow 2.21, Keras 3.15 and tf-keras 2.21.

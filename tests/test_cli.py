@@ -93,7 +93,7 @@ def test_the_script_works_through_a_link(tmp_path: Path) -> None:
 def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) -> None:
     done = python(SCRIPT, "--epochs", "0", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "compare.py: --epochs 0: give a whole number, at least 1\n"
+    assert done.stderr == "compare.py: --epochs 0: give a whole number, from 1 to 1000000\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from compare.app import cluster_session
 from compare.app.loading import load
 from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
+from compare.app.processes import refuse_too_many
 from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
 from compare.app.seeds_runner import train_study
@@ -77,7 +78,8 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
-        this_task()  # which refuses a TF_CONFIG that TensorFlow could not read either
+        if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
+            refuse_too_many(options)
         if options.scripts:
             from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
 
