@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
         remedy: what to do about it, unless ``REMEDIES`` has better advice.
     """
     kind, text = _essence(error)
-    place = _place(error) or place
+    place = getattr(error, "place", "") or _place(error) or place
     text = printable(" ".join(text.split()))
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
     if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
@@ -106,11 +107,15 @@ class ProcessExit(BaseException):
 
     Attributes:
         status: the exit status; None if another program would have replaced this one.
+        place: the line of the user's code that called it, also where AutoGraph has converted that code.
     """
 
     def __init__(self, function: str, *arguments: Any) -> None:
         super().__init__(f"os.{function}({arguments[0] if arguments else ''}{', …' * (len(arguments) > 1)})")
         self.status = arguments[0] if function == "_exit" and arguments else None
+        tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
+        frames: Any = traceback.extract_stack() if tf_stack is None else tf_stack.extract_stack()
+        self.place = _innermost([(frame.filename, frame.lineno) for frame in frames])
 
 
 @contextmanager

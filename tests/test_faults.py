@@ -207,6 +207,15 @@ class ExitsInAThread(Eager):
         tf.py_function(lambda: os._exit(0), [], [])
 
 
+class ExitsInAGraph(compare.CustomLoop):
+    """Its only line is called by this package, through code that AutoGraph has generated."""
+
+    name = "exits"
+
+    def train_step(self, batch):
+        os._exit(0)
+
+
 class Replaces(Eager):
     name = "exits"
 
@@ -233,6 +242,7 @@ class Forks(Eager):
         (Exits, "SystemExit: 0"),
         (ExitsAtOnce, r"ProcessExit: os\._exit\(0\)"),
         (ExitsInAThread, r"ProcessExit: os\._exit\(0\)"),
+        (ExitsInAGraph, r"ProcessExit: os\._exit\(0\)"),
         (Replaces, r"ProcessExit: os\.execv\(/bin/true, …\)"),
     ],
 )
