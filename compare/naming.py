@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from compare.errors import RequestError
+
+LONGEST_FILE_NAME = 150
+"""Maximum length of ``file_name``: file systems allow 255 bytes, and endings and numbers follow."""
 
 
 def label(thing: Any) -> str:
@@ -31,6 +36,29 @@ def is_folder_name(name: Any) -> bool:
     if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
         return False
     return name.isprintable() and len(name.encode()) < 256  # what file systems allow
+
+
+def printable(text: str) -> str:
+    """The text with control characters, such as those that move a terminal's cursor, as escapes: ``\\x1b``.
+
+    Line ends and tabs remain.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def file_name(name: str, safe: str = "") -> str:
+    """A trainer's name as the name of a file or folder, different for every trainer.
+
+    Args:
+        name: the trainer's name.
+        safe: special characters that remain.
+    """
+    quoted = quote(name, safe=safe)
+    if set(name) == {"."}:  # which would be the folder itself, or the one above
+        quoted = quoted.replace(".", "%2E")
+    if len(quoted) <= LONGEST_FILE_NAME:
+        return quoted
+    return quoted[: LONGEST_FILE_NAME - 16] + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def margin(text: str) -> tuple[str, float, bool]:

@@ -15,7 +15,7 @@ from compare.execution import ITERATIONS, Execution
 from compare.naming import is_folder_name, label, margin
 from compare.option import Option, default_of, flag, option
 from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
-from compare.strategy_specs import CLUSTERS, SPECS, StrategySpec
+from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.watch.settings import MADE_ALIKE
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Options:
         metavar="N",
         kind=int,
         least=1,
+        most=MOST_REPLICAS,
         shown="all visible devices",
         refused={"several processes": "has no meaning with --strategy {strategy}: use --workers"},
         with_scripts=True,
@@ -98,8 +99,8 @@ class Options:
         kind=int,
         choices=(3, 2),
     )
-    epochs: int = option(10, "number of epochs", metavar="N", kind=int, least=1)
-    batch_size: int = option(64, "examples per replica and step", metavar="N", kind=int, least=1)
+    epochs: int = option(10, "number of epochs", metavar="N", kind=int, least=1, most=1_000_000)
+    batch_size: int = option(64, "examples per replica and step", metavar="N", kind=int, least=1, most=2**31 - 1)
     seed: int = option(
         0, "seed of the initial weights and of the order of examples", metavar="N", kind=int, least=0, most=2**32 - 1
     )
@@ -109,6 +110,7 @@ class Options:
         metavar="N",
         kind=int,
         least=1,
+        most=10_000,
     )
     margin: tuple[str, ...] | None = option(
         None,

@@ -13,6 +13,10 @@ CALL_FIT = ("fit", "train-step")
 """The built-in trainers that call Keras's ``fit``, by name."""
 
 
+MOST_REPLICAS = 256
+"""The largest number of replicas: more logical CPU devices take longer to create than anything takes to train."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """Something that does not work under a strategy, measured with TensorFlow 2.21, Keras 3.15 and tf-keras 2.21.

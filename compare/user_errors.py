@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import NoVerdictError, RequestError
+from compare.naming import printable
 from compare.remedies import remedy_for
 
 LONGEST = 400
@@ -31,9 +33,10 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
         remedy: what to do about it, unless ``compare.remedies`` has better advice.
     """
     kind, text = _essence(error)
-    place = _place(error) or place
+    place = getattr(error, "place", "") or _place(error) or place
     text = " ".join(text.split())
     remedy = remedy_for(f"{kind}: {text}") or remedy
+    text = printable(text)
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
     if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
         return text  # it already contains the place and the remedy
@@ -97,8 +100,59 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
             raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
 
 
+class ProcessExit(BaseException):
+    """User code called a function of ``os`` that would have ended the process at once, or replaced it.
+
+    Attributes:
+        status: the exit status; None if another program would have replaced this one.
+        place: the line of the user's code that called it, also where AutoGraph has converted that code.
+    """
+
+    def __init__(self, function: str, *arguments: Any) -> None:
+        super().__init__(f"os.{function}({arguments[0] if arguments else ''}{', …' * (len(arguments) > 1)})")
+        self.status = arguments[0] if function == "_exit" and arguments else None
+        tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
+        frames: Any = traceback.extract_stack() if tf_stack is None else tf_stack.extract_stack()
+        self.place = _innermost([(frame.filename, frame.lineno) for frame in frames])
+
+
 @contextmanager
-def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
+def refusing_exit() -> Iterator[None]:
+    """Replaces ``os._exit``, ``os.execv`` and ``os.execve``, which end a process without cleaning up, in this process.
+
+    Processes that user code forks keep them.
+
+    Raises:
+        ProcessExit: if one of them is called in the block, even in another thread or where user code catches it.
+    """
+    process, refused = os.getpid(), []
+
+    def refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            if os.getpid() != process:
+                return original(*arguments, **options)
+            refused.append(ProcessExit(name, *arguments))
+            raise refused[-1]
+
+        return refuse
+
+    originals = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
+    for name, original in originals.items():
+        setattr(os, name, refusing(name, original))
+    try:
+        yield
+    except Exception:
+        if not refused:  # otherwise it is what TensorFlow made of it
+            raise
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+    if refused:
+        raise refused[0]
+
+
+@contextmanager
+def without_exit(part: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
     """Converts what would end the process, such as ``sys.exit`` in a user's trainer, to an ordinary exception.
 
     Any other exception is raised as it is, with a note if ``compare.remedies`` knows what to write instead.
@@ -108,10 +162,12 @@ def without_exit(part: str, function: Callable[..., Any]) -> Iterator[None]:
         function: the function that is called in the ``with`` block.
 
     Raises:
-        NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught.
+        NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught, or
+            calls ``os._exit`` (see ``refusing_exit``).
     """
     try:
-        yield
+        with refusing_exit():
+            yield
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except Exception as error:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from user_files import LOOP, TASK
 
+import compare
 from compare.app.cli import main
 from compare.engine.data import SAMPLE_FOLDER
+from compare.errors import RequestError
 from compare.records import read_checked, write_checked
 
 FOLDER = "{folder}"
@@ -84,17 +86,29 @@ CLUSTER = ["--strategy", "multi-worker"]
 
 TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     # Options.
-    (["--epochs", "0"], nothing, "at least 1"),
+    (["--epochs", "0"], nothing, "from 1 to"),
     (["--epochs", "two"], nothing, "see --help"),
     (["--epochs"], nothing, "see --help"),
     (["--epoch", "2"], nothing, "see --help"),
     (["extra"], nothing, "see --help"),
-    (["--batch-size", "-3"], nothing, "at least 1"),
+    (["--batch-size", "-3"], nothing, "from 1 to"),
     (["--seed", "-1"], nothing, "from 0 to"),
     (["--seed", "4294967295", "--seeds", "2"], nothing, "the largest seed is"),
-    (["--seeds", "0"], nothing, "at least 1"),
-    (["--replicas", "0"], nothing, "at least 1"),
-    (["--replicas", "999", *MY_TASK], nothing, "configure"),
+    (["--seeds", "0"], nothing, "from 1 to"),
+    (["--replicas", "0"], nothing, "from 1 to"),
+    (["--replicas", "99", *MY_TASK], nothing, "configure"),
+    (["--replicas", "100000"], nothing, "from 1 to 256"),
+    (["--replicas", "4", "--batch-size", "11", *MY_TASK], nothing, "use a --batch-size of at most 10"),
+    (["--epochs", "1000000000"], nothing, "from 1 to 1000000"),
+    (["--batch-size", "9" * 30], nothing, "from 1 to 2147483647"),
+    (["--batch-size", "2147483647", *MY_TASK], nothing, "use a --batch-size of at most"),
+    (["--train-examples", "9" * 30, *MY_TASK], nothing, "has 40 training examples"),
+    (["--seeds", "1000000000"], nothing, "from 1 to 10000"),
+    (["--seeds", "2", "--jobs", "100000"], nothing, "give at most"),
+    ([*CLUSTER, "--workers", "100000"], nothing, "give at most"),
+    (["--strategy", "parameter-server", "--parameter-servers", "100000"], nothing, "give at most"),
+    (["--strategy", "default", "--steps-per-execution", "5", *MY_TASK], nothing, "use at most 4"),
+    (["--strategy", "default", "--steps-per-execution", "9" * 30, *MY_TASK], nothing, "use at most 4"),
     (["--strategy", "mirrord"], nothing, "there are default"),
     (["--strategy", "default", "--replicas", "2"], nothing, "use --strategy mirrored"),
     (["--strategy", "multi-worker", "--replicas", "2"], nothing, "use --workers"),
@@ -227,10 +241,34 @@ def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0.5}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": ["worker"], "index": 0}}',
+        '{"cluster": {"worker": ["a:1"], "boss": ["b:1"]}, "task": {"type": "boss", "index": 0}}',
+        '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": {"0": "a:1"}}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:0"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:65536"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:x"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": [1]}, "task": {"type": "worker", "index": 0}}',
+        "[" * 100_000,
+        "\x1b[2J\udcff",
+        "null",
+        "5",
     ],
 )
-def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config) -> None:
+@pytest.mark.parametrize("request_", [CLUSTER, ["--strategy", "default"], ["--check"], ["--scripts", "a.py"]])
+def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config, request_) -> None:
     monkeypatch.setenv("TF_CONFIG", config)
-    assert main([*CLUSTER, "--reports", str(tmp_path / "reports")]) == 2
+    assert main([*request_, "--reports", str(tmp_path / "reports")]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "TF_CONFIG" in line and not (tmp_path / "reports").exists()
+    assert "TF_CONFIG" in line and "\x1b" not in line and not (tmp_path / "reports").exists()
+
+
+def test_a_bad_tf_config_is_refused_in_python_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{")
+    with pytest.raises(RequestError, match="TF_CONFIG"):
+        compare.run(scripts=("a.py",), reports=tmp_path)
+    assert not list(tmp_path.iterdir())

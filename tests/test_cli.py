@@ -93,7 +93,7 @@ def test_the_script_works_through_a_link(tmp_path: Path) -> None:
 def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) -> None:
     done = python(SCRIPT, "--epochs", "0", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "compare.py: --epochs 0: give a whole number, at least 1\n"
+    assert done.stderr == "compare.py: --epochs 0: give a whole number, from 1 to 1000000\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,7 +150,10 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
         ("gone.py:Loop", "gone.py: there is no such file"),
         ("mine.py", "--trainers mine.py: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
         ("mine.py:Gone", "mine.py has no 'Gone': name one of its attributes after the colon"),
-        ("mine.py:number", "mine.py:number is no trainer: it needs a name and a method train(self, run)"),
+        (
+            "mine.py:number",
+            "mine.py:number is no trainer: it needs a name in one printable line and a method train(self",
+        ),
         ("mine.py:NoTrain", "mine.py:NoTrain is no trainer: it needs a name"),
         ("mine.py:NoName", "mine.py:NoName is no trainer: it needs a name"),
         ("mine.py:Blank", "mine.py:Blank is no trainer: it needs a name"),
@@ -172,6 +175,7 @@ def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: 
         ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (FILE, line 2)"),
         ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
         ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (FILE, line 2)"),
+        ("import os\nos._exit(0)\n", "broken.py cannot be imported: ProcessExit: os._exit(0) (FILE, line 2)"),
     ],
 )
 def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
@@ -354,3 +358,14 @@ def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path)
         "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0 2",
     ]
     assert (tmp_path / "comparison.png").exists()
+
+
+def test_an_error_that_nobody_expected_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(options: Options) -> None:
+        raise LookupError("a bug of ours")
+
+    monkeypatch.setattr("compare.app.run_folder.claimed", broken)
+    assert cli.main(["--reports", str(tmp_path)]) == 3, "1 would mean different"
+    assert capsys.readouterr().err.endswith("compare.py: LookupError: a bug of ours\n")

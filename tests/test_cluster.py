@@ -16,6 +16,7 @@ from killed_runs import left_by
 from processes import children
 
 import compare
+from compare.app.local_cluster import _free_ports
 from compare.engine import tf_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -268,6 +269,35 @@ def test_objects_cannot_be_sent_to_other_processes(tmp_path):
     with pytest.raises(compare.RequestError, match=r"FILE\.py:ATTR"):
         compare.run("fashion-mnist-sample", trainers=("fit", Mine()), strategy="multi-worker", reports=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads who listens from /proc")
+def test_a_task_of_this_machine_answers_on_the_loopback_interface_only():
+    def listening(port):
+        lines = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return [local for local, _, state in lines if state == "0A" and local.endswith(f":{port:04X}")]
+
+    for host in ("127.0.0.1", "localhost"):
+        (port,) = _free_ports(1)
+        with tf_config._answering(f"{host}:{port}"):
+            assert listening(port) == [f"0100007F:{port:04X}"]
+    (port,) = _free_ports(1)
+    with tf_config._answering(f"another-name-of-this-machine:{port}"):
+        assert listening(port) == [f"00000000:{port:04X}"], "only the cluster knows that name"
+
+
+@pytest.mark.parametrize(("interfaces", "noted"), [(["lo", "eth0"], True), (["lo"], False)])
+def test_who_starts_local_workers_is_told_that_the_network_can_reach_them(
+    tmp_path, monkeypatch, capsys, interfaces, noted
+):
+    def refused(options, folder):
+        raise compare.RequestError("far enough")
+
+    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(interfaces)))
+    monkeypatch.setattr("compare.app.local_cluster.start_here", refused)
+    with pytest.raises(compare.RequestError, match="far enough"):
+        compare.run("fashion-mnist-sample", strategy="multi-worker", workers=2, reports=tmp_path)
+    assert ("accept connections from the network" in capsys.readouterr().out) == noted
 
 
 def test_a_bad_tf_config_is_one_line(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import resource
 import subprocess
 import sys
@@ -186,21 +188,106 @@ class Exits(Eager):
         sys.exit(0)
 
 
-def test_a_trainer_that_ends_the_process_is_a_failure_and_the_run_says_so(experiment, tmp_path, capsys):
-    with pytest.raises(NoVerdictError, match=r"trainer exits ended the run.*SystemExit: 0 \(.*test_faults\.py, line"):
-        run(experiment, tmp_path, ("fit", Exits()))
+class ExitsAtOnce(Eager):
+    name = "exits"
+
+    def train(self, run):
+        try:
+            os._exit(0)
+        finally:
+            super().train(run)
+
+
+class ExitsInAThread(Eager):
+    name = "exits"
+
+    def train(self, run):
+        import tensorflow as tf
+
+        tf.py_function(lambda: os._exit(0), [], [])
+
+
+class ExitsInAGraph(compare.CustomLoop):
+    """Its only line is called by this package, through code that AutoGraph has generated."""
+
+    name = "exits"
+
+    def train_step(self, batch):
+        os._exit(0)
+
+
+class Replaces(Eager):
+    name = "exits"
+
+    def train(self, run):
+        with contextlib.suppress(BaseException):
+            os.execv("/bin/true", ["true"])
+        super().train(run)
+
+
+class Forks(Eager):
+    """Its child processes end as they wish."""
+
+    def train(self, run):
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        super().train(run)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "what"),
+    [
+        (Exits, "SystemExit: 0"),
+        (ExitsAtOnce, r"ProcessExit: os\._exit\(0\)"),
+        (ExitsInAThread, r"ProcessExit: os\._exit\(0\)"),
+        (ExitsInAGraph, r"ProcessExit: os\._exit\(0\)"),
+        (Replaces, r"ProcessExit: os\.execv\(/bin/true, …\)"),
+    ],
+)
+def test_a_trainer_that_ends_the_process_is_a_failure_and_the_run_says_so(experiment, tmp_path, trainer, what):
+    original = os._exit
+    with pytest.raises(NoVerdictError, match=rf"trainer exits ended the run.*{what} \(.*test_faults\.py, line"):
+        run(experiment, tmp_path, ("fit", trainer()))
+    assert os._exit is original
     (verdict,) = tmp_path.glob("*/verdict.json")
     (entry,) = read_json(verdict)["comparisons"]
     assert (entry["verdict"], entry["failure"]["side"]) == ("not-comparable", "exits")
     with pytest.raises(NoVerdictError, match="trainer exits ended the run"):
-        compare.check.check(experiment, Exits())
+        compare.check.check(experiment, trainer())
 
 
-def test_data_that_end_the_process_end_the_run_without_a_verdict(tmp_path):
-    experiment = dataclasses.replace(tasks.experiment(), load_data=lambda: sys.exit("no data"))
-    with pytest.raises(NoVerdictError, match=r"load_data ended the run.*SystemExit: no data \(.*test_faults\.py"):
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
+def test_a_process_that_a_trainer_forks_may_end_at_once(experiment, tmp_path):
+    assert run(experiment, tmp_path, (Eager(), Forks()), epochs=1).verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("part", "function", "told"),
+    [
+        ("load_data", lambda: sys.exit("no data"), r"load_data ended the run.*SystemExit: no data \("),
+        ("load_data", lambda: os._exit(0), r"load_data ended the run.*os\._exit\(0\) \("),
+        ("build_loss", lambda: os._exit(1), r"build_loss ended the run.*os\._exit\(1\) \("),
+    ],
+)
+def test_data_that_end_the_process_end_the_run_without_a_verdict(tmp_path, part, function, told):
+    experiment = dataclasses.replace(tasks.experiment(), **{part: function})
+    with pytest.raises(NoVerdictError, match=rf"{told}.*test_faults\.py, line"):
         run(experiment, tmp_path, ("fit", "loop"))
     assert not list(tmp_path.glob("*/verdict.json"))
+
+
+def test_a_model_whose_call_ends_the_process_is_no_verdict(tmp_path):
+    import tensorflow as tf
+
+    class Ends(tf.keras.layers.Layer):
+        def call(self, x):
+            sys.exit(0)
+
+    experiment = tasks.experiment(build_model=lambda: tf.keras.Sequential([Ends()]))
+    with pytest.raises(NoVerdictError, match=r"your code ended the run.*SystemExit: 0 \(.*test_faults\.py, line"):
+        run(experiment, tmp_path, ("fit", "loop"))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def test_counts_without_a_default_of_none_cannot_be_none(name: str) -> None:
 
 
 def test_the_bounds_are_said() -> None:
-    refused("--epochs 0: give a whole number, at least 1$", epochs=0)
+    refused("--max-steps 0: give a whole number, at least 1$", max_steps=0)
+    refused("--epochs 0: give a whole number, from 1 to 1000000$", epochs=0)
     refused("--seed -1: give a whole number, from 0 to 4294967295$", seed=-1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 from forked import Commands
 from processes import alive, descendants
+from rich.console import Console
 
+from compare.app.parallel_trainers import _listening
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import read_json, read_metrics, read_records, read_verdict
@@ -56,6 +59,13 @@ class Dies(compare.CustomLoop):
 
     def train_step(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Exits(compare.CustomLoop):
+    name = "exits"
+
+    def train_step(self, batch):
+        os._exit(0)
 
 
 class Raises(compare.CustomLoop):
@@ -118,7 +128,11 @@ def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
 
 @pytest.mark.parametrize(
     ("trainer", "says"),
-    [("Dies", "its process died"), pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow)],
+    [
+        ("Dies", "its process died"),
+        ("Exits", "ProcessExit: os._exit(0)"),
+        pytest.param("Raises", "LookupError: nothing here", marks=pytest.mark.slow),
+    ],
 )
 def test_results_of_the_others_are_kept_if_a_trainer_fails(
     commands: Commands, task: Path, trainer: str, says: str
@@ -161,6 +175,12 @@ def test_no_process_outlives_a_killed_run(commands: Commands, task: Path) -> Non
     while any(map(alive, others)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not any(map(alive, others))
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="has no sockets in files")
+def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> None:
+    with _listening({}, Console(quiet=True)) as (address, _, _):
+        assert Path(address).is_socket() and Path(address).parent.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,13 @@ def test_a_batch_larger_than_the_data_is_refused():
     assert finding.severity == REFUSED
     assert "at most 63" in finding.remedy
     assert "batch-exceeds-examples" not in found(examples=(128, 128))
+
+
+def test_more_replicas_than_examples_are_refused_with_the_largest_number():
+    finding = found(examples=(120, 128), replicas=200, global_batch_size=200)["batch-exceeds-examples"]
+    assert finding.remedy == "use at most 120 replicas"
+
+
+def test_more_logical_devices_than_make_sense_are_refused(tensorflow):
+    with pytest.raises(compare.RequestError, match="--replicas 100000: at most 256 logical devices are made"):
+        compare.configure(replicas=100_000)

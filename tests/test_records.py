@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compare.errors import RequestError
+from compare.naming import file_name
 from compare.records import (
     COSTS,
     EPOCH_END,
@@ -611,6 +613,27 @@ def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     path.write_text('trainer,seed,epoch,"two\nlines",seconds,examples_per_second\nfit,0,1,half,1,1\n')
     with pytest.raises(RecordError, match=r"line 3, column 'two\\nlines': 'half' is not a number;"):
         read_metrics(path)
+
+
+@pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@sum", "\t=1", "'=1", "''@", "'quoted'", 'a "b", c', "fit"])
+def test_a_spreadsheet_takes_no_name_for_a_formula_and_names_come_back(tmp_path: Path, name: str) -> None:
+    metrics, logs = MetricsFile(tmp_path / "metrics.csv"), {name.replace("\t", ""): -0.5}
+    metrics.append(metrics.row(name, 0, EpochRecord(1, logs, 1.0, 1.0)))
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        header, row = csv.reader(file)
+    assert not {header[3][0], row[0][0]} & set("=+-@\t\r")
+    assert row[3] == "-0.5", "numbers stay numbers"
+    (back,) = read_metrics(tmp_path / "metrics.csv")
+    assert back["trainer"] == name and list(back)[3] in logs
+    assert MetricsFile(tmp_path / "metrics.csv").epochs(name, 0) == [1]
+
+
+def test_every_trainers_files_have_a_name_of_their_own_in_the_runs_folder() -> None:
+    names = [".", "..", "../a", "a/b", "a\\b", "=cmd()", "[/road]", "a b", "é" * 200, "é" * 201, "x" * 151, "%2E"]
+    files = [file_name(name) for name in names]
+    assert len(set(files)) == len(names) and not {".", ".."} & set(files)
+    assert all(len(name) <= 150 and not set("/\\") & set(name) for name in files)
+    assert (file_name("fit"), file_name("my loop", safe=" ")) == ("fit", "my loop")
 
 
 def test_line_ends_of_another_system_do_not_matter(run: Path) -> None:

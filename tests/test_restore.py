@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import warnings
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from eager import run
+import tasks
+from eager import Eager, run
 from killed_runs import TASK
+
+from compare.records import read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +28,12 @@ def finished(tensorflow, tmp_path_factory):
         return run(str(experiment), experiment.parent, ("fit", "loop"), export=True, **options).path
 
 
-def restored(capsys, *arguments):
+def restored(capsys, folder, *arguments, experiment=None):
+    """Exit status, stdout and stderr; the experiment is that of the run, unless another one is given."""
     from compare.app.restore import main
 
-    status = main([str(argument) for argument in arguments])
+    experiment = experiment or folder.parent / "task.py"
+    status = main([str(argument) for argument in (folder, "--experiment", experiment, *arguments)])
     told = capsys.readouterr()
     return status, told.out, told.err
 
@@ -89,9 +96,76 @@ def test_bad_requests_of_restore_are_one_line(finished, capsys, arguments, told)
     assert status == 2 and told in errors and len(errors.splitlines()) == 1, errors
 
 
+def test_a_file_that_only_the_run_names_is_not_executed(finished, tmp_path, capsys):
+    from compare.app.restore import main
+
+    theirs = tmp_path / "their run"
+    shutil.copytree(finished, theirs)
+    (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n" + TASK)
+    content = read_json(theirs / "run.json")
+    content["options"] |= {"experiment": str(tmp_path / "task.py"), "trainers": [str(tmp_path / "task.py:A"), "loop"]}
+    content["code"] = {}
+    write_json(theirs / "run.json", content)
+    assert main([str(theirs)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"if you trust it, add --experiment {tmp_path / 'task.py'}")
+    assert not (tmp_path / "executed").exists()
+    status, told, _ = restored(capsys, theirs, experiment=finished.parent / "task.py")  # one's own copy
+    assert status == 0 and told.count("as reported") == 4
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_experiment_that_is_not_the_runs_is_refused(finished, tmp_path, capsys):
+    other = tmp_path / "task.py"
+    other.write_text(TASK + "# changed\n")
+    status, _, errors = restored(capsys, finished, experiment=other)
+    assert status == 2 and f"{other} changed since the run began" in errors and len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"experiment": 5}, "the run's experiment is 5, whose code would be executed"),
+        ({"experiment": "my-task"}, "add --experiment FILE.py[:ATTR]"),
+        ({"experiment": "regression"}, "the run's is regression; leave it out"),
+        ({"experiment": "a.py", "unheard-of": 1}, "run.json is not a run's"),
+        ({"experiment": "a.py", "strategy": []}, "--strategy []: unknown"),
+        ({"experiment": "a.py", "epochs": "many"}, "give a whole number"),
+    ],
+)
+def test_a_request_that_was_tampered_with_is_one_line(tmp_path, capsys, options, told):
+    from compare.app.restore import main
+
+    strategy = {"replicas": 1}
+    write_json(tmp_path / "run.json", {"options": options, "trainers": ["fit"], "strategy": strategy})
+    given = [] if told.startswith(("the run's experiment", "add")) else ["--experiment", "b.py"]
+    assert main([str(tmp_path), *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
 def test_restore_without_a_run_is_refused(tmp_path, capsys):
     status, _, errors = restored(capsys, tmp_path / "none")
     assert status == 2 and "give the folder of a run" in errors
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's
+def test_names_of_trainers_lead_nowhere_else(tensorflow, tmp_path):
+    def named(text):
+        return type("Named", (Eager,), {"name": text})()
+
+    names = ["..", "../../up", "=cmd() [/road] 'a\""]
+    options = {"epochs": 1, "strategy": "default", "export": True, "tensorboard": True, "checkpoint_every": 1}
+    folder = tmp_path / "reports"
+    result = run(tasks.experiment(), folder, [named(name) for name in names], **options)
+    assert result.verdict == "identical" and result.metrics.trainer.tolist() == names
+    expected = ["%2E%2E", "..%2F..%2Fup", "%3Dcmd%28%29%20%5B%2Froad%5D%20%27a%22"]
+    for part in ("exports", "checkpoints", "tensorboard"):
+        found = sorted(unquote(path.name) for path in (folder / "run" / part).iterdir() if path.is_dir())
+        assert found == sorted([*names, "verdict"] if part == "tensorboard" else names)
+    assert sorted(path.name for path in (folder / "run" / "exports").iterdir()) == sorted(expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["reports"]
+    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "run"]
 
 
 def test_exported_models_load_without_this_package(finished, tmp_path):

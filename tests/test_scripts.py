@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import signal
@@ -19,6 +20,7 @@ import compare
 from compare.app import cli
 from compare.app.script_runs import EpochEnds, ScriptRunner
 from compare.errors import NoVerdictError, RequestError
+from compare.watch.experiment_file import write_experiment
 from compare.watch.settings import MADE_ALIKE, Settings
 from compare.watch.trace import read_traces
 
@@ -139,6 +141,8 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
         ),
         ("import numpy\nprint(numpy.zeros(3))\n", "never applies a Keras optimizer"),
         ("import sys\nsys.exit(3)\n", "exit status 3"),
+        ("import os\nos._exit(1)\n", 'os._exit(1) (File "wrong.py", line 2'),
+        ("import posix\nposix._exit(0)\n", "something ended its process at once"),
     ],
 )
 def test_a_script_that_trains_nothing_ends_with_its_reason(
@@ -228,6 +232,17 @@ def test_places_follow_the_epochs_of_fit() -> None:
 
 def test_report_does_nothing_outside() -> None:
     assert compare.report(epoch=1, loss=0.5) is None
+
+
+@pytest.mark.parametrize("name", ['a"""\nraise SystemExit\n"""b.py', "a\nraise SystemExit\n.py", "a\\", "a b.py"])
+def test_a_scripts_name_ends_up_as_text_in_the_experiment(tensorflow: Any, tmp_path: Path, name: str) -> None:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    file = tmp_path / f"my {name}"
+    write_experiment(file, name, model, {})
+    code = ast.parse(file.read_text())
+    assert not [node for node in ast.walk(code) if isinstance(node, ast.Name) and node.id == "SystemExit"]
+    assert "--experiment 'my a" in (ast.get_docstring(code) or "")
 
 
 def test_an_experiment_is_written_from_what_fit_was_given(tensorflow: Any, tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ class Raises(Counted):
         super().train(run)
 
 
+class Exits(Counted):
+    def train(self, run):
+        if run._seed == 1:
+            os._exit(0)
+        super().train(run)
+
+
 class Sleeps(Counted):
     def train(self, run):
         import time
@@ -175,10 +182,11 @@ def test_a_study_whose_workers_always_die_ends(task: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_exception_with_one_seed_is_reported_with_its_line(task: Path) -> None:
-    done = run(task, "Raises", "--seeds", "2")
+@pytest.mark.parametrize(("trainer", "says"), [("Raises", "a bug of mine"), ("Exits", "os._exit(0)")])
+def test_an_exception_with_one_seed_is_reported_with_its_line(task: Path, trainer: str, says: str) -> None:
+    done = run(task, trainer, "--seeds", "2")
     assert done.returncode == 3
-    assert "a bug of mine" in done.stderr and "task.py" in done.stderr and "Traceback" not in done.stderr
+    assert says in done.stderr and "task.py" in done.stderr and "Traceback" not in done.stderr
     rows = read_metrics(task.parent / "reports" / "study" / "metrics.csv")
     assert {(row["trainer"], row["seed"]) for row in rows} == {("fit", "0"), ("fit", "1"), ("counted", "0")}
 

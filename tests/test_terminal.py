@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from compare.app import cli
 from compare.app.session import new_console
 from compare.errors import RequestError
 from compare.options import Options
-from compare.records import EPOCH_END, EpochRecord, StepRecord
-from compare.reporting.terminal import RunningGap, TrainerProgress, details, style_of, variables
+from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
+from compare.reporting import html, plots
+from compare.reporting.terminal import RunningGap, TrainerProgress, details, epoch_table, say, style_of, variables
+from compare.user_errors import describe
 
 
 def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2) -> None:
@@ -108,3 +111,36 @@ def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None
         "  differs at that step: dense/bias",
         "  not applicable: several processes: one only",
     ]
+
+
+NAMES = ["[/road]", "[red]mine[/red]", ":smile:", "=cmd()", "<b>", "a\x1b[2Jb", "a\x07\u202eb"]
+"""Names that Rich, a terminal, a browser or a spreadsheet would make something of."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
+    shown = name.replace("\x1b", r"\x1b").replace("\x07", r"\x07").replace("\u202e", r"\u202e")
+    for terminal in (False, True):
+        out = io.StringIO()
+        console, gap = Console(file=out, force_terminal=terminal, width=200, highlight=False), RunningGap()
+        train(console, gap, name)
+        train(console, gap, "other")  # with the bar of the reference, which is done
+        assert shown in out.getvalue() and (shown == name or name not in out.getvalue())
+    out = io.StringIO()
+    console = Console(file=out, width=200, highlight=False)
+    say(console, f"{name} failed", style="red")
+    fit, mine = (Record(each, 0, (), np.empty(0), {1: {name: 0.5}}, Path()) for each in ("fit", name))
+    console.print(epoch_table(fit, [mine]))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
+
+
+def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:
+    assert describe(ValueError("a\x1b[2Jb\x1b]0;c\x07")) == r"ValueError: a\x1b[2Jb\x1b]0;c\x07"
+    assert html.environment().from_string("{{ x }}").render(x="<b>\x1b[2J\n") == r"&lt;b&gt;\x1b[2J" + "\n"
+    assert plots._plain("$a\x1b[2J") == r"\$a\x1b[2J"
+
+
+def test_escape_sequences_in_a_request_are_shown_as_text(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert cli.main(["--experiment", "a\x1b[2J\udcff", "--reports", str(tmp_path / "reports")]) == 2
+    assert r"--experiment a\x1b[2J\udcff: unknown" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.naming import printable
 from compare.option import default_of
 from compare.options import Options, declaration
 from compare.user_errors import describe
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = Options(**parsed(given))
-        member = this_task() if options.spec.several_processes else None
+        task = this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+        member = task if options.spec.several_processes else None
         if member is not None and not member.is_chief:
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)
@@ -79,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
+    except Exception as error:  # Python would exit with 1, which means a verdict
+        if not isinstance(error, NoVerdictError):
+            traceback.print_exc()
+        return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
 
 
 @contextmanager
@@ -139,7 +145,7 @@ def _traced() -> Iterator[None]:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"{PREFIX}{' '.join(str(error).split())}", file=forgiving(sys.stderr))
+    print(f"{PREFIX}{printable(' '.join(str(error).split()))}", file=forgiving(sys.stderr))
     return status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import traceback
 from pathlib import Path
 
@@ -22,7 +23,14 @@ from compare.records.run_json import FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
 from compare.strategy_specs import SPECS
-from compare.verdict import DIFFERENT
+from compare.user_errors import without_exit
+from compare.verdict import DIFFERENT, EXIT_STATUS
+
+EXPOSED = (
+    "until this run ends, TensorFlow's servers accept connections from the network, without a password; "
+    "reports/guide/security.md says how to run without network"
+)
+"""TensorFlow binds 0.0.0.0, whatever address the cluster names (``grpc_server_lib.cc``, TensorFlow 2.21)."""
 
 
 def start(options: Options, folder: Path, console: Console) -> Result:
@@ -32,12 +40,16 @@ def start(options: Options, folder: Path, console: Console) -> Result:
         RequestError: what the chief refused.
         NoVerdictError: when a process failed.
     """
+    if any(not name.startswith("lo") for _, name in socket.if_nameindex()):
+        say(console, f"Note: {EXPOSED}", style="yellow")
     status, message = local_cluster.start_here(options, folder)
     if status == EXIT_REQUEST:
         raise RequestError(message)
     if not (folder / "verdict.json").exists():
         raise NoVerdictError(message or f"the chief process ended with status {status}")
     verdict = read_verdict(folder / "verdict.json")["verdict"]
+    if status != EXIT_STATUS[verdict]:  # an earlier verdict, of the part that was finished when the run was interrupted
+        raise NoVerdictError(message or f"the chief process ended with status {status}")
     if verdict == DIFFERENT:
         RunJson.read(folder).save(status=TRAINED)  # to be explained on --resume, if this process is killed
         verdict = _diagnose_here(options, folder, console) or verdict
@@ -84,6 +96,7 @@ def in_one_process(options: Options) -> Options:
     return options.changed(strategy=strategy.name, replicas=replicas)
 
 
+@without_exit("your code")
 def take_part(options: Options, folder: Path) -> None:
     """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports.
 

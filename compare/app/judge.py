@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
-from compare.naming import margin
+from compare.naming import file_name, margin
 from compare.records import INITIAL, Place, Record, in_time, read_records
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
@@ -121,7 +120,7 @@ class Pair:
     @property
     def twins(self) -> str:
         """The name of the folder of its noise twins, in the run's folder ``twins``."""
-        name = quote(self.candidate.trainer, safe="")
+        name = file_name(self.candidate.trainer)
         return f"{name} against" if self.exactly.against else name
 
     def compared(self, twins: Sequence[Record]) -> Comparison:

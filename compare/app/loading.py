@@ -17,7 +17,7 @@ from compare.naming import is_file, source_and_attribute
 from compare.options import Options
 from compare.reporting.terminal import say
 from compare.trainer import Trainer
-from compare.user_errors import describe
+from compare.user_errors import ProcessExit, describe, refusing_exit
 
 TRAINERS = {
     "fit": "compare.trainers.keras_fit:KerasFit",
@@ -102,7 +102,9 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
             ) from error
     name = getattr(trainer, "name", None)
     if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(trainer, "train", None))):
-        raise RequestError(f"{wanted} is no trainer: it needs a name and a method train(self, run)")
+        raise RequestError(
+            f"{wanted} is no trainer: it needs a name in one printable line and a method train(self, run)"
+        )
     return trainer  # type: ignore[no-any-return]
 
 
@@ -114,8 +116,9 @@ def _attribute(module: Any, attribute: str, source: str) -> Any:
 
 def _module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+        with refusing_exit():
+            return importlib.import_module(name)
+    except (Exception, SystemExit, ProcessExit) as error:
         raise RequestError(f"{name} cannot be imported: {describe(error)}") from error
 
 
@@ -130,7 +133,8 @@ def _file_module(path: Path) -> Any:
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.append(folder)
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with refusing_exit():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit, ProcessExit) as error:
         raise RequestError(f"{path} cannot be imported: {describe(error)}") from error
     return module

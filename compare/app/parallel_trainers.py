@@ -30,7 +30,7 @@ from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, StepRecord
 from compare.records.run_json import RunJson
 from compare.reporting.terminal import say
-from compare.user_errors import describe
+from compare.user_errors import describe, without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
@@ -163,6 +163,7 @@ _prepared: list[TrainingTask] = []
 """What this worker process has prepared."""
 
 
+@without_exit("your code")
 def _get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
     """Import TensorFlow and load the data, unless that is done."""
     processes.end_with(parent)

@@ -10,16 +10,39 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 from typing import Any
 
+from compare.errors import RequestError
 from compare.naming import is_file, source_and_attribute
+from compare.option import flag
 from compare.options import Options
 
 
 def cores() -> int:
     """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+MEMORY = 512 * 2**20
+"""Bytes that a process with TensorFlow needs at least."""
+
+
+def refuse_too_many(options: Options) -> None:
+    """Refuses more processes than this machine can run.
+
+    Raises:
+        RequestError: when an option asks for more.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    most = 16 * cores() if memory is None else max(1, min(16 * cores(), memory // MEMORY))
+    for name in ("workers", "parameter_servers", "jobs"):
+        if (getattr(options, name) or 0) > most:
+            raise RequestError(
+                f"{flag(name)} {getattr(options, name)}: this machine has processors and memory for at most {most} "
+                f"processes ({cores()} processors); give at most {most}"
+            )
 
 
 def division(options: Options, jobs: int) -> tuple[int, int]:
@@ -91,6 +114,6 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        os._exit(1)
+        _exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

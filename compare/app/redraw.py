@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compare.app.one_line_parser import OneLineParser
 from compare.errors import RequestError, StorageError
+from compare.naming import printable
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(page)
         return 0
     except (RequestError, RecordError, StorageError, OSError) as error:
-        print(f"report.py: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"report.py: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
 
 

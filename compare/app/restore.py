@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,14 @@ from compare.app.resume import refuse_changes
 from compare.app.train import prepare
 from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts
-from compare.errors import RequestError
+from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.naming import is_file, printable
+from compare.options import EXPERIMENTS as BUILT_IN
 from compare.options import Options
 from compare.records import RecordError, read_rows, shortest
 from compare.records.run_json import RunJson
 from compare.strategy_specs import SPECS
+from compare.user_errors import without_exit
 
 ONE_PROCESS = [spec.name for spec in SPECS.values() if not spec.several_processes]
 
@@ -36,6 +40,11 @@ def parser() -> argparse.ArgumentParser:
         "the metrics with the reported ones.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="the run's folder, such as reports/NAME")
+    parser.add_argument(
+        "--experiment",
+        metavar="FILE.py[:ATTR]",
+        help="the run's experiment, if it is not built in; its code is executed, as by compare.py",
+    )
     parser.add_argument("--trainer", metavar="NAME", help="one of the run's trainers (default: all of them)")
     parser.add_argument(
         "--strategy",
@@ -55,16 +64,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with stderr_to(Path(os.devnull)):
             restore(given)
     except RequestError as error:
-        print(f"restore.py: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _fail(error, EXIT_REQUEST)
+    except NoVerdictError as error:
+        return _fail(error, EXIT_NO_VERDICT)
     return 0
 
 
+def _fail(error: Exception, status: int) -> int:
+    print(f"restore.py: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+    return status
+
+
+@without_exit("your code")
 def restore(given: argparse.Namespace) -> None:
     """Restore, evaluate and print.
 
     Raises:
         RequestError: when there is no such run, trainer or checkpoint, or it does not fit the code.
+        NoVerdictError: when the code of the experiment would end this process.
     """
     recorded = RunJson.of_run(given.run)
     if recorded.trainers is None or recorded.strategy is None:
@@ -72,11 +89,7 @@ def restore(given: argparse.Namespace) -> None:
     names = recorded.trainers if given.trainer is None else [given.trainer]
     if unknown := [name for name in names if name not in recorded.trainers]:
         raise RequestError(f"--trainer {unknown[0]}: {given.run} has {', '.join(recorded.trainers)}")
-    original = Options.from_json(recorded.options)
-    # This package may be a newer one: only the user's files must be the same.
-    of_user = {name: digest for name, digest in (recorded.code or {}).items() if name != "compare"}
-    requested = {"options": original.as_json(), "code": code(original)}
-    refuse_changes({**recorded.content(), "code": of_user}, requested, "restore.py")
+    original = _request(recorded, given.experiment)
     options = _under(original, recorded.strategy["replicas"], given)
 
     select_keras(options.keras)
@@ -100,6 +113,39 @@ def restore(given: argparse.Namespace) -> None:
             print(f"  {metric} {shortest(value)}{_held_against(value, reported.get(metric, ''))}")
         for note in notes:
             print(f"  {note}")
+
+
+def _request(recorded: RunJson, experiment: str | None) -> Options:
+    """The run's own request, with the experiment of this command line.
+
+    The run may come from someone else: code that only its ``run.json`` names is not executed.
+
+    Raises:
+        RequestError: when the experiment has to be given, or is not the run's.
+    """
+    own = recorded.options.get("experiment")
+    if own in BUILT_IN:
+        if experiment not in (None, own):
+            raise RequestError(f"--experiment {experiment}: the run's is {own}; leave it out")
+        experiment = own
+    elif experiment is None:
+        raise RequestError(
+            f"the run's experiment is {own}, whose code would be executed: if you trust it, add --experiment "
+            + (shlex.quote(own) if isinstance(own, str) and is_file(own) else "FILE.py[:ATTR]")
+        )
+    try:
+        # Trainers are not needed, and their files are not read.
+        options = Options.from_json({**recorded.options, "experiment": experiment, "trainers": ("fit", "loop")})
+    except (TypeError, AttributeError):
+        raise RequestError(f"{recorded.folder}/run.json is not a run's: give the folder of a run") from None
+    # This package may be a newer one: only the user's file must be the same.
+    before, now = (recorded.code or {}).get(str(own)), code(options).get(str(experiment))
+    refuse_changes(
+        {"options": {}, "code": {experiment: before} if before else {}},
+        {"options": {}, "code": {experiment: now} if now else {}},
+        "restore.py",
+    )
+    return options
 
 
 def _under(original: Options, own: int, given: argparse.Namespace) -> Options:

@@ -30,7 +30,7 @@ from compare.records import (
 )
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, Settings
-from compare.watch.trace import FAILED, Trace, steps_made
+from compare.watch.trace import FAILED, OTHERS, Trace, steps_made
 
 POLL_SECONDS = 0.2
 
@@ -238,3 +238,8 @@ def refuse_failures(runs: Sequence[ScriptRun]) -> None:
     for run in runs:
         if run.status:
             raise NoVerdictError(f"{run.settings.script} failed: {failure_line(run)}")
+        if not (run.folder / OTHERS).exists():
+            raise NoVerdictError(
+                f"{run.settings.script} failed: something ended its process at once, with status 0, and what it had "
+                f"trained is not known; its output is in {run.log}"
+            )

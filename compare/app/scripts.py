@@ -15,6 +15,7 @@ from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, refuse_f
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts
 from compare.errors import NoVerdictError, RequestError
+from compare.naming import printable
 from compare.options import Options
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -57,7 +58,7 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
 
 def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, console: Console) -> ScriptsSession:
     sources = [as_python(script, work) for script in options.scripts]
-    names = [Path(script).stem for script in options.scripts]
+    names = [printable(Path(script).stem) for script in options.scripts]
     names = [names[0], names[-1] if names[-1] != names[0] else f"{names[0]}-2"]
     run = RunJson.read(folder)
     run.begin_training(

@@ -148,7 +148,12 @@ def _differ_so_far(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
 
 
 def _progress(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.completed} steps"), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        TextColumn("{task.completed} steps"),
+        TimeElapsedColumn(),
+    )
     return Progress(*columns, console=console, transient=True, disable=console.quiet)
 
 

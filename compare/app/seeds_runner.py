@@ -26,7 +26,7 @@ from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
 from compare.reporting.terminal import say
-from compare.user_errors import describe
+from compare.user_errors import describe, without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
@@ -126,6 +126,7 @@ def _executor(options: Options, processes: int) -> Iterator[Executor]:
 _one_at_a_time = threading.Lock()
 
 
+@without_exit("your code")
 def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray], threads: int, parent: int) -> Finished:
     """Run one training in this process, a worker of the parent's own pool or of Dask.
 

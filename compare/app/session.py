@@ -14,6 +14,7 @@ from rich.console import Console
 from compare.app import cluster_session
 from compare.app.loading import load
 from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
+from compare.app.processes import refuse_too_many
 from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
 from compare.app.seeds_runner import train_study
@@ -30,6 +31,7 @@ from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
 from compare.reporting.terminal import details, say, style_of
+from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
@@ -64,16 +66,20 @@ def new_console(options: Options) -> Console:
     return Console(file=forgiving(sys.stdout), quiet=options.quiet, highlight=False)
 
 
+@without_exit("your code")
 def carry_out(options: Options, folder: Path, console: Console) -> Result:
     """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
-        NoVerdictError: when a process of a local cluster fails, or a file cannot be written.
+        NoVerdictError: when a process of a local cluster fails, a file cannot be written, or the user's code would
+            have ended this process.
         KeyboardInterrupt: when it was interrupted, after the finished part has been judged.
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
     try:
+        if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
+            refuse_too_many(options)
         if options.scripts:
             from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
 

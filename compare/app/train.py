@@ -16,6 +16,7 @@ from compare.app.resume import ResumePlan, ResumePoint
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
+from compare.naming import file_name
 from compare.options import Options
 from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
 from compare.records.run_json import FailureEntry, RunJson
@@ -170,7 +171,7 @@ def train_on(
                 gap=gap,
                 checkpoints=checkpoints,
                 point=point,
-                export=folder / "exports" / name if options.export and recorder else None,
+                export=folder / "exports" / file_name(name) if options.export and recorder else None,
             )
         except NotResumableError as error:
             say(console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import distributed
 from compare.errors import RequestError, StorageError
+from compare.naming import file_name
 
 PREFIX = "ckpt"
 COPIES = "copies/"
@@ -34,8 +35,7 @@ def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0)
         seed: the seed, if the run has several seeds.
         worker: number of the worker in a cluster; every worker saves its own checkpoints.
     """
-    name = quote(trainer, safe="")
-    folder = run / "checkpoints" / ("%2E" * len(name) if set(name) == {"."} else name)
+    folder = run / "checkpoints" / file_name(trainer)
     folder = folder if seed is None else folder / f"seed-{seed}"
     return folder / f"worker-{worker}" if worker else folder
 

@@ -123,7 +123,18 @@ def _refused(facts: Facts) -> Iterator[Problem]:
             "",
             f"the global batch of {batch} examples ({batch // replicas} on each of {replicas} replica(s)) is "
             f"more than the {examples} training examples",
-            f"use a --batch-size of at most {examples // replicas}",
+            f"use a --batch-size of at most {examples // replicas}"
+            if examples >= replicas
+            else f"use at most {examples} replicas",
+        )
+    steps = -(-examples // batch)
+    if facts.steps_per_execution > max(1, steps):
+        yield Problem(
+            "steps-per-execution-exceeds-epoch",
+            REFUSED,
+            "",
+            f"--steps-per-execution {facts.steps_per_execution} is more than the {steps} step(s) of an epoch",
+            f"use at most {steps}",
         )
 
 

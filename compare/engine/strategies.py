@@ -13,6 +13,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from compare import signals
 from compare.engine.tf_config import meet, this_task
 from compare.errors import RequestError
+from compare.strategy_specs import MOST_REPLICAS
 
 
 def configure(replicas: int | None = None, *, deterministic: bool = True) -> None:
@@ -40,6 +41,8 @@ def configure(replicas: int | None = None, *, deterministic: bool = True) -> Non
         )
     if replicas is None or len(devices()) >= replicas:
         return
+    if replicas > MOST_REPLICAS:
+        raise RequestError(f"--replicas {replicas}: at most {MOST_REPLICAS} logical devices are made")
     if tf.config.list_physical_devices("GPU"):
         raise RequestError(f"--replicas {replicas}: this machine has {len(devices())} GPUs; use at most that many")
     try:

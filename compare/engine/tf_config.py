@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from compare.errors import NoVerdictError, RequestError
 
 JOIN_SECONDS = 50.0
 """How long the tasks of a cluster wait for each other at the start, in seconds."""
+KINDS = ("chief", "worker", "ps")
+"""The kinds of tasks that take part in a run."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,8 @@ def this_task() -> ClusterTask | None:
     if not text:
         return None
     try:
-        config = json.loads(text)
-        cluster, task = config["cluster"], config["task"]
-        kind, index = str(task["type"]), int(task["index"])
-        addresses = {str(name): [str(address) for address in listed] for name, listed in cluster.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        addresses, kind, index = _parsed(text)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(
             f"TF_CONFIG does not describe a cluster and a task ({type(error).__name__}: {error}): unset it, or use "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
@@ -76,6 +77,30 @@ def this_task() -> ClusterTask | None:
     return ClusterTask(kind, index, "chief" in addresses, workers)
 
 
+def _parsed(text: str) -> tuple[dict[str, list[str]], str, int]:
+    """The addresses of the cluster's tasks by kind, and the kind and index of this one.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, RecursionError: if the text has another form.
+    """
+    config = json.loads(text)
+    cluster, task = config["cluster"], config["task"]
+    for name, listed in cluster.items():
+        if not (isinstance(listed, list) and all(map(_is_address, listed))):
+            raise ValueError(f"{json.dumps(name)} is not a list of host:port")
+    kind, index = task["type"], task["index"]
+    if kind not in KINDS:
+        raise ValueError(f"the task's type is not one of {', '.join(KINDS)}")
+    if isinstance(index, bool) or not re.fullmatch("[0-9]{1,9}", str(index)):
+        raise ValueError("the task's index is not a number")
+    return cluster, kind, int(index)
+
+
+def _is_address(address: Any) -> bool:
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    return bool(host) and bool(re.fullmatch("[0-9]{1,5}", port)) and 0 < int(port) < 2**16
+
+
 def meet() -> None:
     """Waits until every task of the cluster in ``TF_CONFIG`` has started. Call it before TensorFlow waits for them.
 
@@ -85,9 +110,8 @@ def meet() -> None:
     Raises:
         NoVerdictError: if a task has not started within ``JOIN_SECONDS``.
     """
-    config = json.loads(os.environ["TF_CONFIG"])
-    kind, index = config["task"]["type"], int(config["task"]["index"])
-    addresses = {(name, i): address for name, listed in config["cluster"].items() for i, address in enumerate(listed)}
+    cluster, kind, index = _parsed(os.environ["TF_CONFIG"])
+    addresses = {(name, i): address for name, listed in cluster.items() for i, address in enumerate(listed)}
     deadline = time.monotonic() + JOIN_SECONDS
     with _answering(addresses.pop((kind, index))):
         while addresses:
@@ -103,10 +127,15 @@ def meet() -> None:
 
 @contextmanager
 def _answering(address: str) -> Iterator[None]:
-    """Accepts connections at this task's address, as TensorFlow's server does later."""
-    port = int(address.rpartition(":")[2])
+    """Accepts connections at this task's address, as TensorFlow's server does later.
+
+    TensorFlow's server listens on every interface. So does this one, unless the address is of this machine alone: other
+    machines may know this one by an address that it does not have itself.
+    """
+    host, _, port = address.rpartition(":")
+    here = host if host == "localhost" or host.startswith("127.") else ""
     try:
-        listener = socket.create_server(("", port), backlog=128)
+        listener = socket.create_server((here, int(port)), backlog=128)
     except OSError as error:
         raise NoVerdictError(
             f"this process cannot listen on {address} from TF_CONFIG ({error.strerror}): choose a free port"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ TIMES: Mapping[str, Callable[[EpochRecord], str]] = {
     "examples_per_second": lambda record: _known(record.examples_per_second, 1),
 }
 """The last columns: the name, and how an epoch's value is written."""
+FORMULA = r"'*[=+\-@\t\r]"
+"""How a name begins that a spreadsheet would take for a formula, or that was quoted because of that."""
 TIME_COLUMNS = tuple(TIMES)
 
 
@@ -116,6 +119,16 @@ class MetricsFile:
             self._rewrite()
 
 
+def as_cell(name: str) -> str:
+    """A name as a cell that spreadsheets show as text: one that they would take for a formula begins with ``'``."""
+    return f"'{name}" if re.match(FORMULA, name) else name
+
+
+def of_cell(cell: str) -> str:
+    """The name that ``as_cell`` has written."""
+    return cell[1:] if re.match(f"'{FORMULA}", cell) else cell
+
+
 def filled(row: Mapping[str, str]) -> dict[str, str]:
     """The row without its blank values."""
     return {name: text for name, text in row.items() if text}
@@ -130,10 +143,10 @@ def _columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str], *, header: bool) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n")
     if header:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.writerow(map(as_cell, columns))
+    writer.writerows([as_cell(row["trainer"]), *(row.get(name, "") for name in columns[1:])] for row in rows)
     return text.getvalue()
 
 
@@ -149,7 +162,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         raise RecordError(path, f"cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        columns = next(lines, [])
+        columns = [of_cell(cell) for cell in next(lines, [])]
         if tuple(columns[: len(KEY_COLUMNS)]) != KEY_COLUMNS or tuple(columns[-len(TIMES) :]) != TIME_COLUMNS:
             raise RecordError(path, "line 1 is not the header of a metrics.csv")
         if len(set(columns)) != len(columns):
@@ -160,7 +173,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
             where = f"line {lines.line_num}"
             if len(values) != len(columns):
                 raise RecordError(path, f"{where} has {len(values)} values for {len(columns)} columns")
-            row = dict(zip(columns, values, strict=True))
+            row = dict(zip(columns, [of_cell(values[0]), *values[1:]], strict=True))
             if not (row["trainer"] and _is_count(row["seed"], 0) and _is_count(row["epoch"], 1)):
                 raise RecordError(path, f"{where} does not name a trainer, seed and epoch")
             key = row["trainer"], int(row["seed"]), int(row["epoch"])

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
+
+from compare.naming import file_name
 
 INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
@@ -122,7 +123,7 @@ def step_dtype(variables: int, replicas: int) -> np.dtype[Any]:
 
 def stem_of(folder: Path, trainer: str, seed: int) -> Path:
     """The common prefix of the paths of a trainer's records in a run's folder."""
-    return folder / "records" / f"{quote(trainer, safe='')}-seed{seed}"
+    return folder / "records" / f"{file_name(trainer)}-seed{seed}"
 
 
 def weights_path(stem: Path, epoch: int) -> Path:

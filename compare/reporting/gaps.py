@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
+from compare.naming import file_name
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -92,7 +92,7 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
             reference = anchor = records.get((entry.get("reference", verdict["reference"]), seed))
         if reference is None or record is None:
             continue
-        twins = folder / "twins" / (quote(candidate, safe="") + (" against" if against else ""))
+        twins = folder / "twins" / (file_name(candidate) + (" against" if against else ""))
         gaps = gap_series(reference, record, read_records(twins) if twins.exists() else [], anchor)
         if gaps is not None:
             series.append((entry, reference_name(entry, verdict["reference"]), gaps))

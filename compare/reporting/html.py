@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import jinja2
 
+from compare.naming import printable
 from compare.records import RecordError, read_file, read_verdict, replace_file
 from compare.records.run_json import read_run
 from compare.reporting.page_model import ANSWERS, page_of
@@ -103,6 +104,7 @@ def environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup, which is escaped text
     )
     created.globals["answers"] = ANSWERS
     return created

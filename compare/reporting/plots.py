@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextArea, VPacker
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
+from compare.naming import printable
 from compare.records import RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import SCHEMA
@@ -413,5 +414,5 @@ def _wrap(text: str, width: int, lines: int = 3) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escapes dollar signs, which Matplotlib would read as the start of a formula."""
-    return text.replace("$", r"\$")
+    """Escapes control characters, and dollar signs, which Matplotlib would read as the start of a formula."""
+    return printable(text).replace("$", r"\$")

@@ -15,9 +15,9 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from compare.errors import RequestError
+from compare.naming import file_name
 from compare.records import INITIAL, has_records, read_records, read_rows, read_verdict, total_norm
 from compare.records.metrics_csv import KEY_COLUMNS
 from compare.records.run_json import read_run
@@ -60,7 +60,7 @@ def write(folder: Path) -> Path:
     several = len({row["seed"] for row in rows}) > 1
 
     def name(trainer: str, seed: int) -> str:
-        return quote(trainer, safe=" ") + (f" seed {seed}" if several else "")
+        return file_name(trainer, safe=" ") + (f" seed {seed}" if several else "")
 
     scalars: dict[str, list[Scalar]] = {}
     clock: dict[str, float] = {}

@@ -11,15 +11,22 @@ import xxhash
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from compare.naming import printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
 from compare.reporting.sentences import difference
 from compare.verdict import EXIT_STATUS
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Prints text verbatim: without wrapping, and without interpreting brackets as markup."""
-    console.print(text, style=style, markup=False, soft_wrap=True)
+    """Prints text verbatim: without wrapping, markup, emoji or escape sequences."""
+    console.print(verbatim(text), style=style, soft_wrap=True)
+
+
+def verbatim(text: str) -> Text:
+    """Text for Rich to print as it is, in tables too; control characters are escaped."""
+    return Text(printable(text))
 
 
 def style_of(verdict: str) -> str:
@@ -104,7 +111,7 @@ class TrainerProgress:
         global_batch_size: int,
         gap: RunningGap | None = None,
     ) -> None:
-        self._console, self._trainer = console, trainer
+        self._console, self._trainer = console, printable(trainer)
         self._gap = gap or RunningGap()
         self._gap.begin(trainer)
         self._end: StepRecord | None = None
@@ -114,12 +121,12 @@ class TrainerProgress:
         self._done = 0
         self._next_refresh = 0.0
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TaskProgressColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("left {task.fields[latest]} {task.fields[gap]}"),
+            TextColumn("left {task.fields[latest]} {task.fields[gap]}", markup=False),
             console=console,
             transient=True,
             auto_refresh=False,  # a refresh thread would compete with training for the processor
@@ -127,7 +134,7 @@ class TrainerProgress:
         )
         fields: dict[str, Any] = {"rate": "", "latest": "", "gap": ""}
         if not self._gap.is_reference:
-            self._bar.add_task(f"{self._gap.reference}  done", total=1, completed=1, **fields)
+            self._bar.add_task(f"{printable(self._gap.reference)}  done", total=1, completed=1, **fields)
         self._task = self._bar.add_task(self._text(epochs[0]), total=len(epochs) * steps_per_epoch, **fields)
 
     def __enter__(self) -> TrainerProgress:
@@ -144,11 +151,10 @@ class TrainerProgress:
         if isinstance(record, EpochRecord):
             gap = self._gap.text(self._end)
             self._latest = "  ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
-            self._console.print(
+            say(
+                self._console,
                 f"{self._trainer}  epoch {record.epoch}/{self._epochs[-1]}  {self._latest}  "
                 f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s{', ' * bool(gap)}{gap}",
-                markup=False,
-                soft_wrap=True,
             )
         elif isinstance(record, StepRecord) and record.step > 0:
             self._done = (record.epoch - self._epochs[0]) * self._steps + record.step
@@ -171,15 +177,15 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     for record in [reference, *candidates]:
         for logs in record.logs.values():
             metrics += [name for name in logs if name not in metrics]
-    table = Table("epoch", "trainer", *metrics, box=None, pad_edge=False, header_style="bold")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = Table("epoch", "trainer", box=None, pad_edge=False, header_style="bold")
+    for name in metrics:
+        table.add_column(verbatim(name), justify="right")
     for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
         expected = reference.logs.get(epoch, {})
-        table.add_row(str(epoch), reference.trainer, *(_cell(expected.get(name)) for name in metrics))
+        table.add_row(str(epoch), verbatim(reference.trainer), *(_cell(expected.get(name)) for name in metrics))
         for record in candidates:
             actual = record.logs.get(epoch, {})
-            table.add_row("", record.trainer, *(_cell(actual.get(name)) for name in metrics))
+            table.add_row("", verbatim(record.trainer), *(_cell(actual.get(name)) for name in metrics))
             gaps = (_gap(expected.get(name), actual.get(name)) for name in metrics)
             table.add_row("", "  gap", *gaps, style="dim")
     return table
@@ -202,7 +208,8 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
         for test in comparison["study"]["tests"]:
             interval = "" if test["low"] is None else f"{difference(test, 'low')} to {difference(test, 'high')}"
             figures = str(test["epoch"]), difference(test, "mean"), interval, f"±{difference(test, 'margin', '')}"
-            table.add_row(*[comparison["candidate"]] * len(candidate), test["metric"], *figures, test["verdict"])
+            names = [comparison["candidate"]] * len(candidate) + [test["metric"]]
+            table.add_row(*map(verbatim, names), *figures, test["verdict"])
     return table
 
 

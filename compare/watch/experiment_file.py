@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pformat
@@ -10,6 +11,8 @@ from typing import Any
 
 import keras
 import numpy as np
+
+from compare.naming import printable
 
 TEMPLATE = '''"""An experiment made from {script}. Complete the lines marked TODO, then run:
 
@@ -80,7 +83,7 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
         model: the compiled model.
         fit: the arguments of ``fit``, by name.
     """
-    names = Path(script).name
+    names = _in_string(Path(script).name)
     metrics = getattr(getattr(model, "_compile_metrics", None), "metrics", None) or []
     definitions = [
         _data(path, fit),
@@ -89,8 +92,15 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
         _object("build_optimizer", "the optimizer", model.optimizer, names),
         _metrics(metrics),
     ]
-    text = TEMPLATE.format(script=names, name=path.name, stem=path.stem, definitions="".join(definitions))
+    text = TEMPLATE.format(
+        script=names, name=_in_string(shlex.quote(path.name)), stem=path.stem, definitions="".join(definitions)
+    )
     path.write_text(text, encoding="utf-8")
+
+
+def _in_string(name: str) -> str:
+    """A file's name within a docstring or a comment of the code, which it cannot end."""
+    return json.dumps(printable(name), ensure_ascii=False)[1:-1]
 
 
 def _data(path: Path, fit: Mapping[str, Any]) -> str:

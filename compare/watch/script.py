@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from compare.records import write_json
-from compare.user_errors import describe
+from compare.user_errors import ProcessExit, describe, refusing_exit
 from compare.watch.alike import make_alike
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
@@ -37,11 +37,15 @@ def run(settings: Settings) -> None:
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
     try:
-        runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
+        with refusing_exit():
+            runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
     except EnoughSteps:
         pass
     except SystemExit as ended:
         if ended.code not in (None, 0):
+            raise
+    except ProcessExit as ended:
+        if ended.status != 0:
             raise
     except Exception as error:
         write_json(Path(settings.folder) / FAILED, describe(error))
