@@ -14,7 +14,7 @@ import tasks
 from eager import Eager, run
 from killed_runs import TASK
 
-from compare.records import read_json, write_json
+from compare.records import read_checked, write_checked, write_json
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,10 @@ def test_a_file_that_only_the_run_names_is_not_executed(finished, tmp_path, caps
     theirs = tmp_path / "their run"
     shutil.copytree(finished, theirs)
     (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n" + TASK)
-    content = read_json(theirs / "run.json")
+    content = read_checked(theirs / "run.json", since=1)
     content["options"] |= {"experiment": str(tmp_path / "task.py"), "trainers": [str(tmp_path / "task.py:A"), "loop"]}
     content["code"] = {}
-    write_json(theirs / "run.json", content)
+    write_checked(theirs / "run.json", content)
     assert main([str(theirs)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"if you trust it, add --experiment {tmp_path / 'task.py'}")
