@@ -20,7 +20,7 @@ from compare.errors import RequestError
 from compare.naming import is_file
 from compare.options import Options
 from compare.trainer import Trainer
-from compare.user_errors import describe, is_user_code, place_in
+from compare.user_errors import ProcessExit, describe, is_user_code, place_in, refusing_exit
 
 WORTH_IT = 200
 """In a shorter training, by its number of steps, an error shows soon anyway."""
@@ -105,9 +105,10 @@ def _failure(wanted: str, run: Run) -> Exception | None:
         except Exception:
             return None  # a file that cannot be imported twice
         try:
-            trainer.train(run)
-        except (_Tried, SystemExit):
-            pass
+            with refusing_exit():
+                trainer.train(run)
+        except (_Tried, SystemExit, ProcessExit):
+            pass  # a loop that ends the process is reported when it trains
         except (StopIteration, tf.errors.OutOfRangeError, tf.errors.ResourceExhaustedError, MemoryError):
             pass
         except Exception as error:
