@@ -255,12 +255,8 @@ class AnotherAccuracy(Loop):
 class PenaltyNotReported(Loop):
     """Trains with it; validation reports it."""
 
-    def loss_value(self, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
-        self.of_examples = self.data_loss(y, predictions, weight)
-        return self.of_examples + self.penalty()
-
     def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
-        return super().record(self.of_examples, x, y, predictions, weight)
+        return super().record(self.data_loss(y, predictions, weight), x, y, predictions, weight)
 
     def record_validation(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
         return super().record(loss, x, y, predictions, weight)
