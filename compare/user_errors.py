@@ -168,7 +168,7 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
     try:
         with refusing_exit():
             yield
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except Exception as error:
         kind, text = _essence(error)

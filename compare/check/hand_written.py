@@ -74,12 +74,21 @@ class EpsilonInside(_Adam):
         return mean / of_mean / tf.sqrt(square / of_square + self.epsilon)
 
 
+class EpsilonInsideUncorrected(_Adam):
+    """Adam with epsilon under the root, before the correction."""
+
+    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
+        """The change of the variable, to be multiplied by the learning rate."""
+        return mean * tf.sqrt(of_square) / of_mean / tf.sqrt(square + self.epsilon)
+
+
 FORMULAS: dict[str, Any] = {
     "damped": DampedMomentum,
     "uncorrected": UncorrectedAdam,
     "mean-uncorrected": MeanUncorrectedAdam,
     "square-uncorrected": SquareUncorrectedAdam,
     "epsilon-inside": EpsilonInside,
+    "epsilon-inside-uncorrected": EpsilonInsideUncorrected,
     "epsilon-last": EpsilonLast,
 }
 """Each formula by the name that ``Update.formula`` has for it."""

@@ -113,6 +113,7 @@ class Observation:
         layers: the names and classes of the model's layers.
         fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
         step_states: the state at each ``end_step``.
+        sets_rate: whether the trainer sets the learning rate by itself.
         rates: the learning rate before each of these steps, as far as the optimizer is known.
         last_step_states: the state after the last step of each epoch, by epoch.
         epoch_end_states: the state at each ``end_epoch``, by epoch.
@@ -134,6 +135,7 @@ class Observation:
     layers: list[tuple[str, str]] = field(default_factory=list)
     fixed_dropout: bool = False
     step_states: list[State] = field(default_factory=list)
+    sets_rate: bool = False
     rates: list[float] = field(default_factory=list)
     last_step_states: dict[int, State] = field(default_factory=dict)
     epoch_end_states: dict[int, State] = field(default_factory=dict)

@@ -87,6 +87,7 @@ class ProbeRun(CraftedRun):
         self.observation.trainable = len(trainable)
         self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
         self._built_optimizer = optimizer
+        self._watch_rate(optimizer)
         self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
@@ -156,6 +157,19 @@ class ProbeRun(CraftedRun):
                 return i
         self._optimizers.append(optimizer)
         return len(self._optimizers) - 1
+
+    def _watch_rate(self, optimizer: Any) -> None:
+        """Notes when the learning rate's variable is assigned to."""
+        rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+        original = getattr(rate, "assign", None)
+        if original is None:
+            return  # a schedule
+
+        def assign(*args: Any, **options: Any) -> Any:
+            self.observation.sets_rate = True
+            return original(*args, **options)
+
+        object.__setattr__(rate, "assign", assign)
 
     def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""

@@ -105,7 +105,7 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
     own = not seen <= data.of_run.keys()
     source = data.of_experiment if own else data.of_run
     begin = "the loop does not use run.train_dataset: " if own else ""
-    causes = [*_labels(data, candidate), *_batch_size(candidate, batches, own)]
+    causes = [*_labels(data, candidate), *_batch_size(reference, candidate, batches, own)]
     if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
         causes += _count(epochs, source)
         causes += _order(epochs, [reference.rows(steps) for steps in reference.epochs()])
@@ -126,10 +126,13 @@ def _labels(data: Data, candidate: Seen) -> Iterator[Named]:
         yield "labels-shuffled-apart", f"{apart:,} of {len(pairs):,} examples are trained on with another one's label"
 
 
-def _batch_size(candidate: Seen, batches: Batches, own: bool) -> Iterator[Named]:
+def _batch_size(reference: Seen, candidate: Seen, batches: Batches, own: bool) -> Iterator[Named]:
     user_run = batches.user_run
     if own and user_run is None:
         return  # the loop may know the batch size of the user's own run
+    whole, seen = ([frozenset(side.rows([step])) for step in (1, 2)] for side in (reference, candidate))
+    if all(some < every for some, every in zip(seen, whole, strict=True)):
+        return  # a part of each batch
     sizes = {batches.full} | ({user_run.global_batch_size} if own and user_run is not None else set())
     first, second = (len(example_rows(candidate.steps, step)) for step in (1, 2))
     expected = user_run.global_batch_size if own and user_run is not None else batches.full

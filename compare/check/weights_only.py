@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,25 +43,31 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
         judgement.mark_wrong("" if judgement.causes else text)
         return
     recipe = judgement.recipe
+    first_wrong = weight_gaps.failing[0] if weight_gaps.failing else 0
     trainable = weight_gaps.trainable
     noise = weight_gaps.noise_floor[:, :trainable]
     observed = [[np.asarray(v, np.float64) for v in segment.after[0][:trainable]] for segment in known]
 
-    def gaps(recipe: Recipe, update: Update) -> np.ndarray:
-        return _norms(observed, replay_segments(case, known, recipe, update))
+    def gaps(recipe: Recipe, update: Update, count: int) -> np.ndarray:
+        return _norms(observed[:count], replay_segments(case, known[:count], recipe, update))
 
     def off(recipe: Recipe, update: Update) -> float:
-        """The largest gap in units of what counts as rounding."""
-        try:
-            ratios = gaps(recipe, update) / (ROUNDING * noise)
-        except (TypeError, ValueError, AttributeError, IndexError):
-            return float("inf")
-        return float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
+        """The largest gap in units of what counts as rounding; up to the first wrong step, if it is wrong there."""
+        worst = 0.0
+        for count in dict.fromkeys((first_wrong + 1, len(known))):
+            try:
+                ratios = gaps(recipe, update, count) / (ROUNDING * noise[:count])
+            except (TypeError, ValueError, AttributeError, IndexError):
+                return float("inf")
+            worst = float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
+            if worst > 1:
+                break
+        return worst
 
     def relative(recipe: Recipe, update: Update) -> float:
         """The largest gap relative to the change of the variable."""
         change = np.maximum(weight_gaps.moved, weight_gaps.noise)[:, :trainable]
-        return float((gaps(recipe, update) / change).max(initial=0.0))
+        return float((gaps(recipe, update, len(known)) / change).max(initial=0.0))
 
     first = off(recipe, right)
     if first <= 1:
@@ -75,24 +82,38 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     what = f"the weights after all {len(known)} {unit}"
     if judgement.add_explanation(explanations, relative(recipe, right), what) and by_gradient.explanations:
         judgement.adopt_gradients(explanations[0])
-    if not explanations:
-        first_off = weight_gaps.failing[0] if weight_gaps.failing else 0
-        factor = _factor(known, list(replay_segments(case, known, recipe, right)), trainable, first_off)
-        rates = right.learning_rates
-        if factor is not None and rates:
-            since = first_off if len(known) == len(rates) else 0
-            changed = (*rates[:since], *(rate * factor for rate in rates[since:]))
-            if off(recipe, replace(right, learning_rates=changed)) <= 1:
-                optimizer = type(case.replay.experiment.build_optimizer()).__name__
-                begin = f"from step {since + 1} (epoch {known[since].epoch}) on, " if since else ""
-                _name_rate(judgement, rates[since], factor, optimizer, begin, what)
-                return
-        beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
-        judgement.mark_wrong(
-            "the observed weights are not those that right gradients and the experiment's optimizer give: "
-            f"{relative(recipe, right):.2g} of the change, relative, is unexplained",
-            certain=beyond and len(known) == len(case.expected),
-        )
+    if explanations or _name_factor(case, judgement, known, first_wrong, right, partial(off, recipe), what):
+        return
+    beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
+    judgement.mark_wrong(
+        "the observed weights are not those that right gradients and the experiment's optimizer give: "
+        f"{relative(recipe, right):.2g} of the change, relative, is unexplained",
+        certain=beyond and len(known) == len(case.expected),
+    )
+
+
+def _name_factor(
+    case: Case,
+    judgement: Judgement,
+    known: Sequence[Segment],
+    first: int,
+    right: Update,
+    off: Callable[[Update], float],
+    what: str,
+) -> bool:
+    """Reports a constant factor in all changes of the weights from one step on; returns whether there is one."""
+    replayed = list(replay_segments(case, known, judgement.recipe, right))
+    factor, rates = _factor(known, replayed, case.replay.trainable, first), right.learning_rates
+    if factor is None or not rates:
+        return False
+    since = first if len(known) == len(rates) else 0
+    changed = (*rates[:since], *(rate * factor for rate in rates[since:]))
+    if off(replace(right, learning_rates=changed)) > 1:
+        return False
+    optimizer = type(case.replay.experiment.build_optimizer()).__name__
+    begin = f"from step {since + 1} (epoch {known[since].epoch}) on, " if since else ""
+    _name_rate(judgement, rates[since], factor, optimizer, begin, what)
+    return True
 
 
 def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int, i: int) -> float | None:

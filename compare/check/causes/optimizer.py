@@ -142,18 +142,7 @@ def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
     """Variants of an optimizer whose settings cannot be read: the weights are changed without one."""
     cls, config = _class(case, reference=True), _config(case, reference=True)
     gaps = case.weight_gaps(Recipe(), update)
-    first = gaps.failing[0] if gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected) else 0
-    for name, values in USUAL.items():
-        own = config.get(name)
-        if own is None:
-            continue
-        for value in values:
-            if value != own:
-                text = f"the weights change as with {name} {value:g}; the experiment's {cls.__name__} has {own:g}"
-                yield Variant({"overrides": {name: value}}, text)
-                if first:
-                    since = f"from step {first + 1} (epoch {case.expected[first].epoch}) on, {text}"
-                    yield Variant({"overrides": {name: value}, "since": first}, since)
+    known = gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected)
     if config.get(EXCLUDED):
         names = ", ".join(case.observation.names[i] for i in config[EXCLUDED])
         yield Variant({"overrides": {EXCLUDED: ()}}, f"weight decay also applies to {names}")
@@ -163,6 +152,30 @@ def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
     for formula, text in FORMULAS.get(cls.__name__, {}).items():
         if formula != "damped" or config.get("momentum"):
             yield Variant({"formula": formula}, text)
+    yield from _usual_values(case, gaps.failing[0] if gaps is not None and known else 0)
+    yield from _by_epoch(case)
+    for formula, text in FORMULAS.get(cls.__name__, {}).items():
+        for value in USUAL["epsilon"] if formula.startswith("epsilon-inside") else ():
+            yield Variant({"formula": formula, "overrides": {"epsilon": value}}, f"{text} (epsilon is {value:g})")
+
+
+def _usual_values(case: Case, first: int) -> Iterator[Variant]:
+    """Other values of the hyperparameters, from the beginning or from the first wrong step on."""
+    cls, config = _class(case, reference=True), _config(case, reference=True)
+    for name, values in USUAL.items():
+        own = config.get(name)
+        for value in values if own is not None else ():
+            if value == own:
+                continue
+            text = f"the weights change as with {name} {value:g}; the experiment's {cls.__name__} has {own:g}"
+            yield Variant({"overrides": {name: value}}, text)
+            if first:
+                since = f"from step {first + 1} (epoch {case.expected[first].epoch}) on, {text}"
+                yield Variant({"overrides": {name: value}, "since": first}, since)
+
+
+def _by_epoch(case: Case) -> Iterator[Variant]:
+    """A schedule at other steps than those made, and slots or counts that begin anew with each epoch."""
     spans = case.expected
     for steps, text in _other_steps([span.epoch for span in spans]):
         rates = tuple(case.replay.scheduled(step) for step in steps)
@@ -192,9 +205,10 @@ FORMULAS: Mapping[str, Mapping[str, str]] = {
         "uncorrected": "Adam's bias correction is missing",
         "mean-uncorrected": "Adam's mean of gradients is not divided by 1 - beta_1^t",
         "square-uncorrected": "Adam's mean of squares is not divided by 1 - beta_2^t",
-        "epsilon-inside": "epsilon is added under the root; Keras adds it to the root",
         "epsilon-last": "epsilon is added to the root of the corrected mean of squares; Keras adds it before that is "
         "corrected",
+        "epsilon-inside": "epsilon is added under the root; Keras adds it to the root",
+        "epsilon-inside-uncorrected": "epsilon is added under the root; Keras adds it to the root",
     },
 }
 """Formulas that no setting of the optimizer describes, in words, by its class."""
@@ -232,7 +246,9 @@ def _schedule_missing(case: Case) -> bool:
 
 
 def _callbacks_set_rate(case: Case) -> bool:
-    """Whether the reference's learning rate changes without a schedule: then one of its callbacks changes it."""
+    """Whether one of the reference's callbacks changes its learning rate, and the loop never sets a rate."""
+    if case.observation.sets_rate:
+        return False  # by itself, in its own way
     rates = _rates(case, reference=True)
     has_schedule = isinstance(_config(case, reference=True).get("learning_rate"), dict)
     return bool(case.callbacks) and not has_schedule and len(set(rates)) > 1
