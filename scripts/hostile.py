@@ -10,18 +10,20 @@ an undisturbed one. Prints a table, writes it to README.md, and exits with statu
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import platform
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,31 +47,38 @@ _places: list[Place] = []
 """The place of this worker process."""
 
 
-def carried_out(folder: str, seed: int, kind: str, number: int) -> Result:
-    """One trial in a worker process; its random choices depend on the seed, the kind and the number only."""
+def carried_out(folder: str, seed: int, kind: str, number: int) -> tuple[Result, float]:
+    """One trial in a worker process, and its seconds; random choices depend on the seed, the kind and the number."""
     if not _places:
         multiprocessing.util.Finalize(None, lambda: _places[0].close(), exitpriority=1)
         _places.append(Place(Path(tempfile.mkdtemp(dir=folder))))
+    began = time.monotonic()
     try:
-        return TRIALS[kind][0](_places[0], random.Random(f"{seed} {kind} {number}"))
+        result = TRIALS[kind][0](_places[0], random.Random(f"{seed} {kind} {number}"))
     except Exception:
-        return Result(f"{kind} (this script failed)", "", [traceback.format_exc()])
+        result = Result(f"{kind} (this script failed)", "", [traceback.format_exc()])
+    return result, time.monotonic() - began
 
 
-def results(wanted: dict[str, range], seed: int, jobs: int) -> Iterator[tuple[str, int, Result]]:
-    """All trials' kinds, numbers and results, in the order in which they end."""
+def results(
+    wanted: dict[str, range], seed: int, jobs: int, minutes: float
+) -> Iterator[tuple[str, int, tuple[Result, float]]]:
+    """Kinds, numbers, results and seconds of all trials that begin within so many minutes, as they end."""
+    trials = [(kind, number) for kind, numbers in wanted.items() for number in numbers]
+    random.Random(seed).shuffle(trials)  # however early this ends, there are some of every kind
+    deadline = time.monotonic() + 60 * minutes
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         ProcessPoolExecutor(jobs, mp_context=context) as pool,
     ):
-        trials = {
-            pool.submit(carried_out, folder, seed, kind, number): (kind, number)
-            for kind, numbers in wanted.items()
-            for number in numbers
-        }
-        for done in as_completed(trials):
-            yield *trials[done], done.result()
+        running = {}
+        while running or (trials and time.monotonic() < deadline):
+            while trials and len(running) < jobs and time.monotonic() < deadline:
+                trial = trials.pop()
+                running[pool.submit(carried_out, folder, seed, *trial)] = trial
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield *running.pop(done), done.result()
 
 
 def page(command: str, minutes: float, table: list[str], failures: list[str]) -> str:
@@ -105,16 +114,18 @@ def page(command: str, minutes: float, table: list[str], failures: list[str]) ->
 def main() -> int:
     options = parsed()
     seed = random.randrange(2**32) if options.seed is None else options.seed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what was started here ends, too
     print(f"--seed {seed}")
     numbers = {kind: range(-(-getattr(options, kind) // PER_TRIAL.get(kind, 1))) for kind in options.only or TRIALS}
     if options.number is not None:
         numbers = {kind: range(options.number, options.number + 1) for kind in numbers}
-    trials: Counter[str] = Counter()
-    bad: Counter[str] = Counter()
+    trials, bad, seconds = Counter[str](), Counter[str](), Counter[str]()
     failures, began = [], time.monotonic()
     total = sum(map(len, numbers.values()))
-    for done, (kind, number, result) in enumerate(results(numbers, seed, options.jobs), 1):
+    every = enumerate(results(numbers, seed, options.jobs, options.minutes), 1)
+    for done, (kind, number, (result, took)) in every:
         trials[result.kind] += result.trials
+        seconds[result.kind] += took
         bad[result.kind] += min(len(result.failures), result.trials)
         if result.failures:
             how = f"--seed {seed} --only {kind} --number {number}"
@@ -125,9 +136,10 @@ def main() -> int:
         if done % 25 == 0:
             minutes = (time.monotonic() - began) / 60
             print(f"{done} of {total} trials, {len(failures)} failures, {minutes:.1f} minutes", flush=True)
-    rows = [f"| {kind} | {n} | {n - bad[kind]} | {bad[kind]} |" for kind, n in sorted(trials.items())]
-    rows.append(f"| all | {trials.total()} | {trials.total() - bad.total()} | {bad.total()} |")
-    table = ["| kind | trials | well handled | failures |", "|---|---|---|---|", *rows]
+    trials["all"], bad["all"], seconds["all"] = trials.total(), bad.total(), seconds.total()
+    table = ["| kind | trials | well handled | failures | seconds each |", "|---|---|---|---|---|"]
+    for kind, n in sorted(trials.items(), key=lambda row: (row[0] == "all", row)):
+        table.append(f"| {kind} | {n} | {n - bad[kind]} | {bad[kind]} | {seconds[kind] / max(1, n):.1f} |")
     print("", *table, sep="\n")
     if options.number is None:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -147,6 +159,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="seed of the random choices (default: a new one each time)")
     parser.add_argument("--number", type=int, help="only the trial with this number, and show what it printed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at a time (default: %(default)s)")
+    text = "begin no trial after so many minutes (default: no limit)"
+    parser.add_argument("--minutes", type=float, default=math.inf, help=text)
     text = "folder for README.md (default: reports/hostile)"
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "hostile", help=text)
     return parser.parse_args()

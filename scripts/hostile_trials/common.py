@@ -68,7 +68,8 @@ class Request:
         reports: the only folder that it may write to, relative to where it runs; None if it may write anywhere.
         silent: whether it may end without a line, since it has closed stderr.
         noisy: whether other code may have written to stderr before.
-        keeps: whether a refused request must leave every file as it was.
+        keeps: whether a refused request must leave every file as it was, and an error must name a line of user code;
+            not where user code destroys what is needed for that.
         what: what was done beside the arguments, for the list of failures.
     """
 
@@ -182,7 +183,7 @@ class Place:
             outside = [path for path in changed if f"{path}/".startswith("../") or not _within(path, folder)]
             if outside:
                 yield f"changed outside the reports folder: {_first(outside)}"
-        yield from _judged_verdicts(ended, verdicts)
+        yield from _judged_verdicts(request, ended, verdicts)
 
 
 def _judged_end(request: Request, ended: Ended) -> Iterator[str]:
@@ -206,20 +207,21 @@ def _judged_end(request: Request, ended: Ended) -> Iterator[str]:
             yield f"a line of {len(line)} characters: {line[:200]}"
         if not line.isprintable():
             yield f"a line with control characters: {line[:400]}"
-        if re.match(rf"{PREFIX}\w+(Error|Exception|Warning): ", line) and ", line " not in line:
+        raised = re.match(rf"{PREFIX}\w+(Error|Exception|Warning): ", line)
+        if request.keeps and raised and ", line " not in line:
             yield f"an error of its own: {line[:400]}"
     if ended.status in (2, 3) and request.told and request.told not in ended.err + ended.out:
         yield f"does not tell {request.told!r}: {(ended.err or ended.out)[-400:]}"
 
 
-def _judged_verdicts(ended: Ended, verdicts: list[Path]) -> Iterator[str]:
+def _judged_verdicts(request: Request, ended: Ended, verdicts: list[Path]) -> Iterator[str]:
     """What is wrong with the verdicts that a command wrote, given its status."""
     statuses = []
     for path in verdicts:
         try:
             content = json.loads(path.read_text())
             statuses.append(EXIT_STATUS[content["verdict"]])
-            if ended.status == 2 and content["verdict"] != NOT_COMPARABLE:
+            if ended.status == 2 and request.keeps and content["verdict"] != NOT_COMPARABLE:
                 yield f"refused, and judged as {content['verdict']}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield f"{path.name} is no verdict: {type(error).__name__}: {error}"
