@@ -81,7 +81,7 @@ def results(
                 yield *running.pop(done), done.result()
 
 
-def page(command: str, minutes: float, table: list[str], failures: list[str]) -> str:
+def page(command: str, done: str, table: list[str], failures: list[str]) -> str:
     """The page with the table and the failures."""
     machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
     packages = ", ".join(f"{name} {version(name)}" for name in ("tensorflow", "keras", "numpy"))
@@ -89,7 +89,7 @@ def page(command: str, minutes: float, table: list[str], failures: list[str]) ->
         [
             "# Hostile trials",
             "",
-            f"`{command}` took {minutes:.0f} minutes ({machine}, {packages}).",
+            f"`{command}` did {done} ({machine}, {packages}).",
             "",
             "Well handled is a trial of which all of this holds: the exit status is a documented one; a refusal is one "
             "line that says why, with no traceback, and has changed no file; an error in user code names the file and "
@@ -123,6 +123,7 @@ def main() -> int:
     failures, began = [], time.monotonic()
     total = sum(map(len, numbers.values()))
     every = enumerate(results(numbers, seed, options.jobs, options.minutes), 1)
+    done = 0
     for done, (kind, number, (result, took)) in every:
         trials[result.kind] += result.trials
         seconds[result.kind] += took
@@ -144,7 +145,8 @@ def main() -> int:
     if options.number is None:
         options.out.mkdir(parents=True, exist_ok=True)
         given = shlex.join([*sys.argv[1:], *([] if options.seed is not None else ["--seed", str(seed)])])
-        text = page(f"python scripts/hostile.py {given}".strip(), (time.monotonic() - began) / 60, table, failures)
+        ended = f"{done} of {total} trials in {(time.monotonic() - began) / 60:.0f} minutes"
+        text = page(f"python scripts/hostile.py {given}".strip(), ended, table, failures)
         (options.out / "README.md").write_text(text, encoding="utf-8")
         print(options.out / "README.md")
     return 1 if failures else 0

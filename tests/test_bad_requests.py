@@ -227,6 +227,10 @@ def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}',
+        '{"cluster": {"worker": ["a:b"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:65536"]}, "task": {"type": "worker", "index": 0}}',
+        pytest.param("[" * 100_000, id="nested"),
     ],
 )
 def test_a_bad_tf_config(tmp_path, capfd, monkeypatch, config) -> None:

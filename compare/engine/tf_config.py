@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -62,11 +63,15 @@ def this_task() -> ClusterTask | None:
         cluster, task = config["cluster"], config["task"]
         kind, index = str(task["type"]), int(task["index"])
         addresses = {str(name): [str(address) for address in listed] for name, listed in cluster.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RequestError(
             f"TF_CONFIG does not describe a cluster and a task ({type(error).__name__}: {error}): unset it, or use "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
         ) from None
+    for address in (each for listed in addresses.values() for each in listed):
+        host, _, port = address.rpartition(":")
+        if not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 2**16):
+            raise RequestError(f"TF_CONFIG has the address {address!r}: give host:port, such as 10.0.0.1:2222")
     if kind not in addresses or not 0 <= index < len(addresses[kind]):
         raise RequestError(
             f"TF_CONFIG says that this process is task {kind} {index}, but its cluster has no such task: "

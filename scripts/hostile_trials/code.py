@@ -166,7 +166,7 @@ def _placed(generator: random.Random, code: str, kind: str, *, told: bool, harml
     where = generator.choice(list(PLACES))
     files, line = _with(where, code)
     what = f"{where}: {code}"
-    if where == "traced step":  # TensorFlow keeps the line of an Exception only
+    if where == "traced step" or "RequestError" in code:  # the line may be that of the call, or of the function
         line = line.partition(" ")[0]
     return Hostile(files["task.py"], files["loop.py"], what, kind, line if told else "", harmless)
 

@@ -162,7 +162,8 @@ class Place:
         failures = [*_judged_end(request, ended), *self._judged_files(request, ended, before)]
         if left:
             failures.append(f"processes left: {'; '.join(left)}")
-        words = " ".join(map(repr, request.arguments))[:1000] + f" {dict(request.environment) or ''} {request.what}"
+        words = " ".join(map(repr, request.arguments))[:600]
+        words += f" {str(dict(request.environment) or '')[:200]} {request.what[:400]}"
         seconds = f"{time.time() - began:.1f} s"
         shown = f"status {ended.status} after {seconds}\nstdout: {ended.out[-3000:]}\nstderr: {ended.err[-3000:]}"
         return Result(request.kind, printable(words.strip()), [printable(each) for each in failures], shown=shown)
