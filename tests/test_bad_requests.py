@@ -85,7 +85,9 @@ CLUSTER = ["--strategy", "multi-worker"]
 TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     # Options.
     (["--epochs", "0"], nothing, "at least 1"),
+    (["--epochs", "2147483648", *MY_TASK], nothing, "from 1 to 2147483647"),
     (["--epochs", "two"], nothing, "see --help"),
+    (["--epochs", "9" * 5000], nothing, "9 … (see --help)"),
     (["--epochs"], nothing, "see --help"),
     (["--epoch", "2"], nothing, "see --help"),
     (["extra"], nothing, "see --help"),
@@ -191,7 +193,9 @@ def test_there_are_enough() -> None:
 
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 @pytest.mark.parametrize(
-    ("arguments", "make", "told"), TABLE, ids=[" ".join(row[0]).replace(FOLDER, "") + f": {row[2]}" for row in TABLE]
+    ("arguments", "make", "told"),
+    TABLE,
+    ids=[" ".join(row[0])[:200].replace(FOLDER, "") + f": {row[2]}" for row in TABLE],
 )
 def test_a_bad_request(before, tmp_path, capfd, arguments, make, told) -> None:
     folder = tmp_path / "here"

@@ -52,15 +52,14 @@ DONE = [
     "import sys; sys.stdout = None", "import sys; sys.stdout = sys.stderr = None", "import os; os.close(1)",
     "import os; os.chdir('/')", "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x')",
     "import os; os.umask(0o777)", "import os; os.environ.clear()", "import sys; sys.setrecursionlimit(200)",
-    "import sys; sys.path.clear()", "import sys; sys.argv.clear()", "import gc; gc.disable()",
+    "import sys; sys.argv.clear()", "import gc; gc.disable()",
     "import warnings; warnings.simplefilter('error')",
     "import threading; threading.Thread(target=lambda: 1 / 0).start()",
     "import threading, time; threading.Thread(target=time.sleep, args=[3]).start()",
     "import threading, time; [threading.Thread(target=time.sleep, args=[9], daemon=True).start() for _ in range(50)]",
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
     "import atexit; atexit.register(lambda: 1 / 0)", "import sys; sys.excepthook = None",
-    "import builtins; builtins.print = None", "import json; json.dumps = None",
-    "import time; time.perf_counter = lambda: 0.0", "import time; time.time = None", "import os; os.fsync = None",
+    "import time; time.perf_counter = lambda: 0.0",
     "import random; random.seed(1)", "import numpy as np; np.random.seed(1); np.seterr(all='raise')",
     "import tensorflow as tf; tf.random.set_seed(7)",
     "import tensorflow as tf; tf.config.run_functions_eagerly(True)",
@@ -77,6 +76,8 @@ DONE = [
 """Code that leaves something behind in the process and returns."""
 
 DESTROYED = [
+    "import builtins; builtins.print = None", "import json; json.dumps = None", "import time; time.time = None",
+    "import os; os.fsync = None", "import sys; sys.path.clear()",
     "import shutil; shutil.rmtree('reports')", "import shutil; shutil.rmtree('reports'); open('reports', 'w').close()",
     "import glob, shutil; [shutil.rmtree(f) for f in glob.glob('reports/task*/records')]",
     "import glob, os; [os.remove(f) for f in glob.glob('reports/task*/*.*')]",

@@ -56,7 +56,7 @@ REFERENCES = [
     "compare:CustomLoop",
 ]  # fmt: skip
 COSTLY = {"epochs", "workers", "parameter_servers", "seeds", "max_steps", "jobs", "train_examples"}
-"""Options of which a huge number is right, and would keep the machine busy."""
+"""Options of which a large number is right, and would keep the machine busy."""
 
 
 def trial(place: Place, generator: random.Random) -> Result:
@@ -123,7 +123,7 @@ def _value(declared: Any, generator: random.Random) -> str:
     }
     if option.kind is int and not option.choices:
         right = ["0", "1", "2", "3", "20"]
-        return generator.choice([*right, *NUMBERS, *([] if name in COSTLY else HUGE)])
+        return generator.choice([*right, *NUMBERS, *(HUGE[:2] if name in COSTLY else HUGE)])
     if option.choices:
         right = [str(each) for each in option.choices if each not in CLUSTERS or generator.random() < 0.3]
         return generator.choice([*right, right[0].upper(), right[0][:-1], f"{right[0]} ", *TEXTS[:8]])
