@@ -17,6 +17,7 @@ import platform
 import random
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -85,11 +86,13 @@ def page(command: str, done: str, table: list[str], failures: list[str]) -> str:
     """The page with the table and the failures."""
     machine = f"{os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
     packages = ", ".join(f"{name} {version(name)}" for name in ("tensorflow", "keras", "numpy"))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    at = f"at commit {commit.strip()}, " if commit else ""
     return "\n".join(
         [
             "# Hostile trials",
             "",
-            f"`{command}` did {done} ({machine}, {packages}).",
+            f"`{command}` did {done} ({at}{machine}, {packages}).",
             "",
             "Well handled is a trial of which all of this holds: the exit status is a documented one; a refusal is one "
             "line that says why, with no traceback, and has changed no file; an error in user code names the file and "
@@ -103,7 +106,7 @@ def page(command: str, done: str, table: list[str], failures: list[str]) -> str:
             "## Failures",
             "",
             "What follows the colon reproduces a failure: `python scripts/hostile.py` with these options does that "
-            "trial alone and shows what it printed.",
+            "trial alone and shows what it printed, as long as the lists that trials choose from are the same.",
             "",
             *(failures or ["none."]),
             "",

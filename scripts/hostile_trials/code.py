@@ -58,7 +58,7 @@ DONE = [
     "import threading, time; threading.Thread(target=time.sleep, args=[3]).start()",
     "import threading, time; [threading.Thread(target=time.sleep, args=[9], daemon=True).start() for _ in range(50)]",
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-    "import atexit; atexit.register(lambda: 1 / 0)", "import sys; sys.excepthook = None",
+    "import sys; sys.excepthook = None",
     "import time; time.perf_counter = lambda: 0.0",
     "import random; random.seed(1)", "import numpy as np; np.random.seed(1); np.seterr(all='raise')",
     "import tensorflow as tf; tf.random.set_seed(7)",
@@ -167,8 +167,9 @@ def _placed(generator: random.Random, code: str, kind: str, *, told: bool, harml
     where = generator.choice(list(PLACES))
     files, line = _with(where, code)
     what = f"{where}: {code}"
-    if where == "traced step" or "RequestError" in code:  # the line may be that of the call, or of the function
+    if where == "traced step":  # the line may be that of the call
         line = line.partition(" ")[0]
+    told = told and "RequestError" not in code  # its text is taken for the product's own
     return Hostile(files["task.py"], files["loop.py"], what, kind, line if told else "", harmless)
 
 
