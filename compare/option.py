@@ -14,6 +14,8 @@ from compare.errors import RequestError
 
 Refusals = Mapping[str, str]
 """Situation to the reason that an option is refused in it; a reason may name other options, as ``{seeds}``."""
+LARGEST = 2**31 - 1
+"""The largest count of anything; TensorFlow's own counters end there or later."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Option:
         metavar: what stands for its value in ``--help``.
         kind: the type of its value: ``int``, ``str``, ``Path`` or ``bool`` (a flag).
         least: the smallest number allowed.
-        most: the largest number allowed; None for any.
+        most: the largest number allowed; None for any that TensorFlow counts to.
         choices: the values allowed; empty for any.
         several: whether it takes several values.
         shown: the default as ``--help`` shows it, where that is not the value itself.
@@ -108,8 +110,8 @@ def _count(name: str, value: Any, least: int, most: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise RequestError(f"{flag(name)} {value!r}: give a whole number")
     number = int(value)  # JSON cannot hold NumPy's integers
-    if number < least or (most is not None and number > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+    if not least <= number <= (LARGEST if most is None else most):
+        bounds = f"at least {least}" if most is None and number < least else f"from {least} to {most or LARGEST}"
         raise RequestError(f"{flag(name)} {number}: give a whole number, {bounds}")
     return number
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import csv
 import random
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from compare.errors import EXIT_INTERRUPTED
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = '''
@@ -92,8 +95,18 @@ def command_in(folder: Path, replicas: int) -> list[str]:
     return [*command, "--reports", str(folder), "--quiet"]
 
 
-def kill_and_resume(folder: Path, replicas: int, kills: int, generator: random.Random, processes=subprocess) -> Outcome:
-    """Kill so many ``processes`` of runs with so many replicas; the runs go to ``folder``. Prints a line per run."""
+def kill_and_resume(
+    folder: Path,
+    replicas: int,
+    kills: int,
+    generator: random.Random,
+    processes=subprocess,
+    number: signal.Signals = signal.SIGKILL,
+) -> Outcome:
+    """Kill so many ``processes`` of runs with so many replicas; the runs go to ``folder``. Prints a line per run.
+
+    Any other signal than SIGKILL must end a process with status 130, or as the signal does by default.
+    """
     command = command_in(folder, replicas)
     began = time.perf_counter()
     processes.run([*command, "--name", "never-interrupted"], check=True)
@@ -110,8 +123,10 @@ def kill_and_resume(folder: Path, replicas: int, kills: int, generator: random.R
             try:
                 _, errors = process.communicate(timeout=wait)
             except subprocess.TimeoutExpired:
-                process.kill()
+                process.send_signal(number)
                 process.communicate()
+                if process.returncode not in (-number, EXIT_INTERRUPTED, 0):  # 0: it had just finished
+                    outcome.differing.append(f"{name}: {number.name} ended it with status {process.returncode}")
                 outcome.kills, here = outcome.kills + 1, here + 1
                 phase = status(folder / name)
                 outcome.phases[phase] = outcome.phases.get(phase, 0) + 1

@@ -309,3 +309,19 @@ def test_what_cannot_be_printed_is_dropped():
         stream.flush()
         stream.write("more")
         assert not stream.isatty()
+
+
+def test_a_stream_that_user_code_closes_drops_the_rest(tmp_path):
+    file = open(tmp_path / "out", "w")  # noqa: SIM115
+    stream = forgiving(file)
+    stream.write("before")
+    file.close()
+    assert stream.write("after") == 5
+    stream.flush()
+    assert (tmp_path / "out").read_text() == "before"
+
+
+def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path):
+    with open(tmp_path / "out", "w", encoding="ascii") as file:
+        forgiving(file).write("modèle")
+    assert (tmp_path / "out").read_text() == r"mod\xe8le"

@@ -86,8 +86,12 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(commands: Commands, task: Path) -> str:
     """The output of a run with both trainers in parallel, in the folder "whole"."""
-    status, out, errors = commands.run(command(task, "whole", "--parallel", "--export"))
+    temporary = task.parent / "temporary"
+    temporary.mkdir()
+    environment = {"TMPDIR": str(temporary)}
+    status, out, errors = commands.run(command(task, "whole", "--parallel", "--export"), environment=environment)
     assert (status, errors) == (0, ""), out
+    assert not list(temporary.iterdir()), "no temporary files are left"
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -68,11 +69,18 @@ def local(processes: int) -> Iterator[Executor]:
     """Worker processes on this machine, which end with the block."""
     from loky import ProcessPoolExecutor  # noqa: PLC0415 (lazy)
 
-    executor = ProcessPoolExecutor(max_workers=processes)
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=True, kill_workers=True)
+    # Workers are killed, and would leave behind the files that AutoGraph writes for every tf.function.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        executor = ProcessPoolExecutor(max_workers=processes, initializer=_keep_files_in, initargs=(folder,))
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=True, kill_workers=True)
+
+
+def _keep_files_in(folder: str) -> None:
+    """Makes a folder the one for this process's temporary files."""
+    tempfile.tempdir = folder
 
 
 def limit_threads(threads: int) -> None:

@@ -22,7 +22,10 @@ def provide() -> None:
 
 
 def forgiving(stream: TextIO) -> TextIO:
-    """A stream that drops what it cannot write, as after ``| head -1`` or on a full disk."""
+    """A stream that drops what it cannot write, as after ``| head -1`` or on a full disk, and escapes other characters.
+
+    The stream may be closed in the meantime, and its encoding may lack characters that a user's names have.
+    """
     return cast(TextIO, _Forgiving(stream))
 
 
@@ -38,8 +41,11 @@ class _Forgiving:
     def write(self, text: str) -> int:
         """Writes the text, if that is possible."""
         try:
-            self._stream.write(text)
-        except OSError:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError as error:
+                self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        except (OSError, ValueError):  # ValueError: user code has closed it
             self._give_up()
         return len(text)
 
@@ -47,12 +53,12 @@ class _Forgiving:
         """Flushes what was written, if that is possible."""
         try:
             self._stream.flush()
-        except OSError:
+        except (OSError, ValueError):
             self._give_up()
 
     def _give_up(self) -> None:
         """Leads the stream nowhere: Python would fail again when it flushes the stream at its end."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
