@@ -167,7 +167,9 @@ def test_judging_and_drawing_take_no_more_than_twice_the_memory_of_the_fingerpri
     try:
         compare_records(sides["fit"], sides["loop"])
         gap_series(sides["fit"], sides["loop"])
-        assert tracemalloc.get_traced_memory()[1] < 2 * size, "a Python object per fingerprint takes several times as much"
+        assert tracemalloc.get_traced_memory()[1] < 2 * size, (
+            "a Python object per fingerprint takes several times as much"
+        )
     finally:
         tracemalloc.stop()
 
