@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how memory grows with the number of examples, time with the number of replicas, and what recording costs.
+"""Measures what grows with the number of examples, replicas, steps and epochs, and what recording costs.
 
 Every measurement is a process of its own. Writes scaling.csv, a row per measurement, and README.md.
 """
@@ -70,6 +70,26 @@ def epochs(replicas: int) -> Values:
     return [("seconds per epoch", trainer, replicas, seconds) for trainer, seconds in medians.items()]
 
 
+def judging(steps: int) -> Values:
+    """CPU seconds and memory of what follows training: the verdict, the plot and the page of a recorded run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = str(Path(folder, "run"))
+        measure.run("scripts/benchmarks/judging.py", "write", run, "--steps", str(steps))
+        done = measure.run("scripts/benchmarks/judging.py", "judge", run)
+    return [
+        ("CPU seconds", "judging", steps, done.cpu_seconds),
+        ("peak bytes", "judging", steps, done.peak_mib * 2**20),
+    ]
+
+
+def many_epochs(count: int) -> Values:
+    """The memory of a whole run of a small model."""
+    with tempfile.TemporaryDirectory() as reports:
+        asked = ["--experiment", "regression", "--epochs", str(count), "--reports", reports]
+        done = measure.run("scripts/compare.py", *asked)
+    return [("peak bytes", "epochs", count, done.peak_mib * 2**20)]
+
+
 def step_operations() -> float:
     """Floating-point operations of a training step of the tutorial's CNN: the forward pass, and twice that backward.
 
@@ -87,10 +107,16 @@ def main() -> None:
     parser.add_argument("--examples", default=[6_000, 60_000, 600_000], help=text, **several)
     text = "numbers of replicas whose seconds per epoch are measured (default: %(default)s)"
     parser.add_argument("--replicas", default=[1, 2, 4], help=text, **several)
+    text = "steps of each trainer of recorded runs that are judged (default: %(default)s)"
+    parser.add_argument("--steps", default=[4_000, 40_000, 400_000], help=text, **several)
+    text = "numbers of epochs of runs whose memory is measured (default: %(default)s)"
+    parser.add_argument("--epochs", default=[6, 60], help=text, **several)
     parser.add_argument("--rounds", type=int, default=5, help="repetitions of every measurement (default: 5)")
     options = parser.parse_args()
-    if min(*options.examples, *options.replicas, options.rounds) < 1:
-        parser.error("--examples, --replicas and --rounds must be at least 1")
+    if min(*options.examples, *options.replicas, *options.epochs, options.rounds) < 1:
+        parser.error("--examples, --replicas, --epochs and --rounds must be at least 1")
+    if min(options.steps) < 20:
+        parser.error("--steps must be at least 20, one per epoch")
     if any(BATCH_SIZE % replicas for replicas in options.replicas):
         parser.error(f"--replicas must divide the global batch size, {BATCH_SIZE}")
     parts: dict[str, Callable[[], Values]] = {"product": product}
@@ -101,6 +127,8 @@ def main() -> None:
         "check": partial(command, "--check", "--experiment", "fashion-mnist-sample"),
     }
     parts |= {f"{n} replicas": partial(epochs, n) for n in options.replicas}
+    parts |= {f"{n} steps": partial(judging, n) for n in options.steps}
+    parts |= {f"{n} epochs": partial(many_epochs, n) for n in options.epochs}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "scaling.csv"
     path.unlink(missing_ok=True)
@@ -130,7 +158,7 @@ def page(rows: pd.DataFrame, origin: str) -> str:
         "memory that TensorFlow can use, and are in memory twice for that moment. A read-only array from",
         "`compare.engine.memory.empty` (shared), as the built-in data sets use, is in memory once.",
         "",
-        tables.markdown(memory_table(by["peak bytes"].unstack(level="of")[KINDS])),
+        tables.markdown(memory_table(by["peak bytes"].unstack(level="of")[KINDS].dropna())),
         "",
         "## Time by the number of replicas",
         "",
@@ -140,6 +168,20 @@ def page(rows: pd.DataFrame, origin: str) -> str:
         tables.markdown(
             _formatted(by["seconds per epoch"].unstack(level="of", sort=False).sort_index(), "{:.2f}", "replicas")
         ),
+        "",
+        "## What follows training, by the number of steps",
+        "",
+        "Verdict, plot and page of a recorded run of the tutorial's CNN: two trainers, each of which made this many",
+        "steps, identical after each. CPU time and peak resident memory of a process that does only this, without",
+        "TensorFlow. Targets for 400,000 steps: < 10 s and < 500 MiB.",
+        "",
+        tables.markdown(judging_table(by)),
+        "",
+        "## Memory by the number of epochs",
+        "",
+        "Peak resident memory in MiB of the whole command, `--experiment regression --epochs N`.",
+        "",
+        tables.markdown(_formatted(by["peak bytes"]["epochs"].div(2**20).to_frame("MiB"), "{:,.0f}", "epochs")),
         "",
         "## What recording costs",
         "",
@@ -174,6 +216,14 @@ def memory_table(peaks: pd.DataFrame) -> pd.DataFrame:
         growth = (peaks.iloc[-1] - peaks.iloc[0]) / ((peaks.index[-1] - peaks.index[0]) * VALUES)
         table.loc[len(table)] = ["**bytes per value**, target: ≤ 1.1", *growth.map("{:.2f}".format)]
     return table
+
+
+def judging_table(by: pd.Series) -> pd.DataFrame:
+    """Formats CPU time and memory of judging by number of steps."""
+    steps = [f"{count:,}" for count in by["CPU seconds"]["judging"].index]
+    seconds = by["CPU seconds"]["judging"].map("{:.1f}".format).tolist()
+    memory = by["peak bytes"]["judging"].div(2**20).map("{:,.0f}".format).tolist()
+    return pd.DataFrame({"steps": steps, "CPU seconds": seconds, "MiB": memory})
 
 
 def recording_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,11 +35,14 @@ from compare.records import (
     StepRecord,
     read_json,
     read_metrics,
+    read_records,
     read_verdict,
     write_verdict,
 )
+from compare.records import model as records
 from compare.reporting import html, page_model, pictures, plots, tensorboard
-from compare.reporting.gaps import gaps_of
+from compare.reporting.gaps import gap_series, gaps_of
+from compare.verdict import compare_records
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,7 +142,9 @@ def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> 
     assert all(stops[name] != "equal, bit for bit" for name in names[first:])
 
 
-def test_noise_twins_are_the_band(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", [2, records.BLOCK])
+def test_noise_twins_are_the_band(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BLOCK", block)
     folder = tmp_path / "run"
     record(folder, "fit")
     record(folder, "loop", off_from=3, gap=3e-7)
@@ -149,6 +155,23 @@ def test_noise_twins_are_the_band(tmp_path: Path) -> None:
     assert "rounding alone, measured by noise twins" in page.text
     (_, _, gaps), *_ = gaps_of(folder, read_verdict(folder / "verdict.json"))
     assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
+
+
+def test_judging_and_drawing_take_no_more_than_twice_the_memory_of_the_fingerprints(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit", epochs=2, steps=20_000)
+    record(folder, "loop", epochs=2, steps=20_000, off_from=30_000)
+    sides = {each.trainer: each for each in read_records(folder)}
+    size = sum(each.steps.nbytes for each in sides.values())
+    tracemalloc.start()
+    try:
+        compare_records(sides["fit"], sides["loop"])
+        gap_series(sides["fit"], sides["loop"])
+        assert tracemalloc.get_traced_memory()[1] < 2 * size, (
+            "a Python object per fingerprint takes several times as much"
+        )
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_records_an_identical_run_still_has_its_timeline(tmp_path: Path) -> None:

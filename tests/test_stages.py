@@ -141,6 +141,7 @@ def sides(other: CloseUp, **changes: Any) -> Sides:
     ("cause", "deviation", "configuration"),
     [
         ("loss-summed", {"factor": 8.0}, {}),
+        ("examples-repeated", {"rows": slice(4, 12)}, {}),
         ("training-flag-missing", {"offset": 0.01, "flag": "not given"}, {}),
         ("variables-not-trained", {"gradient": 0.0}, {}),
         ("optimizer-differs", {"rate": 0.2}, {"beta_1": 0.8}),
@@ -213,6 +214,16 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
         "only fit calls batch(8)",
     ]
     assert hints(located(linear_step(factor=2.0)), both) == []
+
+
+def test_the_same_examples_in_another_order_are_a_hint() -> None:
+    mixed = linear_step(rows=slice(1, 16, 2))
+    first = replace(mixed.steps[1][0], rows=linear_step(rows=slice(0, 16, 2)).rows(STEP))
+    other = replace(mixed, steps={**mixed.steps, 1: [first]})
+    (hint,) = hints(located(other), sides(other))
+    assert hint.startswith("both see the same 16 examples in this epoch, in another order")
+    assert name_causes(located(other), sides(other)) == []
+    assert hints(located(linear_step(rows=slice(4, 12))), sides(linear_step(rows=slice(4, 12)))) == []
 
 
 def test_a_side_that_has_ended_has_no_examples() -> None:

@@ -28,6 +28,7 @@ from compare.records import (
     read_records,
     write_json,
 )
+from compare.records import model as records
 from compare.verdict import (
     EXIT_STATUS,
     FROM_BEST,
@@ -53,6 +54,12 @@ Edit = Callable[[Copies], None]
 KERNEL, BIAS = Variable("dense/kernel", (2, 2), "float32"), Variable("dense/bias", (2,), "float32")
 LOGS = {"loss": 0.5, "accuracy": 0.75}
 Train = Callable[..., Record]
+
+
+@pytest.fixture(autouse=True, params=[2, records.BLOCK], ids="blocks of {}".format)
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares this many fingerprints at a time, which changes no verdict."""
+    monkeypatch.setattr(records, "BLOCK", request.param)
 
 
 @pytest.fixture

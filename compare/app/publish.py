@@ -54,10 +54,12 @@ def judge_and_publish(folder: Path, console: Console) -> str:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
+    verbose = bool(recorded.run.options.get("verbose"))
+    del recorded, shown  # the pages read the records again: this memory is needed only once
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
-    _print_verdict(verdict, console, verbose=bool(recorded.run.options.get("verbose")))
+    _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():
             say(console, str(folder / file))

@@ -71,6 +71,15 @@ def hints(located: Located, sides: Sides) -> list[str]:
             f"{sides.other_name} uses {made[0]} optimizers in turn; each begins with empty slots and iteration 0"
         )
     if located.stage == EXAMPLES:
+        right, other = (
+            sorted(row for step in _steps_of_epoch(sides) for row in example_rows(side, step))
+            for side in (sides.right, sides.other)
+        )
+        if right and right == other:
+            found.append(
+                f"both see the same {len(right)} examples in this epoch, in another order: shuffles of NumPy cannot be "
+                "left out; give both the same order"
+            )
         calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
         for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
             if alone := [call for call in own if call not in others]:
@@ -132,6 +141,11 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
         return
     whole = [row for step in epoch for row in example_rows(sides.other, step)]
     missing = set(all_right) - set(whole)
+    repeats = len(whole) - len(set(whole))
+    if repeats and set(whole) <= set(all_right) and len(set(all_right)) == len(all_right):
+        never = f", and {len(missing)} of {len(all_right)} are never seen" if missing else ""
+        yield "examples-repeated", f"{repeats} of the {len(whole)} examples of this epoch are repeats{never}"
+        return
     if missing and len(set(whole)) == len(whole) < len(all_right):
         yield "examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen"
 

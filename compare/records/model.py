@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ EPOCH_END = -1
 
 PROJECTIONS = 2
 """The number of random projections kept per variable (see ``compare.engine.fingerprints``)."""
+
+BLOCK = 2**13
+"""The number of fingerprints that are compared at a time."""
 
 
 class RecordError(ValueError):
@@ -103,10 +106,40 @@ Place = tuple[int, int]
 """(epoch, step) of a fingerprint."""
 
 
-def in_time(place: Place) -> tuple[int, float]:
-    """A chronological sort key: the end of an epoch comes after its steps."""
+Key = TypeVar("Key", int, np.ndarray)
+
+
+def in_time(place: tuple[Key, Key]) -> Key:
+    """A chronological sort key: the end of an epoch comes after its steps.
+
+    ``place_of`` and ``places_of`` return the places of such keys.
+
+    Args:
+        place: the epoch and the step, each an int or int64 ``[places]``.
+    """
     epoch, step = place
-    return epoch, math.inf if step == EPOCH_END else step
+    return epoch << 32 | step & 0xFFFFFFFF
+
+
+def places_of(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The epochs and the steps of sort keys (see ``in_time``), int32 ``[places]`` each."""
+    return (keys >> 32).astype(np.int32), keys.astype(np.uint32).view(np.int32)
+
+
+def place_of(key: int) -> Place:
+    """The place of one sort key (see ``in_time``)."""
+    (epoch,), (step,) = places_of(np.array([key]))
+    return int(epoch), int(step)
+
+
+def in_blocks(keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Parts of an array of sort keys: what is computed of a part's fingerprints takes little memory."""
+    return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))
+
+
+def _keys(steps: np.ndarray) -> np.ndarray:
+    """The sort keys of the places of fingerprints, int64 ``[fingerprints]``."""
+    return in_time((steps["epoch"].astype(np.int64), steps["step"].astype(np.int64)))
 
 
 def step_dtype(variables: int, replicas: int) -> np.dtype[Any]:
@@ -172,19 +205,44 @@ class Record:
     rows: Mapping[int, str] = field(default_factory=dict, repr=False)
     weights_crc32: Mapping[int, int] = field(default_factory=dict, repr=False)
 
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sort keys of all places, each once, and the index of the last fingerprint of each."""
+        keys = _keys(self.steps)
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        last = np.diff(keys, append=-1) != 0
+        return keys[last], order[last]
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The places of the fingerprints as sort keys (see ``in_time``), int64 ``[places]``, sorted, each once."""
+        return self._rows[0]
+
+    def has(self, keys: np.ndarray) -> np.ndarray:
+        """Whether there are fingerprints at places given as sort keys, bool ``[places]``."""
+        return np.asarray(np.append(self.keys, -1)[np.searchsorted(self.keys, keys)] == keys)
+
+    def at(self, keys: np.ndarray) -> np.ndarray:
+        """The fingerprints at places that the record has, given as sort keys: ``step_dtype`` ``[places]``.
+
+        If a place has several, the last one is used.
+        """
+        known, rows = self._rows
+        return np.asarray(self.steps[rows[np.searchsorted(known, keys)]])
+
     @property
     def last(self) -> Place:
         """The place of the last fingerprint; ``(1, INITIAL)`` if there is none."""
-        return max(self.by_place(), key=in_time, default=(1, INITIAL))
+        return place_of(self.keys[-1]) if len(self.keys) else (1, INITIAL)
 
     def up_to(self, place: Place) -> Record:
         """A copy of the record that ends at a place."""
-        kept = [in_time((int(row["epoch"]), int(row["step"]))) <= in_time(place) for row in self.steps]
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
-        return replace(self, steps=self.steps[kept], logs=logs)
+        return replace(self, steps=self.steps[_keys(self.steps) <= in_time(place)], logs=logs)
 
     def by_place(self) -> dict[Place, np.void]:
-        """The fingerprints by place; if a place has several, the last one is used."""
+        """The fingerprints by place, a Python object each; if a place has several, the last one is used."""
         return {(int(row["epoch"]), int(row["step"])): row for row in self.steps}
 
     def weights(self, epoch: int) -> list[np.ndarray] | None:

@@ -166,8 +166,9 @@ def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
 def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
     """The hashes of all weights at the end of an epoch, uint64 ``[variables, replicas]``; None if not recorded."""
     sidecar = read_sidecar(sidecar_path(stem_of(folder, trainer, seed)))
-    row = replace(sidecar.record, steps=sidecar.steps()).by_place().get((epoch, EPOCH_END))
-    return None if row is None else np.asarray(row["hashes"])
+    steps = sidecar.steps()
+    rows = steps[(steps["epoch"] == epoch) & (steps["step"] == EPOCH_END)]
+    return np.asarray(rows["hashes"][-1]) if len(rows) else None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from compare.naming import file_name
 from compare.records import (
     EPOCH_END,
     INITIAL,
-    Place,
     Record,
     RecordError,
     has_records,
+    in_blocks,
     in_time,
+    places_of,
     read_records,
     total_norm,
 )
@@ -35,7 +36,8 @@ class GapSeries:
 
     Attributes:
         seed: the seed of both runs.
-        places: the (epoch, step) pairs; the step is ``EPOCH_END`` if one side does not report its steps.
+        epochs: the epochs of these places, int32 ``[places]``.
+        steps: their steps, int32 ``[places]``; ``EPOCH_END`` if one side does not report its steps.
         gaps: float64 ``[places]``; 0 if all weights are equal, bit for bit, and NaN if a weight is not finite.
         equal: bool ``[places]``, whether all weights are equal, bit for bit, on every replica.
         noise: float64 ``[places]``, the largest gap of any noise twin up to that place; NaN without a twin.
@@ -43,7 +45,8 @@ class GapSeries:
     """
 
     seed: int
-    places: tuple[Place, ...]
+    epochs: np.ndarray
+    steps: np.ndarray
     gaps: np.ndarray
     equal: np.ndarray
     noise: np.ndarray
@@ -120,41 +123,34 @@ def gap_series(
     """
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return None
-    reference_rows, candidate_rows, base = (_rows(record) for record in (reference, candidate, anchor or reference))
-    both = sorted(reference_rows.keys() & candidate_rows.keys(), key=in_time)
-    places = [place for place in both if place[1] > INITIAL or place == (1, INITIAL)]
-    if not any(step > INITIAL for _, step in places):
-        places = [place for place in both if place[1] == EPOCH_END or place == (1, INITIAL)]
-    if not places:
+    keys = np.intersect1d(reference.keys, candidate.keys, assume_unique=True)
+    _, steps = places_of(keys)
+    kept = steps > INITIAL if (steps > INITIAL).any() else steps == EPOCH_END
+    keys = keys[kept | (keys == in_time((1, INITIAL)))]
+    if not len(keys):
         return None
-    a, b = _at(reference, reference_rows, places), _at(candidate, candidate_rows, places)
+    units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
+    parts = [_part(reference, candidate, twins, anchor or reference, units, part) for part in in_blocks(keys)]
+    gaps, equal, noise, rounding = map(np.concatenate, zip(*parts, strict=True))
+    return GapSeries(candidate.seed, *places_of(keys), gaps, equal, np.fmax.accumulate(noise), rounding)
+
+
+def _part(
+    reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record, units: np.ndarray, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """``gaps``, ``equal``, ``noise`` and ``rounding`` (see ``GapSeries``) at some places; the noise at each alone."""
+    a, b = reference.at(keys), candidate.at(keys)
     same = a["hashes"][:, :, :, np.newaxis] == b["hashes"][:, :, np.newaxis, :]
     if a["hashes"].shape == b["hashes"].shape:
         same = a["hashes"] == b["hashes"]
-    equal = same.reshape(len(places), -1).all(axis=1)
-    noise = np.full(len(places), np.nan)
+    equal = same.reshape(len(keys), -1).all(axis=1)
+    noise = np.full(len(keys), np.nan)
     for twin in twins:
-        twin_rows = _rows(twin)
-        at = [i for i, place in enumerate(places) if place in twin_rows and place in base]
-        common = [places[i] for i in at]
-        if common:
-            distance = _distance(_at(anchor or reference, base, common), _at(twin, twin_rows, common))
-            noise[at] = np.fmax(noise[at], np.where(distance > 0, distance / units_of(twin.trainer), np.nan))
-    units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
+        has = twin.has(keys) & anchor.has(keys)
+        distance = _distance(anchor.at(keys[has]), twin.at(keys[has]))
+        noise[has] = np.fmax(noise[has], np.where(distance > 0, distance / units_of(twin.trainer), np.nan))
     rounding = total_norm(a["projections"] * units[:, np.newaxis])
-    return GapSeries(
-        candidate.seed, tuple(places), np.where(equal, 0.0, _distance(a, b)), equal, np.fmax.accumulate(noise), rounding
-    )
-
-
-def _rows(record: Record) -> dict[Place, int]:
-    """Maps each place to the index of its row; if a place has several rows, the last one is used."""
-    places = zip(record.steps["epoch"].tolist(), record.steps["step"].tolist(), strict=True)
-    return {place: row for row, place in enumerate(places)}
-
-
-def _at(record: Record, rows: dict[Place, int], places: Sequence[Place]) -> np.ndarray:
-    return record.steps[[rows[place] for place in places]]
+    return np.where(equal, 0.0, _distance(a, b)), equal, noise, rounding
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place
+from compare.records import EPOCH_END, INITIAL
 from compare.reporting.charts import Axis, Band, Series, chart, counts, linear, logarithmic
 from compare.reporting.curves import ROUNDING, envelope_of, mean_and_interval
 from compare.reporting.gaps import GapSeries, gaps_of, reference_name
@@ -43,8 +43,8 @@ def timeline(files: RunFiles) -> Chart | None:
 def _gaps_per_step(compared: Sequence[tuple[Entry, str, GapSeries]], files: RunFiles) -> Chart:
     """The timeline drawn from recorded fingerprints."""
     unit = unit_of([entry for entry, _, _ in compared])
-    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.places)).places
-    every = max(1, math.ceil(len(longest) / STOPS))
+    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+    every = max(1, math.ceil(len(longest.steps) / STOPS))
     lines = [
         _gap_line(f"{entry['candidate']} − {reference}", _style(files, entry["candidate"]), gaps, every)
         for entry, reference, gaps in compared
@@ -54,22 +54,21 @@ def _gaps_per_step(compared: Sequence[tuple[Entry, str, GapSeries]], files: RunF
     heights += [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0]
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {unit}" if equal else "equal, bit for bit"))
-    names = {i + 1.0: _place_name(place) for i, place in enumerate(longest)}
-    epochs = len({epoch for epoch, _ in longest})
+    new = 1 + np.flatnonzero(np.diff(longest.epochs))  # where epochs begin
     return chart(
         f"Weight gap after every {unit}",
         "; ".join(f"{entry['candidate']}: {where(entry)}" for entry, _, _ in compared),
-        _place_axis(longest),
+        _place_axis(longest.epochs, new),
         logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         lines,
-        x_name="start of epoch" if epochs > 1 else unit,
+        x_name="start of epoch" if len(new) else unit,
         y_name="distance of all weights (Euclidean norm)",
         bands=bands,
         labels=labels,
-        lines=[i + 1.0 for i in range(1, len(longest)) if longest[i - 1][0] < longest[i][0]],
-        x_label=lambda value: names.get(value, f"step {value:g}"),
+        lines=(new + 1.0).tolist(),
+        x_label=lambda value: _place_name(int(longest.epochs[int(value) - 1]), int(longest.steps[int(value) - 1])),
         tall=True,
-        markers=len(longest) <= 40,
+        markers=len(longest.steps) <= 40,
     )
 
 
@@ -78,8 +77,8 @@ def _gap_line(name: str, style: int, gaps: GapSeries, every: int) -> Series:
     points: dict[float, float] = {}
     tooltips: dict[float, str] = {}
     different = np.flatnonzero(~gaps.equal)
-    starts = sorted({*range(0, len(gaps.places), every), *different[:1].tolist()})
-    for start, end in zip(starts, [*starts[1:], len(gaps.places)], strict=True):
+    starts = sorted({*range(0, len(gaps.steps), every), *different[:1].tolist()})
+    for start, end in zip(starts, [*starts[1:], len(gaps.steps)], strict=True):
         part = gaps.gaps[start:end]
         finite = part[np.isfinite(part)]
         value = float(finite.max()) if len(finite) else math.nan
@@ -98,12 +97,12 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     """The band that shows the effect of rounding, and its label: noise twins, or else one rounding of every weight."""
     noisy = next((gaps for gaps in series if np.isfinite(gaps.noise).any()), None)
     if noisy is not None:
-        at = [i for i in range(0, len(noisy.places), every) if np.isfinite(noisy.noise[i])]
+        at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
         top = {i + 1.0: float(noisy.noise[i]) for i in at}
         labels = [(list(top.values())[-1], "rounding alone, measured by noise twins")] if top else []
         return [Band("twins", dict.fromkeys(top, 0.0), top)], labels
     first = series[0]
-    steps = [*range(0, len(first.places), every), len(first.places) - 1]
+    steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
     low = {i + 1.0: float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
     if not any(value > 0 for value in low.values()):
         return [], []
@@ -111,14 +110,13 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     return [Band("rounding", low, high)], [(list(high.values())[-1], "one rounding of every weight")]
 
 
-def _place_axis(places: Sequence[Place]) -> Axis:
+def _place_axis(epochs: np.ndarray, new: np.ndarray) -> Axis:
     """The axis of the timeline: ticks at the starts of epochs, or at steps if there is a single epoch."""
-    position = _span(len(places))
-    starts = {epoch: i + 1 for i, (epoch, _) in reversed(list(enumerate(places)))}
-    if len(starts) == 1:
-        return Axis(position, counts(len(places)).ticks)
-    ticks = sorted(starts)[:: max(1, math.ceil(len(starts) / 10))]
-    return Axis(position, [(starts[epoch], f"{epoch}") for epoch in ticks])
+    position = _span(len(epochs))
+    if not len(new):
+        return Axis(position, counts(len(epochs)).ticks)
+    starts = [0, *new.tolist()]
+    return Axis(position, [(start + 1, f"{epochs[start]}") for start in starts[:: max(1, math.ceil(len(starts) / 10))]])
 
 
 def _span(count: int) -> Callable[[float], float]:
@@ -137,8 +135,7 @@ def unit_of(entries: Sequence[Entry]) -> str:
     return "call" if any("steps_made" in entry["training"] for entry in entries) else "step"
 
 
-def _place_name(place: Place) -> str:
-    epoch, step = place
+def _place_name(epoch: int, step: int) -> str:
     if step == EPOCH_END:
         return f"end of epoch {epoch}"
     return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"

@@ -72,8 +72,8 @@ class Result:
                 {
                     "candidate": entry["candidate"],
                     "seed": gaps.seed,
-                    "epoch": [epoch for epoch, _ in gaps.places],
-                    "step": [step for _, step in gaps.places],
+                    "epoch": gaps.epochs,
+                    "step": gaps.steps,
                     "gap": gaps.gaps,
                     "equal": gaps.equal,
                     "noise": gaps.noise,

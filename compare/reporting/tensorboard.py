@@ -77,7 +77,7 @@ def write(folder: Path) -> Path:
         values = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
         scalars.setdefault(name(record.trainer, record.seed), []).extend(values)
     for entry, reference, gaps in gaps_of(folder, verdict):
-        numbered = [gap for (_, step), gap in zip(gaps.places, gaps.gaps.tolist(), strict=True) if step != INITIAL]
+        numbered = gaps.gaps[gaps.steps != INITIAL].tolist()
         tag = f"step/weights, gap to {reference}"
         values = [(number, began, tag, gap) for number, gap in enumerate(numbered, start=1)]
         scalars.setdefault(name(entry["candidate"], gaps.seed), []).extend(values)

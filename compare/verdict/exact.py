@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, variable_norms
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, variable_norms
 from compare.verdict.model import (
     DIFFERENT,
     IDENTICAL,
@@ -49,11 +48,8 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
     if first.step is not None:
         return first.epoch, first.since or first.step
     # Seen only at the end of the epoch: after its last step, or within it if one side does not report its steps.
-    steps = [
-        max((step for epoch, step in record.by_place() if epoch == first.epoch and step > INITIAL), default=1)
-        for record in (reference, candidate)
-    ]
-    return first.epoch, min(steps)
+    last = min(last_steps(record.keys).get(first.epoch, INITIAL) or 1 for record in (reference, candidate))
+    return first.epoch, last
 
 
 def compare_training(reference: Record, candidate: Record) -> Training:
@@ -62,33 +58,44 @@ def compare_training(reference: Record, candidate: Record) -> Training:
         return Training(INCONCLUSIVE, None, None, 0, reason="neither trainer changed any weight")
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
-    expected, actual = reference.by_place(), candidate.by_place()
+    expected, actual = reference.keys, candidate.keys
     if not (has_steps(expected) and has_steps(actual)):  # one side does not report its steps
         expected, actual = epoch_ends(expected), epoch_ends(actual)
-    common = expected.keys() & actual.keys()
-    steps = sum(step > INITIAL for _, step in common)
+    common = np.intersect1d(expected, actual, assume_unique=True)
+    steps = int((places_of(common)[1] > INITIAL).sum())
     made = sum(last_steps(common).values())
     made = made if made > steps else 0
-    expected_last, actual_last = last_steps(expected), last_steps(actual)
-    before = (1, INITIAL)
-    for place in sorted(expected.keys() | actual.keys(), key=in_time):
-        if place not in common:
-            epoch, step = place
-            if INITIAL < step < (actual_last if place in expected else expected_last).get(epoch, INITIAL):
-                continue  # that side made several steps in one call and was not observed between them
-            reason = _missing(candidate if place in expected else reference, place)
-            gap = max_weight_gap(reference, candidate)
-            return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, made=made)
-        differing = _differing(expected[place], actual[place])
-        if differing.any():
-            names = [v.name for v in reference.variables]
-            gaps = _estimated_gaps(expected[place], actual[place])
-            variables = tuple((names[i], gaps[i]) for i in np.flatnonzero(differing))
-            first = replace(_difference(place), since=since(before, place))
-            gap = max_weight_gap(reference, candidate)
-            return Training(DIFFERENT, gap, first, steps, variables, made=made)
-        before = place
+    sides = (candidate, actual, expected), (reference, expected, actual)
+    lacking = {int(key): record for record, keys, other in sides for key in _lacking(keys, other)[:1]}
+    end = min(lacking, default=None)
+    found = _first_difference(reference, candidate, common if end is None else common[common < end])
+    if found is not None:
+        first, variables = found
+        return Training(DIFFERENT, max_weight_gap(reference, candidate), first, steps, variables, made=made)
+    if end is not None:
+        place, gap = place_of(end), max_weight_gap(reference, candidate)
+        reason = _missing(lacking[end], place)
+        return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, made=made)
     return Training(IDENTICAL, 0.0, None, steps, made=made)
+
+
+def _first_difference(
+    reference: Record, candidate: Record, keys: np.ndarray
+) -> tuple[Difference, tuple[tuple[str, float | None], ...]] | None:
+    """The first of these places at which weights differ, and the variables that do, with their estimated gaps."""
+    before = (1, INITIAL)
+    for part in in_blocks(keys):
+        expected, actual = reference.at(part), candidate.at(part)
+        differing = _differing(expected, actual)
+        if differing.any():
+            at = int(differing.any(axis=1).argmax())
+            place = place_of(part[at])
+            before = place_of(part[at - 1]) if at else before
+            gaps = _estimated_gaps(expected[at], actual[at])
+            variables = tuple((reference.variables[i].name, gaps[i]) for i in np.flatnonzero(differing[at]))
+            return replace(_difference(place), since=since(before, place)), variables
+        before = place_of(part[-1])
+    return None
 
 
 def compare_reporting(reference: Record, candidate: Record, training: Training) -> Reporting:
@@ -198,19 +205,30 @@ def max_weight_gap(reference: Record, candidate: Record) -> float | None:
     return largest
 
 
-def has_steps(places: dict[Place, np.void]) -> bool:
+def has_steps(keys: np.ndarray) -> bool:
     """Whether any optimizer step was fingerprinted."""
-    return any(step > INITIAL for _, step in places)
+    return bool((places_of(keys)[1] > INITIAL).any())
 
 
-def epoch_ends(places: dict[Place, np.void]) -> dict[Place, np.void]:
-    """The fingerprints of initial weights and of the ends of epochs."""
-    return {place: row for place, row in places.items() if place[1] in (INITIAL, EPOCH_END)}
+def epoch_ends(keys: np.ndarray) -> np.ndarray:
+    """The places of initial weights and of the ends of epochs."""
+    return keys[places_of(keys)[1] <= INITIAL]
 
 
-def last_steps(places: Iterable[Place]) -> dict[int, int]:
+def last_steps(keys: np.ndarray) -> dict[int, int]:
     """By epoch, the last step that was fingerprinted."""
-    return {epoch: step for epoch, step in sorted(places, key=in_time) if step != EPOCH_END}
+    epochs, steps = places_of(keys[places_of(keys)[1] != EPOCH_END])
+    last = np.diff(epochs, append=-1) != 0
+    return dict(zip(epochs[last].tolist(), steps[last].tolist(), strict=True))
+
+
+def _lacking(keys: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The places of ``other`` that ``keys`` lacks, without those between two of its steps, made in one call."""
+    lacking = np.setdiff1d(other, keys, assume_unique=True)
+    epochs, steps = places_of(lacking)
+    last = last_steps(keys)
+    until = np.array([last.get(epoch, INITIAL) for epoch in epochs.tolist()], np.int32)
+    return lacking[~((steps > INITIAL) & (steps < until))]
 
 
 def since(before: Place, place: Place) -> int | None:
@@ -235,18 +253,18 @@ def _missing(record: Record, place: Place) -> str:
     return f"{record.trainer} has no step {step:,} in epoch {epoch}"
 
 
-def _differing(reference: np.void, candidate: np.void) -> np.ndarray:
-    """Which variables differ: bool ``[variables]``.
+def _differing(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+    """Which variables differ, by place: bool ``[places, variables]``.
 
     If both sides have the same number of replicas, each copy is compared with the copy on the same
     replica. If one side has a single replica, all copies of the other must equal it.
     """
     a, b = reference["hashes"], candidate["hashes"]
     if a.shape != b.shape:
-        a, b = a[:, :, np.newaxis], b[:, np.newaxis, :]
-    differing = np.asarray((a != b).reshape(len(a), -1).any(axis=1))
+        a, b = a[..., :, np.newaxis], b[..., np.newaxis, :]
+    differing = np.asarray((a != b).any(axis=tuple(range(2, a.ndim))))
     # NaN has many bit patterns without a meaning: variables that are not finite on both sides count as equal.
-    finite = [np.isfinite(row["projections"]).all(axis=1) for row in (reference, candidate)]
+    finite = [np.isfinite(rows["projections"]).all(axis=2) for rows in (reference, candidate)]
     return np.asarray(differing & (finite[0] | finite[1]))
 
 
@@ -268,7 +286,7 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
     pairs = paired_names(reference, candidate)
     for epoch, expected in reference.logs.items():
         actual = candidate.logs[epoch]
-        terms = max(sum(place[0] == epoch for place in record.by_place()) for record in (reference, candidate))
+        terms = max(int((places_of(record.keys)[0] == epoch).sum()) for record in (reference, candidate))
         bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
         for name, other in pairs.items():
             if name not in expected or other not in actual:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Record, total_norm
+from compare.records import EPOCH_END, INITIAL, Record, in_time, place_of, places_of, total_norm
 from compare.verdict.exact import metric_gaps
 from compare.verdict.model import Comparison
 
@@ -53,18 +53,18 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
 
 def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int, int]]:
     """The places (epoch, step) at which distances are taken."""
-    recorded = [(int(row["epoch"]), int(row["step"])) for row in truth.steps]
-    steps = [place for place in recorded if place[1] > INITIAL]
-    wanted = steps[:1]
+    recorded = truth.keys
+    steps, ends = recorded[places_of(recorded)[1] > INITIAL], recorded[places_of(recorded)[1] == EPOCH_END]
+    wanted = steps[:1].tolist()
     for comparison in comparisons:
         first = comparison.training.first_difference
         if first is not None:
-            place = (first.epoch, EPOCH_END if first.step is None else first.step)
-            if place in steps:  # the step before shows that both were equally close until then
-                wanted += steps[max(0, steps.index(place) - 1) : steps.index(place)]
-            wanted.append(place)
-    wanted += [place for place in recorded if place[1] == EPOCH_END][-1:]
-    return [place for place in dict.fromkeys(wanted) if place in recorded]
+            key = in_time((first.epoch, EPOCH_END if first.step is None else first.step))
+            if key in steps:  # the step before shows that both were equally close until then
+                wanted += steps[steps < key][-1:].tolist()
+            wanted.append(key)
+    wanted += ends[-1:].tolist()
+    return [place_of(key) for key in dict.fromkeys(wanted) if key in recorded]
 
 
 def _distance(truth: Record, record: Record, place: tuple[int, int]) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare.records import INITIAL, Place, Record, in_time, variable_norms
+from compare.records import INITIAL, Place, Record, in_blocks, in_time, place_of, places_of, variable_norms
 
 FACTOR = 100.0
 """The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.
@@ -108,66 +108,80 @@ def measure(
     """
     anchor = reference if anchor is None else anchor
     worst, at, which = 0.0, start, 0
-    for place, ratios in _ratios(reference, candidate, twins, start, anchor):
+    for keys, ratios in _ratios(reference, candidate, twins, start, anchor):
         if ratios.max(initial=0.0) > worst:
-            which = int(ratios.argmax())
-            worst, at = float(ratios[which]), place
-    base, copies = anchor.by_place(), [twin.by_place() for twin in twins]
-    places = _places(reference, candidate, anchor, start)
-    whole = all(any(place in copy for copy in copies) for place in places)
-    reproduced = all(_equal_until(base, copy, start) for copy in copies)
+            row, which = map(int, np.unravel_index(ratios.argmax(), ratios.shape))
+            worst, at = float(ratios[row, which]), place_of(keys[row])
+    keys = _places(reference, candidate, anchor, start)
+    whole = len(_seen(keys, twins)) == len(keys)
+    reproduced = all(_equal_until(anchor, twin, start) for twin in twins)
     return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced, whole)
 
 
 def first_beyond(reference: Record, candidate: Record, twins: Sequence[Record], start: Place) -> Place | None:
     """The first place where the gap is larger than rounding explains; None if there is none."""
     ratios = _ratios(reference, candidate, twins, start, reference)
-    return next((place for place, values in ratios if values.max(initial=0.0) > FACTOR), None)
+    beyond = (keys[(values > FACTOR).any(axis=1)] for keys, values in ratios)
+    return next((place_of(keys[0]) for keys in beyond if len(keys)), None)
 
 
-def _places(reference: Record, candidate: Record, anchor: Record, start: Place) -> list[Place]:
-    """The places from ``start`` on that all have, in order."""
-    common = reference.by_place().keys() & candidate.by_place().keys() & anchor.by_place().keys()
-    return [place for place in sorted(common - {(1, INITIAL)}, key=in_time) if in_time(place) >= in_time(start)]
+def _places(reference: Record, candidate: Record, anchor: Record, start: Place) -> np.ndarray:
+    """The places from ``start`` on that all have, in order, as sort keys."""
+    keys = np.intersect1d(reference.keys, candidate.keys, assume_unique=True)
+    keys = np.intersect1d(keys, anchor.keys, assume_unique=True)
+    return np.asarray(keys[(keys >= in_time(start)) & (keys != in_time((1, INITIAL)))])
+
+
+def _seen(keys: np.ndarray, twins: Sequence[Record]) -> np.ndarray:
+    """The places up to the first that no twin has."""
+    seen = np.any([twin.has(keys) for twin in twins], axis=0)
+    return keys[: len(keys) if seen.all() else int(seen.argmin())]
 
 
 def _ratios(
     reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record
-) -> Iterator[tuple[Place, np.ndarray]]:
-    """At each place, the ratio of each variable's gap to the twins' gap, float64 ``[variables]``."""
-    expected, actual, base = reference.by_place(), candidate.by_place(), anchor.by_place()
-    gaps = twin_gaps = np.zeros(len(reference.variables))
-    copies = [twin.by_place() for twin in twins]
-    for place in _places(reference, candidate, anchor, start):
-        if not any(place in copy for copy in copies):
-            break
-        gap = _gap(expected[place], actual[place])
-        if np.isnan(gap).all():
-            break  # no weight is finite any more on either side
-        gaps = np.fmax(gaps, gap)
-        for twin, copy in zip(twins, copies, strict=True):
-            if place in copy:
-                twin_gap = np.nan_to_num(_gap(base[place], copy[place]), nan=0.0)
-                twin_gaps = np.maximum(twin_gaps, twin_gap / units_of(twin.trainer))
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The ratio of each variable's gap to the twins' gap at each place, in blocks of places.
+
+    Yields:
+        The sort keys of some places, and float64 ``[places, variables]``.
+    """
+    gaps = twin_gaps = np.zeros((1, len(reference.variables)))  # the largest so far
+    for keys in in_blocks(_seen(_places(reference, candidate, anchor, start), twins)):
+        gap = _gap(reference.at(keys), candidate.at(keys))
+        ended = np.isnan(gap).all(axis=1)  # no weight is finite any more on either side
+        if ended.any():
+            keys, gap = keys[: ended.argmax()], gap[: ended.argmax()]
+        twin_gap, base = np.zeros_like(gap), anchor.at(keys)
+        for twin in twins:
+            has = twin.has(keys)
+            distance = np.nan_to_num(_gap(base[has], twin.at(keys[has])), nan=0.0)
+            twin_gap[has] = np.maximum(twin_gap[has], distance / units_of(twin.trainer))
+        gaps = np.fmax.accumulate(np.concatenate([gaps[-1:], gap]))[1:]
+        twin_gaps = np.maximum.accumulate(np.concatenate([twin_gaps[-1:], twin_gap]))[1:]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.where(gaps > 0, gaps / twin_gaps, 0.0)
         ratios[np.isnan(ratios)] = 0.0  # both are infinite
-        yield place, ratios
+        yield keys, ratios
+        if ended.any():
+            break
 
 
-def _gap(a: np.void, b: np.void) -> np.ndarray:
-    """Estimated Euclidean norms of the differences, float64 ``[variables]``.
+def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Estimated Euclidean norms of the differences of fingerprints, float64 ``[..., variables]``.
 
     A norm is NaN if both sides are not finite, and infinite if only one is not.
     """
-    a_finite, b_finite = np.isfinite(a["projections"]).all(axis=1), np.isfinite(b["projections"]).all(axis=1)
+    a_finite, b_finite = np.isfinite(a["projections"]).all(axis=-1), np.isfinite(b["projections"]).all(axis=-1)
     gap = variable_norms(a["projections"], b["projections"])
     return np.where(a_finite & b_finite, gap, np.where(a_finite | b_finite, np.inf, np.nan))
 
 
-def _equal_until(base: dict[Place, np.void], copy: dict[Place, np.void], start: Place) -> bool:
-    before = [place for place in base.keys() & copy.keys() if in_time(place) < in_time(start)]
-    return all(np.array_equal(base[place]["hashes"], copy[place]["hashes"]) for place in before if place[1] != INITIAL)
+def _equal_until(anchor: Record, twin: Record, start: Place) -> bool:
+    """Whether a twin repeats every step before ``start``, bit for bit."""
+    before = np.intersect1d(anchor.keys, twin.keys, assume_unique=True)
+    before = before[(before < in_time(start)) & (places_of(before)[1] != INITIAL)]
+    return all(np.array_equal(anchor.at(keys)["hashes"], twin.at(keys)["hashes"]) for keys in in_blocks(before))
 
 
 def enough(noise: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
+from compare.check.causes.loss import scaled
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.stages import some
@@ -102,11 +103,15 @@ def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
 # Reduction over replicas, and variables without gradient
 
 
-def _not_reduced(case: Case, _: Recipe | Update) -> Iterable[Variant]:
+def _not_reduced(case: Case, recipe: Recipe | Update) -> Iterable[Variant]:
     if case.replicas > 1:
         text = "every replica is updated with its own gradient only, so the replicas' weights diverge"
         yield Variant({"reduce": "own"}, text)
-        yield Variant({"reduce": "first"}, "only the first replica's gradient is used")
+        first = "only the first replica's gradient is used"
+        yield Variant({"reduce": "first"}, first)
+        if isinstance(recipe, Recipe):  # which then is that of its whole mean, as on one replica
+            share, replicas = scaled(recipe.share, float(case.replicas)), float(case.replicas)
+            yield Variant({"reduce": "first", "share": share, "regularization": replicas}, first)
 
 
 def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
