@@ -8,6 +8,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -676,3 +677,11 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         write_json(path, {"gap": math.nan})
     assert json.loads(path.read_text()) == {"gap": 0.5}
     assert os.listdir(tmp_path) == ["verdict.json"]
+
+
+def test_weights_that_change_after_the_last_epoch_are_kept(tmp_path: Path) -> None:
+    recorder = train(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", [{"loss": 0.5}])
+    last = fingerprint(1, EPOCH_END)
+    recorder(replace(last, hashes=last.hashes + np.uint64(1)))  # as run.close() does
+    (record,) = read_records(tmp_path)
+    assert np.array_equal(record.by_place()[1, EPOCH_END]["hashes"], last.hashes + np.uint64(1))

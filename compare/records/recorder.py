@@ -95,7 +95,8 @@ class Recorder:
         elif isinstance(record, StepRecord):
             self._pending.append(record)
             if record.step == EPOCH_END:
-                self._append()
+                # Weights may change once more after the last epoch was reported, at the end of training.
+                self.flush() if record.epoch in self._reported else self._append()
         else:
             self._end_epoch(record)
 

@@ -46,6 +46,7 @@ def run(settings: Settings) -> None:
             raise
     except ProcessExit as ended:
         if ended.status != 0:
+            write_json(Path(settings.folder) / FAILED, describe(ended))
             raise
     except Exception as error:
         write_json(Path(settings.folder) / FAILED, describe(error))

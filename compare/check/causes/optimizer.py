@@ -276,10 +276,11 @@ def _callbacks_missing(case: Case) -> str | None:
         return f"{reference.name} ends after epoch {expected} ({listed}), {observation.name} after epoch {epochs}"
     if reference.changed_after_training and not observation.changed_after_training:
         names = some(reference.changed_after_training)
-        return f"after the last epoch {listed} of {reference.name} change {names} once more"
+        return f"after the last epoch {names} change once more under {reference.name} ({listed})"
     for epoch, changes in reference.changed_after_steps.items():
         if changes and not observation.changed_after_steps.get(epoch):
-            return f"{listed} of {reference.name} change {some(list(changes))} at the end of epoch {epoch}"
+            names = some(list(changes))
+            return f"at the end of epoch {epoch} {names} change once more under {reference.name} ({listed})"
     return None
 
 
