@@ -39,18 +39,19 @@ def record(
     off_from: int | None = None,
     seed: int = 0,
     gap: float = 1e-3,
+    variables: Sequence[Variable] = VARIABLES,
 ) -> None:
     """One trainer's records: from the optimizer step ``off_from`` on (counted over all epochs), weights are off."""
     folder.mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.csv")
     recorder = Recorder(folder, metrics, trainer, seed)
-    recorder(BuildRecord(VARIABLES, 1))
+    recorder(BuildRecord(tuple(variables), 1))
     number = 0
 
     def fingerprint(epoch: int, step: int) -> None:
         off = off_from is not None and number >= off_from
-        hashes = np.array([[number], [number]], np.uint64) + np.uint64(1000 * off)
-        projections = np.array([[1.0, -1.0], [0.5, 0.5]]) * (1 + 0.01 * number)
+        hashes = np.full((len(variables), 1), number, np.uint64) + np.uint64(1000 * off)
+        projections = np.array([[1.0, -1.0], *[[0.5, 0.5]] * (len(variables) - 1)]) * (1 + 0.01 * number)
         projections += gap * off * (1 + number - (off_from or 0))
         recorder(StepRecord(epoch, step, hashes, projections))
 
@@ -63,7 +64,7 @@ def record(
         off = 0.0 if off_from is None or number < off_from else 0.0625
         loss, accuracy = 1 / epoch + off, 1 - 0.5 / epoch
         logs = {"loss": loss, "accuracy": accuracy, "val_loss": loss + 0.25, "val_accuracy": accuracy - 0.1}
-        weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in VARIABLES]
+        weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in variables]
         recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, 2.0 / epoch, 500.0, weights))
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from compare.app.judge import Pair, Recorded, pairs
 from compare.check import Checker, Report
-from compare.check.late_callbacks import missing_callbacks
+from compare.check.late_callbacks import callback_names, missing_callbacks
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
 from compare.options import Options
@@ -77,7 +77,7 @@ def _check(
 
 def _with_callbacks(report: Report, pair: Pair, task: TrainingTask) -> Report:
     """Adds callbacks that act later than the short check lasts."""
-    callbacks = [type(callback).__name__ for callback in task.experiment.build_callbacks()]
+    callbacks = callback_names(task.experiment)
     found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
     return report if found is None else replace(report, findings=(found, *report.findings))
 

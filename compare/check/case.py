@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compare.check.late_callbacks import callback_names
 from compare.check.observation import EPOCHS, Observation, OptimizerStep, changed_variables, configuration
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay, effective_gradients
@@ -69,9 +70,9 @@ class Case:
     @cached_property
     def callbacks(self) -> list[str]:
         """The class names of the experiment's callbacks, which fit runs."""
-        return [type(callback).__name__ for callback in self.replay.experiment.build_callbacks()]
+        return callback_names(self.replay.experiment)
 
-    @property
+    @cached_property
     def by_hand(self) -> bool:
         """Whether the weights are changed, at least in part, by something else than an optimizer."""
         return not self.observation.optimizers or bool(self.changed_between_steps())

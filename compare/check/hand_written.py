@@ -26,10 +26,10 @@ class _Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
         square.assign(self.beta_2 * square + (1 - self.beta_2) * gradient * gradient)
         step = tf.cast(self.iterations, variable.dtype) + 1
         corrections = 1 - self.beta_1**step, 1 - self.beta_2**step
-        change = self.change(tf.convert_to_tensor(mean), tf.convert_to_tensor(square), *corrections)
+        change = self._change(tf.convert_to_tensor(mean), tf.convert_to_tensor(square), *corrections)
         variable.assign(variable - tf.cast(learning_rate, variable.dtype) * change)
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         """The change of the variable, to be multiplied by the learning rate."""
         raise NotImplementedError
 
@@ -37,48 +37,42 @@ class _Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
 class UncorrectedAdam(_Adam):
     """Adam without bias correction."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean / (tf.sqrt(square) + self.epsilon)
 
 
 class MeanUncorrectedAdam(_Adam):
     """Adam that corrects the mean of squares only."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean / (tf.sqrt(square / of_square) + self.epsilon)
 
 
 class SquareUncorrectedAdam(_Adam):
     """Adam that corrects the mean of gradients only."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean / of_mean / (tf.sqrt(square) + self.epsilon)
 
 
 class EpsilonLast(_Adam):
     """Adam as in the paper: epsilon is added after the correction, which makes it larger in the first steps."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean / of_mean / (tf.sqrt(square / of_square) + self.epsilon)
 
 
 class EpsilonInside(_Adam):
     """Adam with epsilon under the root."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean / of_mean / tf.sqrt(square / of_square + self.epsilon)
 
 
 class EpsilonInsideUncorrected(_Adam):
     """Adam with epsilon under the root, before the correction."""
 
-    def change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
+    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
         return mean * tf.sqrt(of_square) / of_mean / tf.sqrt(square + self.epsilon)
 
 

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from compare.check.causes import CATALOGUE
 from compare.check.report import Finding
 from compare.check.stages import some
+from compare.experiment import Experiment
 from compare.records import Record
 from compare.verdict import Comparison
 
 RATE = "learning_rate"
 """The name by which Keras's callbacks report the learning rate of an epoch."""
+
+
+def callback_names(experiment: Experiment) -> list[str]:
+    """The class names of the callbacks that fit runs."""
+    return [type(callback).__name__ for callback in experiment.build_callbacks()]
 
 
 def missing_callbacks(

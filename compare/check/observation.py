@@ -50,13 +50,11 @@ class ApplyCall:
         optimizer: the index of the optimizer's class and settings in ``Observation.optimizers``.
         learning_rate: the learning rate of this step.
         iterations: the optimizer's iteration count before this step.
-        number: the number of the optimizer itself, in the order of use.
     """
 
     optimizer: int
     learning_rate: float
     iterations: int
-    number: int = 0
 
 
 @dataclass(eq=False)  # compared by identity, so that results can be cached by step

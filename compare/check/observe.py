@@ -116,7 +116,8 @@ class ProbeRun(CraftedRun):
         context = tf.distribute.get_replica_context()
         if not self._variables or context is None:  # applying across replicas makes the optimizer raise an error
             return
-        number = self._number(optimizer)
+        if not any(known is optimizer for known in self._optimizers):
+            self._optimizers.append(optimizer)
         positions = [self._position(variable) for variable in variables]
         known = {i: v for i, v in zip(positions, variables, strict=True) if i is not None}
         settings = self._settings(optimizer, known)
@@ -141,7 +142,7 @@ class ProbeRun(CraftedRun):
         state = [variable.read_value() for variable in self._variables]
         # Outside strategy.run there is one gradient, whatever the number of replicas.
         alone = context.num_replicas_in_sync < self.observation.replicas
-        record = partial(self._on_replica, settings, number, present, sparse, alone)
+        record = partial(self._on_replica, settings, present, sparse, alone)
         tf.numpy_function(record, [replica, *scalars, *values, *indices, *state], [])
 
     def finish(self) -> Observation:
@@ -150,13 +151,6 @@ class ProbeRun(CraftedRun):
         if self._variables:
             self.observation.final = self._read()
         return self.observation
-
-    def _number(self, optimizer: Any) -> int:
-        for i, known in enumerate(self._optimizers):
-            if known is optimizer:
-                return i
-        self._optimizers.append(optimizer)
-        return len(self._optimizers) - 1
 
     def _watch_rate(self, optimizer: Any) -> None:
         """Notes when the learning rate's variable is assigned to."""
@@ -186,7 +180,6 @@ class ProbeRun(CraftedRun):
     def _on_replica(
         self,
         settings: int,
-        number: int,
         present: list[int],
         sparse: list[int],
         alone: bool,
@@ -202,7 +195,7 @@ class ProbeRun(CraftedRun):
         for position, value in zip(present, values, strict=True):
             is_sparse = position in indices
             gradients[position] = Rows(indices[position], value, state[position].shape) if is_sparse else value
-        call = ApplyCall(settings, float(learning_rate), int(iterations), number)
+        call = ApplyCall(settings, float(learning_rate), int(iterations))
         with self._lock:
             if alone:
                 others: list[list[Gradient]] = [

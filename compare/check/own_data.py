@@ -1,4 +1,4 @@
-"""Recognises loops that do not take their examples from the run, by the rows that each step saw; no TensorFlow.
+"""Recognises loops that do not take their examples from the run, by the rows that each step saw.
 
 Such a loop loads and batches the data by itself. Its gradients match no batch of the run, but its rows are known.
 """
@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+
+import tensorflow as tf
 
 from compare.check.batches import Batches
 from compare.check.stages import example_rows
+from compare.engine.input_pipeline import Examples, Stream
 from compare.watch.seen import CloseUp, row_hashes
 
 MOST = 200_000
@@ -37,17 +39,17 @@ class Data:
     labels: dict[int, set[int]]
 
     @staticmethod
-    def of(run: Any, experiment: Any) -> Data:
-        """Hashes the training examples of a run and of its experiment (``Examples`` or ``Stream``)."""
+    def of(run: Examples | Stream, experiment: Examples | Stream) -> Data:
+        """Hashes the training examples of a run and of its experiment."""
         labels: dict[int, set[int]] = {}
         counted = Counter[int](), Counter[int]()
         for rows, examples in zip(counted, (run, experiment), strict=True):
             if examples.count > MOST:
                 continue
             for x, y, *_ in examples.in_order(1024).as_numpy_iterator():
-                hashes = row_hashes(_flat(x))
+                hashes = row_hashes(tf.nest.flatten(x))
                 rows.update(hashes)
-                for row, label in zip(hashes, row_hashes(_flat(y)), strict=False):
+                for row, label in zip(hashes, row_hashes(tf.nest.flatten(y)), strict=False):
                     labels.setdefault(row, set()).add(label)
         return Data(*counted, labels)
 
@@ -55,15 +57,6 @@ class Data:
     def all_labels(self) -> set[int]:
         """The labels of all examples."""
         return set().union(*self.labels.values())
-
-
-def _flat(part: Any) -> list[Any]:
-    """The arrays of a nested structure, in TensorFlow's order: dicts are sorted by key."""
-    if isinstance(part, dict):
-        return [array for key in sorted(part) for array in _flat(part[key])]
-    if isinstance(part, tuple | list):
-        return [array for each in part for array in _flat(each)]
-    return [part]
 
 
 @dataclass(frozen=True)

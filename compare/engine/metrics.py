@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.strategies import keras_version
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
@@ -21,7 +22,7 @@ BY_SHAPE = {
     "ce": "crossentropy",
 }
 """Names that stand for a function chosen by the shapes of labels and predictions."""
-KERAS_3 = hasattr(tf.keras, "__version__")  # tf-keras, which is Keras 2, has no such attribute
+KERAS_3 = keras_version().startswith("3")
 
 
 def metric_objects(experiment: Experiment, part: str, metrics: Any, model: tf.keras.Model, spec: Any) -> Any:

@@ -154,22 +154,24 @@ def cnn() -> dict[str, Any]:
     return {"load_data": lambda: blobs((8, 8, 1)), "build_model": build_model, "build_optimizer": momentum_sgd}
 
 
+def normalized_mlp() -> Any:
+    """A hidden layer, and batch normalization before its activation."""
+    import tensorflow as tf
+
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(16),
+            tf.keras.layers.BatchNormalization(momentum=0.8),
+            tf.keras.layers.ReLU(),
+            tf.keras.layers.Dense(CLASSES),
+        ]
+    )
+
+
 @experiment("adam", "bn", "classes", "sequential")
 def dense_bn() -> dict[str, Any]:
     """The bias before batch normalization has a gradient of zero, which Adam makes steps of."""
-    import tensorflow as tf
-
-    def build_model() -> Any:
-        return tf.keras.Sequential(
-            [
-                tf.keras.layers.Dense(16),
-                tf.keras.layers.BatchNormalization(momentum=0.8),
-                tf.keras.layers.ReLU(),
-                tf.keras.layers.Dense(CLASSES),
-            ]
-        )
-
-    return {"load_data": blobs, "build_model": build_model, "build_optimizer": adam}
+    return {"load_data": blobs, "build_model": normalized_mlp, "build_optimizer": adam}
 
 
 @experiment("momentum", "rnn", "classes")

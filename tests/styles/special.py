@@ -19,6 +19,7 @@ from styles.experiments import (
     experiment,
     mlp,
     momentum_sgd,
+    normalized_mlp,
     sgd,
 )
 
@@ -261,22 +262,12 @@ def decaying_kernels() -> dict[str, Any]:
     """Neither biases nor batch normalization decay."""
     import tensorflow as tf
 
-    def build_model() -> Any:
-        return tf.keras.Sequential(
-            [
-                tf.keras.layers.Dense(16),
-                tf.keras.layers.BatchNormalization(momentum=0.8),
-                tf.keras.layers.ReLU(),
-                tf.keras.layers.Dense(CLASSES),
-            ]
-        )
-
     def build_optimizer() -> Any:
         optimizer = tf.keras.optimizers.SGD(SGD_RATE, momentum=MOMENTUM, weight_decay=0.1)
         optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         return optimizer
 
-    return {"load_data": blobs, "build_model": build_model, "build_optimizer": build_optimizer}
+    return {"load_data": blobs, "build_model": normalized_mlp, "build_optimizer": build_optimizer}
 
 
 @experiment("momentum", "schedule", "classes")

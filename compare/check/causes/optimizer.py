@@ -227,14 +227,14 @@ def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> 
     if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
         return f" (a constant factor of {factors[0]:.6g})"
     epochs = [step.epoch for step in case.steps]
-    own, expected = ([set(of_epoch(side, epochs, epoch)) for epoch in case.epochs] for side in rates)
+    own, expected = ([set(_of_epoch(side, epochs, epoch)) for epoch in case.epochs] for side in rates)
     if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
         return ": it changes once per epoch, the experiment's with every step"
     late = len(own) > 1 and own[1:] == expected[:-1]
     return ": each epoch has the rate of the epoch before" if late else ""
 
 
-def of_epoch(values: Sequence[float], epochs: Sequence[int], epoch: int) -> list[float]:
+def _of_epoch(values: Sequence[float], epochs: Sequence[int], epoch: int) -> list[float]:
     """The values of one epoch's steps."""
     return [value for value, own in zip(values, epochs, strict=False) if own == epoch]
 
