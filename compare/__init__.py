@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from compare.trainers.custom_loop import CustomLoop
     from compare.trainers.train_step import TrainStep
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CustomLoop",
     "Experiment",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +31,28 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
     """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
     source, colon, attribute = wanted.rpartition(":")
     return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
+
+
+def unknown(given: str, known: Iterable[str], more: str = "") -> str:
+    """What is wrong with a name that is not known, for error messages: similar names, and all that there are.
+
+    Args:
+        given: the name.
+        known: all names.
+        more: what is possible besides, at the end of the list.
+    """
+    listed = f"there are {', '.join(known)}{more}"
+    similar = did_you_mean(given, known)
+    return f"unknown; {similar} T{listed[1:]}" if similar else f"unknown; {listed}"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """``did you mean …?`` with the most similar name; empty if none is similar."""
+    names = {name.strip("-").lower(): name for name in known}
+    word = given.strip("-").lower()
+    close = difflib.get_close_matches(word, names, n=1)
+    close = close or [name for name in names if len(word) > 2 and word in name][:1]
+    return f"did you mean {names[close[0]]}?" if close else ""
 
 
 def is_folder_name(name: Any) -> bool:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import RequestError
+from compare.naming import unknown
 
 Refusals = Mapping[str, str]
 """Situation to the reason that an option is refused in it; a reason may name other options, as ``{seeds}``."""
+TRAINING = "training"
+"""The heading of ``--help`` for options that name no other."""
 LARGEST = 2**31 - 1
 """The largest count of anything; TensorFlow's own counters end there or later."""
 
@@ -24,6 +27,7 @@ class Option:
 
     Attributes:
         help: for ``--help``; a default is added to it.
+        group: the heading of ``--help`` that it is listed under.
         metavar: what stands for its value in ``--help``.
         kind: the type of its value: ``int``, ``str``, ``Path`` or ``bool`` (a flag).
         least: the smallest number allowed.
@@ -38,6 +42,7 @@ class Option:
     """
 
     help: str
+    group: str = TRAINING
     metavar: str | tuple[str, str] | None = None
     kind: type[Any] = str
     least: int | None = None
@@ -61,14 +66,14 @@ class Option:
         if self.choices and value not in self.choices:
             if self.kind is int:
                 raise RequestError(f"{flag(name)} {value}: there are {' and '.join(map(str, self.choices))}")
-            raise RequestError(f"{flag(name)} {value}: unknown; there are {', '.join(self.choices)}")
+            raise RequestError(f"{flag(name)} {value}: {unknown(str(value), self.choices)}")
         if self.kind is Path:
             return _folder(name, value)
         if self.least is not None:
             return _count(name, value, self.least, self.most)
         return value
 
-    def add_to(self, parser: argparse.ArgumentParser, name: str, default: Any) -> None:
+    def add_to(self, parser: argparse._ActionsContainer, name: str, default: Any) -> None:
         """Declare the option to ``argparse``."""
         if self.python_only:
             return

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import is_folder_name, label, margin
-from compare.option import Option, default_of, flag, option
+from compare.naming import is_file, is_folder_name, label, margin, source_and_attribute, unknown
+from compare.option import TRAINING, Option, default_of, flag, option
 from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.watch.settings import MADE_ALIKE
@@ -33,6 +33,11 @@ TRAINERS = ("fit", "loop", "train-step", "tutorial")
 STRATEGIES = tuple(SPECS)
 BACKENDS = ("local", "dask")
 
+COMPARED, DEVICES, EXECUTION = "what is compared", "devices", "execution of steps"
+STUDIES, RESULTS, TWO_SCRIPTS = "studies of several seeds", "results", "two scripts"
+GROUPS = (COMPARED, TWO_SCRIPTS, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
+"""The headings of --help, in their order."""
+
 
 def _keras_of_the_environment() -> int:
     return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
@@ -50,6 +55,7 @@ class Options:
         "fashion-mnist",
         f"what to train: {', '.join(EXPERIMENTS)}, or an Experiment in a file of your own",
         metavar="NAME|FILE.py[:ATTR]",
+        group=COMPARED,
     )
     trainers: tuple[str | Trainer, ...] = option(
         ("fit", "loop"),
@@ -58,9 +64,14 @@ class Options:
         metavar=("REF", "CAND"),
         several=True,
         shown="fit loop",
+        group=COMPARED,
     )
     strategy: str = option(
-        "mirrored", f"the tf.distribute strategy: {', '.join(STRATEGIES)}", metavar="NAME", choices=STRATEGIES
+        "mirrored",
+        f"the tf.distribute strategy: {', '.join(STRATEGIES)}",
+        metavar="NAME",
+        choices=STRATEGIES,
+        group=DEVICES,
     )
     replicas: int | None = option(
         None,
@@ -72,6 +83,7 @@ class Options:
         shown="all visible devices",
         refused={"several processes": "has no meaning with --strategy {strategy}: use --workers"},
         with_scripts=True,
+        group=DEVICES,
     )
     workers: int | None = option(
         None,
@@ -81,6 +93,7 @@ class Options:
         least=1,
         shown="1",
         refused={"one process": f"is for --strategy {' and '.join(CLUSTERS)}, not {{strategy}}: use --replicas"},
+        group=DEVICES,
     )
     parameter_servers: int | None = option(
         None,
@@ -90,6 +103,7 @@ class Options:
         least=1,
         shown="1",
         refused={"no parameter servers": "is for --strategy parameter-server only"},
+        group=DEVICES,
     )
     keras: int = option(
         None,
@@ -111,6 +125,7 @@ class Options:
         kind=int,
         least=1,
         most=10_000,
+        group=STUDIES,
     )
     margin: tuple[str, ...] | None = option(
         None,
@@ -119,6 +134,7 @@ class Options:
         several=True,
         shown="val_accuracy=0.01 val_loss=2%%",
         refused=STUDY,
+        group=STUDIES,
     )
     jobs: int | None = option(
         None,
@@ -128,6 +144,7 @@ class Options:
         least=1,
         shown="one per core",
         refused=STUDY | OWN_PROCESSES,
+        group=STUDIES,
     )
     backend: str = option(
         "local",
@@ -135,9 +152,14 @@ class Options:
         metavar="NAME",
         choices=BACKENDS,
         refused=STUDY | OWN_PROCESSES,
+        group=STUDIES,
     )
     scheduler: str | None = option(
-        None, "with --backend dask, the scheduler's address", metavar="tcp://HOST:PORT", refused=STUDY
+        None,
+        "with --backend dask, the scheduler's address",
+        metavar="tcp://HOST:PORT",
+        refused=STUDY,
+        group=STUDIES,
     )
     train_examples: int | None = option(
         None,
@@ -148,7 +170,13 @@ class Options:
         shown="all",
     )
     reports: Path = option(
-        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, with_scripts=True
+        Path("reports"),
+        "write results to DIR/NAME",
+        metavar="DIR",
+        kind=Path,
+        may_change=True,
+        with_scripts=True,
+        group=RESULTS,
     )
     name: str | None = option(
         None,
@@ -157,6 +185,7 @@ class Options:
         shown="made from the options",
         may_change=True,
         with_scripts=True,
+        group=RESULTS,
     )
     data_dir: Path | None = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
@@ -169,6 +198,7 @@ class Options:
         choices=ITERATIONS,
         shown="iterator; for with several processes",
         refused=SINGLE_STEPS,
+        group=EXECUTION,
     )
     steps_per_execution: int = option(
         1,
@@ -177,9 +207,14 @@ class Options:
         kind=int,
         least=1,
         refused=SINGLE_STEPS,
+        group=EXECUTION,
     )
     jit: bool = option(
-        False, "compile the steps of fit and loop with XLA; turns op determinism off", kind=bool, refused=SINGLE_STEPS
+        False,
+        "compile the steps of fit and loop with XLA; turns op determinism off",
+        kind=bool,
+        refused=SINGLE_STEPS,
+        group=EXECUTION,
     )
     parallel: bool = option(
         False,
@@ -191,12 +226,14 @@ class Options:
             "several processes": "cannot be combined with --strategy {strategy}, which has processes of its own; "
             "leave it out",
         },
+        group=EXECUTION,
     )
     truth: bool = option(
         False,
         "also train on one replica in float64, to show which side is off",
         kind=bool,
         refused=FULL_TRAINING | {"study": "trains with one seed, and a study has {seeds}: leave one of them out"},
+        group=COMPARED,
     )
     against: Path | None = option(
         None,
@@ -204,12 +241,14 @@ class Options:
         metavar="RUN",
         kind=Path,
         refused=FULL_TRAINING,
+        group=COMPARED,
     )
     check: bool = option(
         False,
         "run only the short check (seconds), without a full training",
         kind=bool,
         refused={"study": "trains too little for a study: leave out --seeds {seeds}, or --check"},
+        group=COMPARED,
     )
     force: bool = option(
         False, "train even where one side is known not to run (with other versions, for example)", kind=bool
@@ -221,6 +260,7 @@ class Options:
         kind=int,
         least=0,
         refused=NO_CHECKPOINTS,
+        group=RESULTS,
     )
     keep_checkpoints: int = option(
         3,
@@ -229,6 +269,7 @@ class Options:
         kind=int,
         least=1,
         refused=NO_CHECKPOINTS,
+        group=RESULTS,
     )
     resume: bool = option(
         False,
@@ -236,26 +277,37 @@ class Options:
         kind=bool,
         refused=FULL_TRAINING,
         may_change=True,
+        group=RESULTS,
     )
     export: bool = option(
         False,
         "save each final model as a SavedModel and a .keras file",
         kind=bool,
         refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
+        group=RESULTS,
     )
-    quiet: bool = option(False, "print errors only", kind=bool, may_change=True, with_scripts=True)
+    quiet: bool = option(
+        False,
+        "print errors only",
+        kind=bool,
+        may_change=True,
+        with_scripts=True,
+        group=RESULTS,
+    )
     verbose: bool = option(
         False,
         "also print versions, checksums, the variables that differ first, and what could not be examined",
         kind=bool,
         may_change=True,
         with_scripts=True,
+        group=RESULTS,
     )
     tensorboard: bool = option(
         False,
         "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
         kind=bool,
         may_change=True,
+        group=RESULTS,
     )
     scripts: tuple[str, ...] = option(
         (),
@@ -264,6 +316,7 @@ class Options:
         metavar=("FIT.py", "LOOP.py"),
         several=True,
         with_scripts=True,
+        group=TWO_SCRIPTS,
     )
     script_arguments: tuple[str, ...] = option(
         (),
@@ -272,6 +325,7 @@ class Options:
         with_scripts=True,
         python_only=True,
         refused=SCRIPTS,
+        group=TWO_SCRIPTS,
     )
     max_steps: int = option(
         2000,
@@ -281,6 +335,7 @@ class Options:
         least=1,
         with_scripts=True,
         refused=SCRIPTS,
+        group=TWO_SCRIPTS,
     )
     write_experiment: Path | None = option(
         None,
@@ -289,6 +344,7 @@ class Options:
         kind=Path,
         with_scripts=True,
         refused=SCRIPTS,
+        group=TWO_SCRIPTS,
     )
     stop_at_difference: bool = option(
         False,
@@ -296,6 +352,7 @@ class Options:
         kind=bool,
         with_scripts=True,
         refused=SCRIPTS,
+        group=TWO_SCRIPTS,
     )
     own: tuple[str, ...] = option(
         (),
@@ -304,6 +361,7 @@ class Options:
         several=True,
         with_scripts=True,
         refused=SCRIPTS,
+        group=TWO_SCRIPTS,
     )
 
     def __post_init__(self) -> None:
@@ -317,6 +375,7 @@ class Options:
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
             raise RequestError("--trainers needs a reference and at least one candidate, such as: fit loop")
+        self._refuse_unknown_names()
         self._refuse_by_situation()
         self._refuse_combinations()
         if self.margin is not None:
@@ -329,6 +388,17 @@ class Options:
             raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
         if self.name is not None and not is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
+
+    def _refuse_unknown_names(self) -> None:
+        """Refuse an experiment and trainers that are neither built in nor of the user's own."""
+        wanted = self.experiment
+        if isinstance(wanted, str) and wanted not in EXPERIMENTS and not is_file(wanted):
+            known = unknown(wanted, EXPERIMENTS, ", or FILE.py[:ATTR] for your own")
+            raise RequestError(f"--experiment {wanted}: {known}")
+        for trainer in self.trainers:
+            if isinstance(trainer, str) and trainer not in TRAINERS and not all(source_and_attribute(trainer)):
+                known = unknown(trainer, TRAINERS, ", or FILE.py:ATTR or package.module:ATTR for your own")
+                raise RequestError(f"--trainers {trainer}: {known}")
 
     def _refuse_by_situation(self) -> None:
         """Refuse what was declared to be refused in this situation."""
@@ -369,8 +439,8 @@ class Options:
             raise RequestError(f"--write-experiment {self.write_experiment}: it exists and is not overwritten")
         if len(self.scripts) > 2:
             raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
-        if unknown := [each for each in self.own if each not in MADE_ALIKE]:
-            raise RequestError(f"--own {unknown[0]}: unknown; there are {', '.join(MADE_ALIKE)}")
+        if strange := [each for each in self.own if each not in MADE_ALIKE]:
+            raise RequestError(f"--own {strange[0]}: {unknown(strange[0], MADE_ALIKE)}")
         if self.quiet and self.verbose:
             raise RequestError("--quiet and --verbose contradict each other: leave out one")
         if (self.backend == "dask") != (self.scheduler is not None):

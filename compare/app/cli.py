@@ -12,34 +12,77 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
-from compare import signals
+from compare import __version__, signals
 from compare.app import standard_streams
-from compare.app.local_cluster import PREFIX
 from compare.app.one_line_parser import OneLineParser
+from compare.app.requirements import refuse_if_missing
 from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.naming import printable
 from compare.option import default_of
-from compare.options import Options, declaration
+from compare.options import GROUPS, Options, declaration
 from compare.user_errors import describe
+
+
+INSTALLED = "fit-vs-loop"
+"""The name of the installed command."""
+
+EPILOG = """
+examples:
+  %(prog)s --epochs 2
+      fit and the built-in loop, on Fashion-MNIST
+  %(prog)s --scripts my_fit.py my_loop.py
+      two training scripts, as they are
+  %(prog)s --experiment my_task.py --trainers fit my_loop.py:MyLoop --check
+      the short check of a loop and an experiment of your own
+
+Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no verdict, 130 interrupted.
+"""
+
+
+def program() -> str:
+    """The command's name, as the user called it."""
+    return INSTALLED if Path(sys.argv[0]).stem == INSTALLED else "compare.py"
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line, made from the declarations in ``Options``."""
+    called = program() if program() == INSTALLED else f"python {sys.argv[0]}"
     parser = OneLineParser(
-        prog="compare.py",
+        prog=called.replace("%", "%%"),
         allow_abbrev=False,
-        description="Train one model with model.fit and with a custom loop, and say whether both train alike: "
-        "bit for bit, and if not, from which step on they diverge.",
-        epilog="Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no verdict, 130 interrupted.",
+        usage="%(prog)s [options]\n       %(prog)s --scripts FIT.py LOOP.py [options] [-- ARGUMENTS]",
+        description="Train one model with model.fit and with a custom loop, and say whether both train alike:\n"
+        "bit for bit, and if not, from which step on they diverge, and why.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
     for declared in fields(Options):
-        declaration(declared).add_to(parser, declared.name, default_of(declared))
+        option = declaration(declared)
+        option.add_to(groups[option.group], declared.name, default_of(declared))
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints versions, which are looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        installed = {name: version(name.lower()) for name in ("TensorFlow", "Keras") if find_spec(name.lower())}
+        used = "".join(f", {name} {number}" for name, number in {**installed, "Python": python_version()}.items())
+        print(f"{INSTALLED} {__version__}{used}")
+        parser.exit()
 
 
 def parsed(given: Sequence[str]) -> dict[str, Any]:
@@ -60,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = Options(**parsed(given))
+        refuse_if_missing()
         task = this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
         member = task if options.spec.several_processes else None
         if member is not None and not member.is_chief:
@@ -74,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _fail("interrupted", status)
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
-            go_on = shlex.join([sys.argv[0], *again, *name, "--resume"])
+            called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]
+            go_on = shlex.join([*called, *again, *name, "--resume"])
             return _fail(f"interrupted; continue with: {go_on}", status)
         return status
     except RequestError as error:
@@ -145,7 +190,7 @@ def _traced() -> Iterator[None]:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"{PREFIX}{printable(' '.join(str(error).split()))}", file=forgiving(sys.stderr))
+    print(f"{program()}: {printable(' '.join(str(error).split()))}", file=forgiving(sys.stderr))
     return status
 
 

@@ -48,13 +48,9 @@ def load_experiment(options: Options) -> Experiment:
         raise RequestError("--data-dir is for built-in experiments; your own experiment loads its data itself")
     if not isinstance(wanted, str):
         experiment = wanted
-    elif is_file(wanted):
+    else:
         path, attribute = source_and_attribute(wanted)
         experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
-    else:
-        raise RequestError(
-            f"--experiment {wanted}: unknown; there are {', '.join(EXPERIMENTS)}, or FILE.py[:ATTR] for your own"
-        )
     if not isinstance(experiment, Experiment):
         raise RequestError(f"{wanted} is a {type(experiment).__name__}, not a compare.Experiment")
     return experiment
@@ -86,11 +82,6 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
     trainer: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
-        if not (source and attribute):
-            raise RequestError(
-                f"--trainers {wanted}: unknown; there are {', '.join(TRAINERS)}, or FILE.py:ATTR or "
-                "package.module:ATTR for your own"
-            )
         module = _file_module(Path(source)) if is_file(wanted) else _module(source)
         trainer = _attribute(module, attribute, source)
     if isinstance(trainer, type):

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from compare import __version__
 from compare.naming import is_file, source_and_attribute
 from compare.options import Options
 from compare.records.run_json import now
@@ -18,12 +19,12 @@ from compare.records.run_json import now
 
 def provenance(options: Options, trainers: Sequence[str]) -> dict[str, Any]:
     """Values for ``RunJson`` that are known before anything is loaded."""
-    packages = ("tensorflow", "keras", "numpy", "fit-vs-loop")
+    packages = {package: version(package) for package in ("tensorflow", "keras", "numpy")}
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "options": options.as_json(),
         "trainers": list(trainers),
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+        "versions": {"python": platform.python_version(), **packages, "fit-vs-loop": __version__},
         "machine": {"platform": platform.platform(), "processors": os.cpu_count()},
         "started": now(),
         "code": code(options),

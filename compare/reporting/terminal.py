@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,19 +10,64 @@ from typing import Any
 import numpy as np
 import xxhash
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from compare.naming import printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
+from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import difference
 from compare.verdict import EXIT_STATUS
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Prints text verbatim: without wrapping, markup, emoji or escape sequences."""
+    """Prints text verbatim: without markup, emoji or escape sequences; a terminal may break its lines anywhere.
+
+    For paths and code, which can be copied from there.
+    """
     console.print(verbatim(text), style=style, soft_wrap=True)
+
+
+def say_items(console: Console, items: Sequence[str]) -> None:
+    """Prints a line of items; a terminal that is too narrow gets several, broken between items."""
+    glued = "  ".join(item.replace(" ", GLUE) if len(item) <= _columns(console) - 4 else item for item in items)
+    for line in _wrapped(console, glued, "    "):
+        say(console, line.replace(GLUE, " "))
+
+
+def tell(console: Console, sentence: str, style: str | None = None, *, head: str = "") -> None:
+    """Prints sentences, broken between words where a terminal is too narrow.
+
+    Args:
+        console: where to print.
+        sentence: the text; its indentation is kept on all lines. Code, which is indented by four, is not broken.
+        style: the Rich style.
+        head: what it begins with, in this style.
+    """
+    text = f"{head}{sentence}"
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    lines = [text] if len(indent) >= 4 else _wrapped(console, text, indent)
+    for number, line in enumerate(lines):
+        shown = verbatim(line)
+        if style is not None:
+            shown.stylize(style, 0, len(head) if head and number == 0 else None)
+        console.print(shown, soft_wrap=True)
+        style = None if head else style
+
+
+GLUE = "\N{NO-BREAK SPACE}"
+
+
+def _columns(console: Console) -> int:
+    return console.width if console.is_terminal else UNLIMITED
+
+
+def _wrapped(console: Console, text: str, indent: str) -> list[str]:
+    """The lines of a text in a terminal; one line elsewhere."""
+    if not console.is_terminal:
+        return [text]
+    whole = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+    return textwrap.wrap(text, console.width, subsequent_indent=indent, **whole) or [""]
 
 
 def verbatim(text: str) -> Text:
@@ -72,16 +118,21 @@ class RunningGap:
             if self._first_difference is None and digest != self._digests[place]:
                 self._first_difference = place
 
-    def text(self, record: StepRecord | None = None) -> str:
-        """Whether the weights are equal so far.
-
-        Args:
-            record: the fingerprint at the end of an epoch; if given, the text includes the size of the gap.
-        """
+    @property
+    def now(self) -> str:
+        """Whether the weights are equal so far, in two words; empty if nothing was compared."""
         if self.is_reference or not self._compared:
             return ""
+        return "weights equal" if self._first_difference is None else "weights differ"
+
+    def text(self, record: StepRecord | None) -> str:
+        """Whether the weights are equal so far, and else since when and by how much.
+
+        Args:
+            record: the fingerprint at the end of an epoch, for the size of the gap; None if there is none.
+        """
         if self._first_difference is None:
-            return "weights equal"
+            return self.now
         epoch, step = self._first_difference
         where = f"epoch {epoch}" + (f", step {step:,}" if step > INITIAL else "")
         gap = ""
@@ -91,7 +142,7 @@ class RunningGap:
 
 
 class TrainerProgress:
-    """The sink that shows the progress of one trainer: a line per epoch, and a live bar in a terminal.
+    """The sink that shows the progress of one trainer: a line per epoch, and a live line in a terminal.
 
     Args:
         console: the console to print to.
@@ -116,59 +167,54 @@ class TrainerProgress:
         self._gap.begin(trainer)
         self._end: StepRecord | None = None
         self._epochs, self._steps, self._batch = epochs, steps_per_epoch, global_batch_size
-        self._latest = ""
-        self._began = time.perf_counter()
-        self._done = 0
-        self._next_refresh = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left {task.fields[latest]} {task.fields[gap]}", markup=False),
-            console=console,
-            transient=True,
-            auto_refresh=False,  # a refresh thread would compete with training for the processor
-            disable=not console.is_terminal,
-        )
-        fields: dict[str, Any] = {"rate": "", "latest": "", "gap": ""}
-        if not self._gap.is_reference:
-            self._bar.add_task(f"{printable(self._gap.reference)}  done", total=1, completed=1, **fields)
-        self._task = self._bar.add_task(self._text(epochs[0]), total=len(epochs) * steps_per_epoch, **fields)
+        self._epoch, self._step = epochs[0], 0
+        self._first: tuple[float, int] | None = None  # when the first step was over, which includes tracing
+        self._seen = time.monotonic()
+        self._live = live_line(console, self._line)
 
     def __enter__(self) -> TrainerProgress:
-        self._bar.start()
+        self._live.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, StepRecord):
             self._gap.see(record)
             self._end = record if record.step == EPOCH_END else None
+            if record.step > 0:
+                self._epoch, self._step, self._seen = record.epoch, record.step, time.monotonic()
+                self._first = self._first or (self._seen, self._done)
         if isinstance(record, EpochRecord):
             gap = self._gap.text(self._end)
-            self._latest = "  ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
-            say(
-                self._console,
-                f"{self._trainer}  epoch {record.epoch}/{self._epochs[-1]}  {self._latest}  "
-                f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s{', ' * bool(gap)}{gap}",
-            )
-        elif isinstance(record, StepRecord) and record.step > 0:
-            self._done = (record.epoch - self._epochs[0]) * self._steps + record.step
-            now = time.perf_counter()
-            if now > self._next_refresh and not self._bar.disable:
-                self._next_refresh = now + 0.25
-                rate = f"{self._done * self._batch / (now - self._began):,.0f} examples/s"
-                text = self._text(record.epoch)
-                values: dict[str, Any] = {"rate": rate, "latest": self._latest, "gap": self._gap.text()}
-                self._bar.update(self._task, completed=self._done, description=text, **values)
-                self._bar.refresh()
+            costs = f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s"
+            metrics = [f"{name} {value:.4f}" for name, value in record.logs.items()]
+            head = [self._trainer, f"epoch {record.epoch}/{self._epochs[-1]}"]
+            say_items(self._console, [*head, *metrics, f"{costs}, {gap}" if gap else costs])
+            self._epoch, self._step, self._seen = record.epoch + 1, 0, time.monotonic()
 
-    def _text(self, epoch: int) -> str:
-        return f"{self._trainer}  epoch {epoch}/{self._epochs[-1]}"
+    @property
+    def _done(self) -> int:
+        """The number of steps that are over, as far as they were reported."""
+        return (self._epoch - self._epochs[0]) * self._steps + self._step
+
+    def _line(self, columns: int) -> str:
+        """The live line."""
+        done, total, idle = self._done, len(self._epochs) * self._steps, time.monotonic() - self._seen
+        note = self._gap.now
+        if idle > 1 and done >= total and self._step == 0:
+            note = f"finishing, {idle:.0f} s"
+        elif idle > 1 and self._step == 0:
+            note = f"waiting for the first step, {idle:.0f} s"
+        elif idle > 1 and self._step >= self._steps:
+            note = f"validating, {idle:.0f} s"
+        rate = left = None
+        if self._first is not None and self._seen > self._first[0] and done > self._first[1]:
+            seconds_per_step = (self._seen - self._first[0]) / (done - self._first[1])
+            rate, left = self._batch / seconds_per_step, max(total - done, 0) * seconds_per_step
+        head = f"{self._trainer}  epoch {min(self._epoch, self._epochs[-1])}/{self._epochs[-1]}"
+        return progress_line(columns, head, min(done / total, 1), rate, left, note)
 
 
 def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:

@@ -1,0 +1,32 @@
+"""The packages that the command needs, looked for before it uses them."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from compare.errors import RequestError
+
+PACKAGES = (
+    "tensorflow", "keras", "numpy", "pandas", "matplotlib", "jinja2", "rich", "scipy", "loky", "filelock", "xxhash",
+)  # fmt: skip
+"""What ``pyproject.toml`` requires; all are imported by the name that they are installed by."""
+
+
+def refuse_if_missing() -> None:
+    """Refuse to go on where packages are not installed.
+
+    Raises:
+        RequestError: with the command that installs them.
+    """
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if not missing:
+        return
+    root = Path(__file__).resolve().parents[2]
+    ready = root / ".venv" / "bin" / "activate"
+    activate = f"activate the environment (source {ready}), or " if ready.is_file() else ""
+    raise RequestError(
+        f"{sys.executable} has no {', '.join(missing)}: {activate}install what is needed with: "
+        f"{sys.executable} -m pip install -e {root}"
+    )

@@ -1,0 +1,120 @@
+"""What moves in a terminal while something takes long: one line, never wider than the terminal, and gone at the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+REFRESHES_PER_SECOND = 4
+UNLIMITED = 10_000
+"""Columns of a file or pipe: nothing that is printed there is cut."""
+SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
+PLAIN = str.maketrans({**dict.fromkeys(SPINNER, "*"), FULL: "#", EMPTY: "-", "…": "~"})
+"""The same in ASCII, where the terminal's encoding has no more."""
+NARROWEST_BAR, WIDEST_BAR = 8, 40
+"""Numbers of characters of a bar."""
+
+
+def console_for(file: TextIO, *, quiet: bool) -> Console:
+    """A console that prints as wide as the terminal, and elsewhere without a limit."""
+    console = Console(file=file, quiet=quiet, highlight=False)
+    if not (console.is_terminal or console.is_jupyter):
+        console.width = UNLIMITED
+    return console
+
+
+@contextmanager
+def live_line(console: Console, line: Callable[[int], str]) -> Iterator[None]:
+    """Shows a line below what is printed, drawn again four times a second; does nothing where no terminal is.
+
+    Args:
+        console: the terminal.
+        line: gives the line for a number of columns; called in another thread.
+    """
+    if not console.is_terminal or console.is_dumb_terminal or console.quiet:
+        yield
+        return
+
+    def draw() -> Text:
+        columns = console.width - 1  # in the last column, some terminals wrap already
+        text = line(columns)[:columns]
+        if not console.encoding.startswith("utf"):
+            text = text.translate(PLAIN).encode(console.encoding, "replace").decode(console.encoding)
+        shown = Text(text, no_wrap=True, overflow="crop")
+        shown.highlight_regex(f"{FULL}+", "cyan")
+        shown.highlight_regex(f"{EMPTY}+", "dim")
+        return shown
+
+    # What TensorFlow logs to stderr goes to a file in the command; Rich would print it here, and do so ever after.
+    with Live(
+        get_renderable=draw,
+        console=console,
+        refresh_per_second=REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stderr=os.isatty(2),
+    ):
+        yield
+
+
+@contextmanager
+def waiting(console: Console, what: str) -> Iterator[None]:
+    """Shows in a terminal what the user waits for, and since when.
+
+    Args:
+        console: where it is shown.
+        what: a few words, such as ``starting TensorFlow``.
+    """
+    began = time.monotonic()
+
+    def line(columns: int) -> str:
+        seconds = time.monotonic() - began
+        spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
+        return f"{spinner} {_shortened(what, columns - 12)} … {seconds:.0f} s"
+
+    with live_line(console, line):
+        yield
+
+
+def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:
+    """A line with a bar; where there is no room for all, the note goes first, then the rate.
+
+    Args:
+        columns: the number of characters that it may have.
+        head: what makes progress.
+        fraction: how much of it is done, from 0 to 1.
+        rate: examples per second, if known.
+        left: seconds left, if known.
+        note: what else there is to say.
+    """
+    unit = " examples/s" if columns >= 100 else " ex/s"
+    percent = f"{fraction:4.0%}"
+    speed = "" if rate is None else f"{rate:>7,.0f}{unit}"
+    clock = "" if left is None else f"{_clock(left):>5} left"
+    for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
+        rest = "".join(f"  {part}" for part in parts if part)
+        bar = min(columns - len(head) - len(rest) - 2, WIDEST_BAR)
+        if bar >= NARROWEST_BAR:
+            break
+    else:
+        bar = NARROWEST_BAR
+        head = _shortened(head, columns - bar - len(rest) - 2)
+    done = int(bar * fraction)
+    return f"{head}  {FULL * done}{EMPTY * (bar - done)}{rest}"
+
+
+def _shortened(text: str, columns: int) -> str:
+    return text if len(text) <= columns else f"{text[: max(columns - 1, 0)]}…"
+
+
+def _clock(seconds: float) -> str:
+    """Formats a duration as ``1:02`` or ``2:00:59``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
