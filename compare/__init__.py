@@ -93,10 +93,11 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
     except TypeError as error:
         raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
     from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
-    from compare.app.session import carry_out, new_console  # noqa: PLC0415 (lazy)
+    from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
+    from compare.app.standard_streams import console  # noqa: PLC0415 (lazy)
 
     with claimed(request) as folder:
-        return carry_out(request, folder, new_console(request))
+        return carry_out(request, folder, console(quiet=request.quiet))
 
 
 def _show_options() -> None:

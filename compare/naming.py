@@ -34,25 +34,23 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
 
 
 def unknown(given: str, known: Iterable[str], more: str = "") -> str:
-    """What is wrong with a name that is not known, for error messages: similar names, and all that there are.
+    """What is wrong with a name that is not known, for error messages: all that there are, and a similar one.
 
     Args:
         given: the name.
         known: all names.
         more: what is possible besides, at the end of the list.
     """
-    listed = f"there are {', '.join(known)}{more}"
-    similar = did_you_mean(given, known)
-    return f"unknown; {similar} T{listed[1:]}" if similar else f"unknown; {listed}"
+    return f"unknown; there are {', '.join(known)}{more}{did_you_mean(given, known)}"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """``did you mean …?`` with the most similar name; empty if none is similar."""
+    """``; did you mean …?`` with the most similar name; empty if none is similar."""
     names = {name.strip("-").lower(): name for name in known}
     word = given.strip("-").lower()
     close = difflib.get_close_matches(word, names, n=1)
     close = close or [name for name in names if len(word) > 2 and word in name][:1]
-    return f"did you mean {names[close[0]]}?" if close else ""
+    return f"; did you mean {names[close[0]]}?" if close else ""
 
 
 def is_folder_name(name: Any) -> bool:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import compare
 from compare.app import cli
 from compare.app.loading import load_experiment, load_trainers
+from compare.app.requirements import PACKAGES
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
-from compare.options import STRATEGIES, Options
+from compare.options import GROUPS, STRATEGIES, Options
 from compare.reporting.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,6 +89,56 @@ def test_help_works_without_the_package_installed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path) -> None:
+    """-S: no site-packages, as in another Python than the one that has the package."""
+    done = python("-S", SCRIPT, "--reports", "reports", cwd=tmp_path)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert done.stderr.startswith(f"compare.py: {sys.executable} has no tensorflow, keras, numpy, ")
+    assert done.stderr.endswith(f"{sys.executable} -m pip install -e {ROOT}\n") and done.stderr.count("\n") == 1
+    # What is wrong with the request comes first: it would be refused anyway.
+    assert "--epochs 0" in python("-S", SCRIPT, "--epochs", "0", cwd=tmp_path).stderr
+
+
+def test_the_packages_that_are_looked_for_are_those_that_pyproject_requires() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert [re.match(r"[\w-]+", each).group() for each in required] == list(PACKAGES)  # type: ignore[union-attr]
+
+
+def test_the_version_is_shown_with_tensorflows(tmp_path: Path) -> None:
+    done = python("-X", "importtime", SCRIPT, "--version", cwd=tmp_path)
+    assert re.fullmatch(
+        rf"fit-vs-loop {compare.__version__}, TensorFlow 2\.\S+, Keras 3\.\S+, Python 3\.\S+\n", done.stdout
+    )
+    assert done.returncode == 0 and "| tensorflow" not in done.stderr
+    without = python("-S", SCRIPT, "--version", cwd=tmp_path)
+    assert (without.returncode, without.stderr) == (0, "") and "TensorFlow" not in without.stdout
+
+
+def test_help_has_its_options_in_groups_and_three_examples_that_are_accepted() -> None:
+    text = cli.parser().format_help()
+    headings = re.findall(r"^([a-z ]+):$", text, re.MULTILINE)
+    assert headings == ["options", *GROUPS, "examples"]
+    assert text.partition("options:")[2].partition(f"{GROUPS[0]}:")[0].count("  -") == 2, "--help and --version only"
+    examples = re.findall(r"^  (\S.*)$", text.partition("examples:")[2], re.MULTILINE)
+    assert len(examples) == 3
+    for example in examples:
+        Options(**cli.parsed(shlex.split(example.removeprefix(cli.parser().prog))))
+
+
+def test_the_command_calls_itself_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for called, shown, prefix in (
+        ("/somewhere/bin/fit-vs-loop", "fit-vs-loop", "fit-vs-loop"),
+        ("scripts/compare.py", "python scripts/compare.py", "compare.py"),
+    ):
+        monkeypatch.setattr("sys.argv", [called])
+        text = cli.parser().format_help()
+        assert text.startswith(f"usage: {shown} [options]\n") and text.count(f"{shown} ") >= 5
+        assert cli.main(["--epochs", "0"]) == 2
+        assert capsys.readouterr().err.startswith(f"{prefix}: --epochs 0: ")
+
+
 def test_the_script_works_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "compare.py"
     link.symlink_to(SCRIPT)
@@ -106,7 +161,13 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--epochs", "two"], "argument --epochs: invalid int value: 'two' (see --help)"),
         (["--epochs", "1e3"], "argument --epochs: invalid int value: '1e3' (see --help)"),
         (["--epochs"], "argument --epochs: expected one argument (see --help)"),
-        (["--epoch", "2"], "unrecognized arguments: --epoch 2 (see --help)"),
+        (["--epoch", "2"], "unrecognized arguments: --epoch 2; did you mean --epochs? (see --help)"),
+        (["--trainer=fit"], "unrecognized arguments: --trainer=fit; did you mean --trainers? (see --help)"),
+        (["a.py", "b.py"], "unrecognized arguments: a.py b.py; did you mean --scripts a.py b.py? (see --help)"),
+        (
+            ["--own", "sed", "--scripts", "a.py"],
+            "--own sed: unknown; there are seeds, weights, order; did you mean seeds?",
+        ),
         (["--nonsense"], "unrecognized arguments: --nonsense (see --help)"),
         (["--a\nb"], "unrecognized arguments: --a b (see --help)"),
         (["fit", "loop"], "unrecognized arguments: fit loop (see --help)"),
@@ -114,7 +175,11 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--trainers", "fit"], "--trainers needs a reference and at least one candidate, such as: fit loop"),
         (["--seed", "-1"], "--seed -1: give a whole number, from 0 to 4294967295"),
         (["--name", "../x"], "--name '../x': give a plain folder name, it is made inside reports"),
-        (["--strategy", "mirored"], f"--strategy mirored: unknown; there are {', '.join(STRATEGIES)}"),
+        (
+            ["--strategy", "MirroredStrategy"],
+            f"--strategy MirroredStrategy: unknown; there are {', '.join(STRATEGIES)}; did you mean mirrored?",
+        ),
+        (["--strategy", "fast"], f"--strategy fast: unknown; there are {', '.join(STRATEGIES)}"),
         (
             ["--strategy", "default", "--replicas", "2"],
             "--strategy default has one replica, --replicas asks for 2: use --strategy mirrored",
@@ -132,16 +197,17 @@ def test_a_bad_option_is_named(refuse: Refuse, tmp_path: Path, arguments: list[s
 def test_an_unknown_trainer_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--trainers", "fitt", "loop") == (
         "--trainers fitt: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR or package.module:ATTR "
-        "for your own"
+        "for your own; did you mean fit?"
     )
-    assert list((tmp_path / "reports").iterdir()) == [], "nothing is left of a request that was refused"
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine.py"], "nothing is left of a request that was refused"
 
 
 def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--experiment", "mnist", "--trainers", "mine.py:Loop", "mine.py:instance") == (
-        f"--experiment mnist: unknown; there are {', '.join(BUILT_IN)}, or FILE.py[:ATTR] for your own"
+        f"--experiment mnist: unknown; there are {', '.join(BUILT_IN)}, or FILE.py[:ATTR] for your own; did you mean "
+        "fashion-mnist?"
     )
-    assert list((tmp_path / "reports").iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine.py"]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +364,7 @@ def test_an_interruption_is_said_and_exit_130(
     assert cli.main(["--reports", str(tmp_path)]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("compare.py: interrupted; continue with: ") and line.endswith(" --resume")
+    assert line.partition("with: ")[2].split()[0] == (sys.executable if sys.argv[0].endswith(".py") else sys.argv[0])
 
 
 # The one-way rule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,24 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from compare.app import cli
-from compare.app.session import new_console
+from compare.app import cli, standard_streams
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.reporting import html, plots
-from compare.reporting.terminal import RunningGap, TrainerProgress, details, epoch_table, say, style_of, variables
+from compare.reporting.live import console_for, progress_line
+from compare.reporting.terminal import (
+    RunningGap,
+    TrainerProgress,
+    details,
+    epoch_table,
+    print_table,
+    say,
+    say_items,
+    style_of,
+    tell,
+    variables,
+)
 from compare.user_errors import describe
 
 
@@ -55,14 +67,86 @@ def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None
     ]
 
 
-def test_a_watcher_sees_both_trainers_and_the_gap_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(
-        "compare.reporting.terminal.time.perf_counter", lambda: float(next(seconds))
-    )  # or it is too fast to see
+def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
     shown = printed(terminal=True)
-    assert "fit  done" in shown and "weight gap since epoch 2, step 1" in shown
-    assert "\x1b[" in shown
+    assert "weights equal" in shown and "left  weights differ" in shown
+    assert "\x1b[" in shown and "\x1b[" not in printed(terminal=False)
+
+
+@pytest.mark.parametrize("columns", [20, 39, 79, 99, 119, 200])
+@pytest.mark.parametrize("head", ["fit  epoch 1/2", "a-trainer-with-a-very-long-name, noise twin 12  epoch 99/100"])
+@pytest.mark.parametrize("note", ["", "weights differ", "waiting for the first step, 12 s"])
+def test_a_line_of_progress_fits_whatever_the_width(columns: int, head: str, note: str) -> None:
+    for fraction, rate, left in ((0.0, None, None), (0.5, 123456.7, 7262.0), (1.0, 0.4, 0.0)):
+        line = progress_line(columns, head, fraction, rate, left, note)
+        assert len(line) <= columns and line.count("━") + line.count("─") >= 8
+        assert f"{fraction:4.0%}" in line
+        assert columns < 79 or head.startswith("a-") or rate is None or f"{rate:,.0f} ex" in line
+        assert columns < 79 or head.startswith("a-") or left is None or f"{int(left) % 60:02} left" in line
+        assert columns < 119 or (head.startswith("a-") and columns < 200) or note in line
+
+
+def test_a_slow_start_and_a_slow_validation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("compare.reporting.terminal.time.monotonic", lambda: now)
+    progress = TrainerProgress(Console(quiet=True), "fit", range(1, 3), 2, 32)
+    step = StepRecord(1, 1, np.zeros((1, 1), np.uint64), np.zeros((1, 2)))
+    assert progress._line(79).rstrip().endswith("0%")
+    now = 3.0
+    assert progress._line(79).endswith("  waiting for the first step, 3 s")
+    progress(step)
+    now = 4.0
+    progress(replace(step, step=2))
+    assert progress._line(79).endswith("  50%       32 ex/s   0:02 left")
+    now = 6.5
+    assert progress._line(79).endswith("left  validating, 2 s")
+    progress(EpochRecord(1, {}, 2.0, 32.0))
+    progress(EpochRecord(2, {}, 2.0, 32.0))
+    now = 9.0
+    assert progress._line(79).endswith("left  finishing, 2 s") and "epoch 2/2" in progress._line(79)
+
+
+def test_in_a_terminal_metrics_and_words_stay_whole_and_paths_and_code_can_be_copied() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, no_color=True, width=40, highlight=False)
+    say_items(console, ["fit", "epoch 1/2", "val_accuracy 0.7010", "val_loss 0.8226", "3.9 s, 777 examples/s"])
+    tell(console, "their weights differ from step 47 of epoch 1 on", head="different: ")
+    code = "    metric.update_state(value, sample_weight=tf.shape(y)[0])"
+    path = "/a/folder with spaces/and a long/name.csv"
+    tell(console, code)
+    say(console, path)
+    assert out.getvalue().splitlines() == [
+        "fit  epoch 1/2  val_accuracy 0.7010",
+        "    val_loss 0.8226",
+        "    3.9 s, 777 examples/s",
+        "different: their weights differ from",
+        "step 47 of epoch 1 on",
+        code,
+        path,
+    ]
+
+
+def tables(width: int, terminal: bool) -> list[str]:
+    """What is printed of a table with ten metrics and a long name."""
+    out = Terminal() if terminal else io.StringIO()
+    console = console_for(out, quiet=False)
+    if terminal:
+        console.width = width
+    names = {f"metric_number_{number}": 1 / 3 for number in range(10)}
+    fit, mine = (Record(each, 0, (), np.empty(0), {1: names}, Path()) for each in ("fit", "my-loop-of-many-words"))
+    print_table(console, epoch_table(fit, [mine]))
+    return out.getvalue().splitlines()
+
+
+def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    piped = tables(80, terminal=False)
+    assert len(piped) == 4 and piped[1].count("0.3333333333333333") == 10
+    for width in (80, 120):
+        shown = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in tables(width, terminal=True)]
+        assert "".join(shown).count("0.3333333333333333") == 20 and all(len(line) <= width for line in shown)
+        assert "\n".join(shown).count("my-loop-of-many-words") == len(shown) / 4 > 1, "each part names the trainers"
 
 
 def test_a_resumed_reference_says_nothing_of_the_gap() -> None:
@@ -81,7 +165,7 @@ class Terminal(io.StringIO):
 def test_colours_are_left_out_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def verdict() -> str:
         monkeypatch.setattr("sys.stdout", Terminal())
-        console = new_console(Options())
+        console = standard_streams.console(quiet=False)
         console.print("identical", style=style_of("identical"))
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 

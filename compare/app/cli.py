@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,6 @@ from compare.naming import printable
 from compare.option import default_of
 from compare.options import GROUPS, Options, declaration
 from compare.user_errors import describe
-
 
 INSTALLED = "fit-vs-loop"
 """The name of the installed command."""
@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = Options(**parsed(given))
         refuse_if_missing()
+        _import_everything(options)
         task = this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
         member = task if options.spec.several_processes else None
         if member is not None and not member.is_chief:
@@ -132,6 +133,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
 
 
+def _import_everything(options: Options) -> None:
+    """Import what a run needs before TensorFlow, with something on the screen meanwhile."""
+    from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
+
+    with waiting(standard_streams.console(quiet=options.quiet), "starting"):
+        import_module("compare.app.session")
+
+
 @contextmanager
 def _shared_folder(options: Options) -> Iterator[Path]:
     """The folder for a cluster member's checkpoints: the chief's folder, if its name is known.
@@ -156,7 +165,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         folder: where the results go; a member of a cluster that is not its chief has its checkpoints there only.
     """
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
-    from compare.app.session import carry_out, new_console  # noqa: PLC0415 (lazy)
+    from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
 
     signals.catch()
     try:
@@ -165,7 +174,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
             take_part(options, folder)
             return 0
         with stderr_to(folder / "tensorflow.log"), _traced():
-            return carry_out(options, folder, new_console(options)).exit_status
+            return carry_out(options, folder, standard_streams.console(quiet=options.quiet)).exit_status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:

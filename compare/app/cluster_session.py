@@ -21,7 +21,7 @@ from compare.options import Options
 from compare.records import read_verdict
 from compare.records.run_json import FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
-from compare.reporting.terminal import say
+from compare.reporting.terminal import tell
 from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 from compare.verdict import DIFFERENT, EXIT_STATUS
@@ -41,7 +41,7 @@ def start(options: Options, folder: Path, console: Console) -> Result:
         NoVerdictError: when a process failed.
     """
     if any(not name.startswith("lo") for _, name in socket.if_nameindex()):
-        say(console, f"Note: {EXPOSED}", style="yellow")
+        tell(console, f"Note: {EXPOSED}", style="yellow")
     status, message = local_cluster.start_here(options, folder)
     if status == EXIT_REQUEST:
         raise RequestError(message)
@@ -68,13 +68,13 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
         trainers, experiment = load(same, Console(quiet=True))
         task = prepare(same, experiment)
     except RequestError as error:
-        say(console, f"The cause was not looked for: {error}")
+        tell(console, f"The cause was not looked for: {error}")
         RunJson.read(folder).save(status=FINISHED)
         return None
     from compare.app import diagnose  # noqa: PLC0415 (lazy)
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
-    say(
+    tell(
         console,
         f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
         f"same as {options.strategy}:",

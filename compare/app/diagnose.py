@@ -18,7 +18,8 @@ from compare.engine.run import TrainingTask
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.records.run_json import RunJson
-from compare.reporting.terminal import TrainerProgress, say
+from compare.reporting.live import waiting
+from compare.reporting.terminal import TrainerProgress, tell
 from compare.trainer import Trainer
 from compare.user_errors import describe
 from compare.verdict import DIFFERENT, rounding
@@ -45,33 +46,35 @@ def _check(
     different = {pair.candidate.trainer: pair for pair in differing if not pair.exactly.against}
     if not different:
         return {}
-    say(console, f"Looking for the cause: short check of {' and '.join(different)} …")
+    tell(console, f"Looking for the cause: short check of {' and '.join(different)} …")
     (_, reference), *candidates = trainers
     checked: dict[str, Any] = {}
     try:
-        checker = Checker(
-            task.experiment,
-            reference,
-            task.strategy,
-            batch_size=options.batch_size,
-            seed=options.seed,
-            data=(task.train, task.validation),
-        )
+        with waiting(console, f"short check: {reference.name}"):
+            checker = Checker(
+                task.experiment,
+                reference,
+                task.strategy,
+                batch_size=options.batch_size,
+                seed=options.seed,
+                data=(task.train, task.validation),
+            )
     except Exception as error:  # the comparison stands without it
         traceback.print_exc()
-        say(console, f"The short check failed: {describe(error)}")
+        tell(console, f"The short check failed: {describe(error)}")
         return {}
     for name, trainer in candidates:
         if name not in different:
             continue
         try:
-            report = checker.look_inside(checker.check(trainer), trainer)
+            with waiting(console, f"short check of {name}"):
+                report = checker.look_inside(checker.check(trainer), trainer)
             if not report.training:
                 report = _with_callbacks(report, different[name], task)
             checked[name] = report.as_json()["comparisons"][0]
         except Exception as error:
             traceback.print_exc()
-            say(console, f"The short check of {name} failed: {describe(error)}")
+            tell(console, f"The short check of {name} failed: {describe(error)}")
     return checked
 
 
@@ -96,7 +99,7 @@ def _measure_noise(
         if start is None:
             continue
         name = pair.anchor.trainer
-        say(
+        tell(
             console,
             f"{pair.candidate.trainer} is not identical. Training noise twins of {name} to measure rounding: "
             "from there on, all weights are moved by one unit in the last place before every step …",
@@ -105,7 +108,7 @@ def _measure_noise(
             _train_twins(pair, start, dict(trainers)[name], folder, task, options, console)
         except Exception as error:  # the comparison stands without them
             traceback.print_exc()
-            say(console, f"The noise twins failed: {describe(error)}")
+            tell(console, f"The noise twins failed: {describe(error)}")
 
 
 def _not_identical(recorded: Recorded) -> list[Pair]:

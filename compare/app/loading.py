@@ -15,7 +15,7 @@ from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
 from compare.naming import is_file, source_and_attribute
 from compare.options import Options
-from compare.reporting.terminal import say
+from compare.reporting.terminal import tell
 from compare.trainer import Trainer
 from compare.user_errors import ProcessExit, describe, refusing_exit
 
@@ -31,7 +31,7 @@ def load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]],
     """The trainers and the experiment that the options name; prints what must be said about the experiment."""
     trainers, experiment = load_trainers(options), load_experiment(options)
     for note in experiment.notes:
-        say(console, f"Note: {note}", style="yellow")
+        tell(console, f"Note: {note}", style="yellow")
     return trainers, experiment
 
 

@@ -29,7 +29,8 @@ from compare.errors import RequestError, StorageError
 from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, StepRecord
 from compare.records.run_json import RunJson
-from compare.reporting.terminal import say
+from compare.reporting.live import UNLIMITED
+from compare.reporting.terminal import tell
 from compare.user_errors import describe, without_exit
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def train_in_parallel(
     threads = threads_each(options)
     run.save(parallel={"processes": len(trainers), "threads_per_process": threads})
     each = f"each with {threads} thread{'s' * (threads > 1)}"
-    say(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
+    tell(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
     raised: Exception | None = None
     for name, error in _train(trainers, options, task, run.folder, console, executor):
         fail(run, name, error, console)
@@ -187,7 +188,7 @@ def _train_elsewhere(
 
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
-        console = Console(file=_Told(recorder), width=200, highlight=False)
+        console = Console(file=_Told(recorder), width=UNLIMITED, highlight=False)
         _, trainer = load_trainers(options)[number]
         task.initial_weights = InitialWeights(folder)
         try:
@@ -265,7 +266,7 @@ def _listening(recorders: dict[str, Recorder], console: Console) -> Iterator[tup
                     if method == "name":
                         recorder = recorders[arguments[0]]
                     elif method == "say":
-                        say(console, arguments[0].rstrip("\n"))
+                        tell(console, arguments[0].rstrip("\n"))
                     elif method == "close":
                         connection.send(True)
                         return

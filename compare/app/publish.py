@@ -13,8 +13,9 @@ from compare.check.stage_views import stage_sentence
 from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
+from compare.reporting.live import waiting
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
-from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
+from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
 
 
 def finish(run: RunJson, console: Console) -> str:
@@ -42,23 +43,25 @@ def verdict_of(folder: Path) -> dict[str, Any] | None:
 
 def judge_and_publish(folder: Path, console: Console) -> str:
     """Judge a run from its files, write its reports and print the last lines; returns the verdict."""
-    recorded = Recorded.read(folder)
-    verdict = judge(recorded)
-    write_verdict(folder / "verdict.json", verdict)
+    with waiting(console, "judging"):
+        recorded = Recorded.read(folder)
+        verdict = judge(recorded)
+        write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
     shown = recorded.shown
     if any(record.logs for record in shown):
-        plots.draw(folder)
+        with waiting(console, "drawing"):
+            plots.draw(folder)
         files.insert(0, "comparison.png")
         if recorded.run.options.get("seeds", 1) > 1:
-            console.print(study_table(verdict["comparisons"]))
+            print_table(console, study_table(verdict["comparisons"]))
         else:
-            console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
+            print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
     verbose = bool(recorded.run.options.get("verbose"))
     del recorded, shown  # the pages read the records again: this memory is needed only once
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
-        say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
+        tell(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
     _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():
@@ -77,17 +80,17 @@ def publish(folder: Path) -> list[str]:
 def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: bool) -> None:
     for entry in verdict["comparisons"]:
         console.print()
-        console.print(f"{entry['verdict']}: ", style=style_of(entry["verdict"]), end="")
-        say(console, sentence(entry, verdict["reference"]) + ".")
+        text = sentence(entry, verdict["reference"]) + "."
+        tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
-            say(console, text + ".")
+            tell(console, text + ".")
         for line in causes(entry):
-            say(console, line)
+            tell(console, line)
         for line in variables(entry) if verbose else ():
-            say(console, line)
+            tell(console, line)
     if verdict.get("interrupted"):
-        say(console, "The run was interrupted; the finished part was judged.")
+        tell(console, "The run was interrupted; the finished part was judged.")
     for text in stops(verdict):
-        say(console, text + ".")
+        tell(console, text + ".")
     if "truth" in verdict:
-        say(console, truth_sentence(verdict["truth"]) + ".")
+        tell(console, truth_sentence(verdict["truth"]) + ".")

@@ -16,7 +16,7 @@ from compare.option import flag
 from compare.options import Options, declaration
 from compare.records import Recorder, RecordError, hashes_at, kept, recover
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
-from compare.reporting.terminal import say
+from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
@@ -63,7 +63,7 @@ class ResumePlan:
         except RecordError as error:
             raise RequestError(f"--resume: {error}") from error
         for text in repaired:
-            say(console, f"Note: {text}", style="yellow")
+            tell(console, f"Note: {text}", style="yellow")
 
     @property
     def measured(self) -> bool:
@@ -121,16 +121,16 @@ def _usable(shown: str, folders: Sequence[Path], last: int, task: TrainingTask, 
             continue
         states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in folders)]
         if damaged := [f"{path}: {text}" for path, text in states if text]:
-            say(
+            tell(
                 console,
                 f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}",
                 style="yellow",
             )
             continue
-        say(console, f"{shown}  continues after epoch {epoch}")
+        tell(console, f"{shown}  continues after epoch {epoch}")
         yield epoch
     if last:
-        say(console, f"{shown}  starts again: {reason or 'there is no checkpoint to continue from'}")
+        tell(console, f"{shown}  starts again: {reason or 'there is no checkpoint to continue from'}")
     yield 0
 
 

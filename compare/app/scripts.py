@@ -20,7 +20,7 @@ from compare.options import Options
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.result import Result
-from compare.reporting.terminal import say
+from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE
 from compare.watch.trace import OTHERS, Trace, read_traces
 
@@ -70,9 +70,9 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
         }
     )
     run.save()
-    say(console, f"Comparing {' and '.join(options.scripts)}", style="bold")
+    tell(console, f"Comparing {' and '.join(options.scripts)}", style="bold")
     for name, text in MADE_ALIKE.items():
-        say(console, f"  {name}: {'as in each script' if name in options.own else f'made alike, {text}'}")
+        tell(console, f"  {name}: {'as in each script' if name in options.own else f'made alike, {text}'}")
     return ScriptsSession(options, folder, work, runner, sources, console, run, names)
 
 
@@ -131,15 +131,15 @@ def _say_what_trained(session: ScriptsSession, trainings: Sequence[int]) -> None
     for model in session.models:
         for name, trace in zip(model.names, model.traces, strict=True):
             what = f" ({trace.model})" if several else ""
-            say(session.console, f"{name}{what}: {trace.last:,} steps by {trace.trained_by}")
+            tell(session.console, f"{name}{what}: {trace.last:,} steps by {trace.trained_by}")
             if trace.last >= session.options.max_steps:
-                say(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
+                tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
     if several:
-        say(session.console, f"Each trains {len(session.models)} models; they are paired in their order of creation")
+        tell(session.console, f"Each trains {len(session.models)} models; they are paired in their order of creation")
     if not session.alone and trainings[0] != trainings[1]:
         counts = " and ".join(f"{name} {count}" for name, count in zip(session.names, trainings, strict=True))
         text = f"{counts} models are trained; the first {len(session.models)} of each are compared"
-        say(session.console, text, style="yellow")
+        tell(session.console, text, style="yellow")
 
 
 def _too_few(session: ScriptsSession, runs: Sequence[ScriptRun], trainings: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from compare.check.script_numbers import Losses, losses_by_epoch, name_reporting
 from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.records import MetricsFile, Place, Record, read_records
-from compare.reporting.terminal import say
+from compare.reporting.terminal import tell
 from compare.verdict import DIFFERENT, rounding
 from compare.watch.seen import read_close_up
 from compare.watch.settings import Nudge, Settings
@@ -49,7 +49,7 @@ def explain(session: ScriptsSession) -> None:
     compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if isinstance(pair, Pair)]
     differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
     if any(pair.noise_start is not None for pair, _ in differing):
-        say(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
+        tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
     departures = [_departure(session, pair, model) for pair, model in differing]
     found = [each for each in departures if each is not None]
     if found:
@@ -105,7 +105,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
     """Names the cause of different numbers from equal weights, where it is known."""
     causes = name_reporting(pair.reference, pair.candidate)
     if not causes and pair.exactly.reporting.verdict == DIFFERENT:
-        say(session.console, "Other numbers from the same weights. Looking at the loss of every step …")
+        tell(session.console, "Other numbers from the same weights. Looking at the loss of every step …")
         causes = name_reporting(pair.reference, pair.candidate, _losses(session, model))
     if causes:
         found = {
@@ -159,7 +159,7 @@ def _losses(session: ScriptsSession, model: ModelPair) -> dict[int, Losses]:
 def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:
     """Runs both scripts once more up to a step, and records what happens inside it."""
     step, start, model = departure.step, departure.start, departure.model
-    say(session.console, f"Looking into step {step:,}: running both up to there again …")
+    tell(session.console, f"Looking into step {step:,}: running both up to there again …")
     session.passes += 1
     ends = model.epochs
     last = max(step + 2, ends.step((ends.place(step)[0] + 1, 0)) if ends else 0)

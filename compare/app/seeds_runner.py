@@ -25,7 +25,8 @@ from compare.errors import NoVerdictError, RequestError
 from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
-from compare.reporting.terminal import say
+from compare.reporting.live import live_line, progress_line
+from compare.reporting.terminal import say_items, tell
 from compare.user_errors import describe, without_exit
 
 if TYPE_CHECKING:
@@ -188,11 +189,11 @@ def train_study(
     if plan.resumed:
         every = len(jobs)
         jobs = [(number, seed) for number, seed in jobs if not plan.done(names[number], seed)]
-        say(console, f"{every - len(jobs)} runs have finished already")
+        tell(console, f"{every - len(jobs)} trainings have finished already")
     run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
-    say(
+    tell(
         console,
-        f"{len(jobs)} runs, "
+        f"{len(jobs)} trainings, "
         + (
             f"on {options.scheduler}"
             if options.backend == "dask"
@@ -217,15 +218,22 @@ def train_study(
             return
         recorder.end(finished.end)
         if finished.end.epoch is not None:
-            say(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
+            tell(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
             return
         last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
-        numbers = "  ".join(f"{name} {value:.4f}" for name, value in last.logs.items())
-        took = time.perf_counter() - began
-        say(console, f"{names[number]}  seed {seed}  {numbers}  (run {len(ended)} of {len(jobs)}, after {took:.0f} s)")
+        numbers = [f"{name} {value:.4f}" for name, value in last.logs.items()]
+        count = f"(training {len(ended)} of {len(jobs)}, after {time.perf_counter() - began:.0f} s)"
+        say_items(console, [names[number], f"seed {seed}", *numbers, count])
+
+    def progress(columns: int) -> str:
+        seconds = time.perf_counter() - began
+        left = seconds / len(ended) * (len(jobs) - len(ended)) if ended else None
+        head = f"{len(ended)} of {len(jobs)} trainings"
+        return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
     task.initial_weights = InitialWeights(folder)
     initial = {seed: initial_weights(task, seed) for seed in options.all_seeds}
-    run_all(options, jobs, initial, done, processes, threads)
+    with live_line(console, progress):
+        run_all(options, jobs, initial, done, processes, threads)
     metrics.sort(names)
     return raised[0] if raised else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
-from compare.app.standard_streams import forgiving
 from compare.app.train import prepare, train_all, train_truth
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
@@ -28,9 +26,10 @@ from compare.errors import RequestError
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.reporting.live import waiting
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
-from compare.reporting.terminal import details, say, style_of
+from compare.reporting.terminal import details, say, style_of, tell
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
@@ -59,11 +58,6 @@ class Session:
     plan: ResumePlan
     trainers: list[tuple[str, Trainer]]
     task: TrainingTask
-
-
-def new_console(options: Options) -> Console:
-    """Where progress is printed: stdout, or nowhere with ``--quiet``."""
-    return Console(file=forgiving(sys.stdout), quiet=options.quiet, highlight=False)
 
 
 @without_exit("your code")
@@ -122,9 +116,9 @@ def _finished_before(folder: Path, console: Console, options: Options) -> Result
         return None
     if run.status != FINISHED or verdict is None:
         return Result(folder, finish(run, console))
-    say(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
+    tell(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
     for text in sentences(verdict):
-        say(console, text + ".")
+        tell(console, text + ".")
     say(console, str(folder / "verdict.json"))
     return Result(folder, verdict["verdict"])
 
@@ -159,7 +153,8 @@ def _train_and_judge(
 ) -> Result:
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
-    session = _prepare(options, folder, plan, console)
+    with waiting(console, "starting TensorFlow, loading data and trainers"):
+        session = _prepare(options, folder, plan, console)
     run = session.run
     if run.failures:
         return Result(folder, finish(run, console))
@@ -217,19 +212,19 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
 def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> None:
     console, run, task = session.console, session.run, session.task
     assert run.strategy is not None
-    say(console, run.title or "", style="bold")
-    say(
+    tell(console, run.title or "", style="bold")
+    tell(
         console,
         f"{task.train.count:,} training and {task.validation.count:,} validation examples, "
         f"global batch {task.global_batch_size}, on {', '.join(run.strategy['devices'])}",
     )
     for line in details(run.content()) if session.options.verbose else ():
-        say(console, line)
+        tell(console, line)
     labels = {problem: "Warning" if problem.severity == preflight.WARNING else "Cannot run" for problem in problems}
     for line in dict.fromkeys(
         f"{label}: {problem}" for problem, label in labels.items()
     ):  # once for fit and train-step
-        say(console, line)
+        tell(console, line)
 
 
 def _train(session: Session, executor: Executor | None) -> Exception | None:
@@ -247,7 +242,8 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
         if executor is not None:
             raised = train_in_parallel(session.trainers, options, task, run, console, executor)
         else:
-            trial.try_trainers(session.trainers, options, task)
+            with waiting(console, "trying the first steps of your trainers"):
+                trial.try_trainers(session.trainers, options, task)
             raised = train_all(session.trainers, options, task, run, session.plan, console)
         if options.truth:
             train_truth(options, task, session.folder, session.plan, console)

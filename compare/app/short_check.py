@@ -14,8 +14,9 @@ from compare.engine.keras_generation import select_keras
 from compare.options import Options
 from compare.records import write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
+from compare.reporting.live import waiting
 from compare.reporting.result import Result
-from compare.reporting.terminal import say, style_of
+from compare.reporting.terminal import say, style_of, tell
 from compare.verdict import as_json
 
 
@@ -36,32 +37,35 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     ((reference_name, reference), *candidates), experiment = load(options, console)
     strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
     data = load_data(options, experiment)
-    say(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    tell(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
     elsewhere: tuple[NotApplicable, ...] = ()
     if same is not options and strategy is not None:
         instead = f"{same.strategy} with {strategy.num_replicas_in_sync} replica(s) in this process"
         equal = "the same, bit for bit" if options.spec.synchronous else "what one worker does alone"
         text = f"--strategy {options.strategy} has several: {instead} computes {equal}, and was checked"
         elsewhere = (NotApplicable("several processes", text),)
-        say(console, f"Note: {text}", style="yellow")
+        tell(console, f"Note: {text}", style="yellow")
     reports = []
     for name, trainer in candidates:
-        report = check(
-            experiment,
-            trainer,
-            reference=reference,
-            strategy=strategy,
-            batch_size=options.batch_size,
-            seed=options.seed,
-            data=data,
-        )
+        with waiting(console, f"checking {name}"):
+            report = check(
+                experiment,
+                trainer,
+                reference=reference,
+                strategy=strategy,
+                batch_size=options.batch_size,
+                seed=options.seed,
+                data=data,
+            )
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
         console.print()
-        console.print(f"{report.verdict}: ", style=style_of(report.verdict), end="")
-        say(console, str(reports[-1]))
-        say(console, f"Checked in {report.seconds:.1f} s.")
+        first, *others = str(reports[-1]).splitlines()
+        tell(console, first, style_of(report.verdict), head=f"{report.verdict}: ")
+        for line in others:
+            tell(console, line)
+        tell(console, f"Checked in {report.seconds:.1f} s.")
     verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()

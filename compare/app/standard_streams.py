@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def provide() -> None:
@@ -19,6 +22,13 @@ def provide() -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def console(*, quiet: bool) -> Console:
+    """Where progress is printed: stdout, or nowhere."""
+    from compare.reporting.live import console_for  # noqa: PLC0415 (lazy: may be missing)
+
+    return console_for(forgiving(sys.stdout), quiet=quiet)
 
 
 def forgiving(stream: TextIO) -> TextIO:

@@ -20,7 +20,7 @@ from compare.naming import file_name
 from compare.options import Options
 from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
 from compare.records.run_json import FailureEntry, RunJson
-from compare.reporting.terminal import RunningGap, TrainerProgress, say
+from compare.reporting.terminal import RunningGap, TrainerProgress, tell
 from compare.user_errors import describe, place_in, place_of, without_exit
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def train_on(
 
     console = console or Console(quiet=True)
     if plan.done(name, options.seed):
-        say(console, f"{shown}  has finished already")
+        tell(console, f"{shown}  has finished already")
         return
     # Each worker of a synchronous cluster saves checkpoints of its own.
     member = this_task() if options.spec.several_processes and options.spec.synchronous else None
@@ -174,7 +174,7 @@ def train_on(
                 export=folder / "exports" / file_name(name) if options.export and recorder else None,
             )
         except NotResumableError as error:
-            say(console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")
+            tell(console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")
             continue
         if recorder is not None:
             recorder.end(end)
@@ -233,7 +233,7 @@ def train(
             with without_exit(f"trainer {name}", trainer.train):
                 trainer.train(run)
         except NotFiniteError as error:
-            say(console, f"{name} stops: {error}", style="red")
+            tell(console, f"{name} stops: {error}", style="red")
             return End(error.epoch, error.step, error.what)
         except TrainerError as error:
             raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
@@ -267,4 +267,4 @@ def fail(run: RunJson, name: str, error: Exception | str, console: Console) -> N
         failure["remedy"] = f"if its cause has passed, continue with --resume; else fix your trainer {name}"
         failure["may_pass"] = True
     run.failures.append(failure)
-    say(console, f"{name} failed: {text}", style="red")
+    tell(console, f"{name} failed: {text}", style="red")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -66,8 +67,9 @@ def _wrapped(console: Console, text: str, indent: str) -> list[str]:
     """The lines of a text in a terminal; one line elsewhere."""
     if not console.is_terminal:
         return [text]
-    whole = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
-    return textwrap.wrap(text, console.width, subsequent_indent=indent, **whole) or [""]
+    wrapper = textwrap.TextWrapper(console.width, subsequent_indent=indent)
+    wrapper.break_long_words = wrapper.break_on_hyphens = wrapper.replace_whitespace = False
+    return wrapper.wrap(text) or [""]
 
 
 def verbatim(text: str) -> Text:
@@ -248,7 +250,6 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
     columns = [*candidate, "metric", "epoch", "difference", "90% interval", "margin", ""]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
-        column.no_wrap = True
         column.justify = "right" if column.header in columns[-5:-1] else "left"
     for comparison in studied:
         for test in comparison["study"]["tests"]:
@@ -257,6 +258,31 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
             names = [comparison["candidate"]] * len(candidate) + [test["metric"]]
             table.add_row(*map(verbatim, names), *figures, test["verdict"])
     return table
+
+
+def print_table(console: Console, table: Table, fixed: int = 2) -> None:
+    """Prints a table; columns that the terminal has no room for follow in further tables.
+
+    Args:
+        console: where to print.
+        table: the table; no cell spans several lines.
+        fixed: the number of columns that begin each of them.
+    """
+    widths = [max(map(_cells, [column.header, *column.cells])) + 2 for column in table.columns]
+    parts: list[list[int]] = [[]]
+    for number in range(fixed, len(widths)):
+        taken = sum(widths[i] for i in [*range(fixed), *parts[-1], number]) - 2
+        if parts[-1] and taken > _columns(console):
+            parts.append([])
+        parts[-1].append(number)
+    for part in parts:
+        columns = [table.columns[i] for i in [*range(fixed), *part]]
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            shown.add_column(column.header, justify=column.justify)
+        for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+            shown.add_row(*cells, style=row.style)
+        console.print(shown)
 
 
 def details(run: Mapping[str, Any]) -> list[str]:
@@ -289,6 +315,11 @@ def variables(comparison: Mapping[str, Any]) -> list[str]:
 
 def _by(gap: float | None) -> str:
     return "" if gap is None else f", by {gap:.1e} (Euclidean norm)"
+
+
+def _cells(content: Any) -> int:
+    """The number of columns that the content of a table's cell takes."""
+    return cell_len(str(content))
 
 
 def _cell(value: float | None) -> str:
