@@ -10,16 +10,26 @@ A comparison of Keras's ``fit`` with the custom loop of this package, on two log
 
 ``result.metrics`` is a DataFrame, ``result.path`` the folder with the plot and all files. Your own
 task is a ``compare.Experiment``, your own loop any object with a ``name`` and ``train(run)``.
+
+To compare: ``run`` (the command), ``assert_alike`` (in a test), ``configure`` (devices, before TensorFlow is in use).
+To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it needs from a ``Run``), ``CustomLoop`` and
+``TrainStep`` (to override in part), ``report`` (numbers of a script). What comes out: ``Result``, also from ``load``;
+``RequestError`` if the request is wrong.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.options import Options
+from compare.option import default_of, type_given
+from compare.options import Options, declaration
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
@@ -69,7 +79,47 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Result:
+Given = ParamSpec("Given")
+
+
+def _takes(
+    options: Callable[Given, Options],
+) -> Callable[[Callable[[Options], Result]], Callable[Given, Result]]:
+    """Gives a function the parameters of ``Options``, for readers, editors and type checkers alike."""
+
+    def decorate(function: Callable[[Options], Result]) -> Callable[Given, Result]:
+        def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            try:
+                request = options(*args, **kwargs)
+            except TypeError as error:
+                raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
+            return function(request)
+
+        _show_options(run, function)
+        return run
+
+    return decorate
+
+
+def _show_options(run: Callable[..., Result], function: Callable[..., Result]) -> None:
+    """Shows every option in a function's signature and docstring, from its one declaration."""
+    hints = get_type_hints(Options)
+    parameters: list[inspect.Parameter] = []
+    lines: list[str] = []
+    for declared in fields(Options):
+        kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        default, annotation = default_of(declared), type_given(hints[declared.name])
+        parameters.append(inspect.Parameter(declared.name, kind, default=default, annotation=annotation))
+        lines.append(f"        {declared.name}: {declaration(declared).help.replace('%%', '%')}.")
+    update_wrapper(run, function)
+    del run.__wrapped__  # type: ignore[attr-defined] # which takes something else
+    run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": "Result"}
+    run.__signature__ = inspect.Signature(parameters, return_annotation="Result")  # type: ignore[attr-defined]
+    run.__doc__ = f"{(function.__doc__ or '').rstrip()}\n" + "\n".join(lines) + "\n"
+
+
+@_takes(Options)
+def run(request: Options) -> Result:
     """Train an experiment with two or more trainers and compare the results.
 
     Does everything that the command does and writes the same files. Can be called many times in one process.
@@ -88,10 +138,6 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
 
     Args:
     """
-    try:
-        request = Options(experiment=experiment, **options)
-    except TypeError as error:
-        raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
     from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
     from compare.app.standard_streams import console  # noqa: PLC0415 (lazy)
@@ -100,49 +146,27 @@ def run(experiment: str | Experiment = "fashion-mnist", **options: Any) -> Resul
         return carry_out(request, folder, console(quiet=request.quiet))
 
 
-def _show_options() -> None:
-    """Show every option in the signature and in the docstring of ``run``, from its one declaration."""
-    import inspect  # noqa: PLC0415 (lazy)
-    from dataclasses import fields  # noqa: PLC0415 (lazy)
-
-    from compare.option import default_of  # noqa: PLC0415 (lazy)
-    from compare.options import declaration  # noqa: PLC0415 (lazy)
-
-    parameters: list[inspect.Parameter] = []
-    lines: list[str] = []
-    for declared in fields(Options):
-        kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        default = default_of(declared)
-        parameters.append(inspect.Parameter(declared.name, kind, default=default, annotation=declared.type))
-        lines.append(f"        {declared.name}: {declaration(declared).help.replace('%%', '%')}.")
-    run.__signature__ = inspect.Signature(parameters, return_annotation="Result")  # type: ignore[attr-defined]
-    run.__doc__ = f"{(run.__doc__ or '').rstrip()}\n" + "\n".join(lines) + "\n"
-
-
-_show_options()
-
-
-def load(run: str | Path) -> Result:
-    """Load a recorded run from its files alone, without TensorFlow.
+def load(folder: str | Path) -> Result:
+    """Load the result of an earlier ``run`` from its files alone, without TensorFlow.
 
     For example::
 
         compare.load("reports/example").metrics  # a pandas DataFrame
 
     Args:
-        run: the run's folder.
+        folder: where the results are, such as ``result.path``.
 
     Returns:
         As ``compare.run`` gives it: the verdict, the metrics as a DataFrame, the gap per step, the figures.
 
     Raises:
-        RequestError: when no judged run is there, or its files are damaged.
+        RequestError: when no verdict is there, or the files are damaged.
     """
     from compare.records import RecordError, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
-    folder = Path(run)
+    folder = Path(folder)
     try:
         verdict = read_verdict(folder / "verdict.json")
     except RecordError as error:

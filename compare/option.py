@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
 from compare.errors import RequestError
 from compare.naming import unknown
@@ -19,6 +19,20 @@ TRAINING = "training"
 """The heading of ``--help`` for options that name no other."""
 LARGEST = 2**31 - 1
 """The largest count of anything; TensorFlow's own counters end there or later."""
+
+
+Given = TypeVar("Given")
+Kept = TypeVar("Kept")
+
+
+class Converted(Generic[Given, Kept]):
+    """The annotation of a field that is given as one type and kept as another, for type checkers."""
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: type) -> Kept: ...
+
+        def __set__(self, instance: object, value: Given) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,11 @@ def default_of(declared: Field[Any]) -> Any:
     if declared.default_factory is not MISSING:
         return declared.default_factory()
     return declared.default
+
+
+def type_given(annotation: Any) -> Any:
+    """The type that a field of ``Options`` is given as, from its annotation."""
+    return get_args(annotation)[0] if get_origin(annotation) is Converted else annotation
 
 
 def flag(name: str) -> str:

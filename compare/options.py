@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import KW_ONLY, Field, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
+
+# Needed at run time too, for the signature of compare.run.
+from compare.experiment import Experiment
 from compare.naming import is_file, is_folder_name, label, margin, source_and_attribute, unknown
-from compare.option import TRAINING, Option, default_of, flag, option
+from compare.option import TRAINING, Converted, Option, default_of, flag, option
 from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
+from compare.trainer import Trainer
 from compare.watch.settings import MADE_ALIKE
-
-if TYPE_CHECKING:
-    from compare.experiment import Experiment
-    from compare.trainer import Trainer
 
 EXPERIMENTS = (
     "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
@@ -31,6 +31,8 @@ EXPERIMENTS = (
 TRAINERS = ("fit", "loop", "train-step", "tutorial")
 """The built-in trainers' names, as in ``compare.app.loading``."""
 STRATEGIES = tuple(SPECS)
+Texts = str | Sequence[str]
+MaybePath = Converted[str | Path | None, Path | None]
 BACKENDS = ("local", "dask")
 
 COMPARED, DEVICES, EXECUTION = "what is compared", "devices", "execution of steps"
@@ -43,7 +45,7 @@ def _keras_of_the_environment() -> int:
     return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Options:
     """One request. Every field is an option of the command of the same name, and declared with its help.
 
@@ -57,7 +59,8 @@ class Options:
         metavar="NAME|FILE.py[:ATTR]",
         group=COMPARED,
     )
-    trainers: tuple[str | Trainer, ...] = option(
+    _: KW_ONLY
+    trainers: Converted[Sequence[str | Trainer], tuple[str | Trainer, ...]] = option(
         ("fit", "loop"),
         f"two or more trainers: {', '.join(TRAINERS)}, or FILE.py:ATTR or package.module:ATTR for your own; the first "
         "is the reference",
@@ -127,7 +130,7 @@ class Options:
         most=10_000,
         group=STUDIES,
     )
-    margin: tuple[str, ...] | None = option(
+    margin: Converted[str | Sequence[str] | None, tuple[str, ...] | None] = option(
         None,
         "in a study, how far apart two means may be and still count as alike; with %% relative to the reference's mean",
         metavar="METRIC=VALUE[%]",
@@ -169,7 +172,7 @@ class Options:
         least=1,
         shown="all",
     )
-    reports: Path = option(
+    reports: Converted[str | Path, Path] = option(
         Path("reports"),
         "write results to DIR/NAME",
         metavar="DIR",
@@ -187,9 +190,7 @@ class Options:
         with_scripts=True,
         group=RESULTS,
     )
-    data_dir: Path | None = option(
-        None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
-    )
+    data_dir: MaybePath = option(None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path)
     iteration: str | None = option(
         None,
         "how loop iterates over an epoch: a Python for over batches, an iterator inside a tf.function, or the whole "
@@ -235,7 +236,7 @@ class Options:
         refused=FULL_TRAINING | {"study": "trains with one seed, and a study has {seeds}: leave one of them out"},
         group=COMPARED,
     )
-    against: Path | None = option(
+    against: MaybePath = option(
         None,
         "also compare each trainer with the trainer of the same name in a recorded run's folder",
         metavar="RUN",
@@ -309,7 +310,7 @@ class Options:
         may_change=True,
         group=RESULTS,
     )
-    scripts: tuple[str, ...] = option(
+    scripts: Converted[Texts, tuple[str, ...]] = option(
         (),
         "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
         "the scripts' own arguments follow --",
@@ -318,7 +319,7 @@ class Options:
         with_scripts=True,
         group=TWO_SCRIPTS,
     )
-    script_arguments: tuple[str, ...] = option(
+    script_arguments: Converted[Texts, tuple[str, ...]] = option(
         (),
         "with scripts, their own arguments; in the command they follow --",
         several=True,
@@ -337,7 +338,7 @@ class Options:
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
     )
-    write_experiment: Path | None = option(
+    write_experiment: MaybePath = option(
         None,
         "with --scripts, also write an Experiment made from what a script gives to compile and fit",
         metavar="FILE.py",
@@ -354,7 +355,7 @@ class Options:
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
     )
-    own: tuple[str, ...] = option(
+    own: Converted[Texts, tuple[str, ...]] = option(
         (),
         "with --scripts, what is not made alike: seeds, weights (the initial ones), order (of examples)",
         metavar=("seeds", "weights"),

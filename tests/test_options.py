@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pydoc
+import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +21,10 @@ from compare.app.cli import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
 from compare.naming import label, margin
+from compare.option import default_of
 from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration
 
+ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTED = {
     "experiment": "fashion-mnist",
     "trainers": ("fit", "loop"),
@@ -55,6 +61,58 @@ def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() 
         assert "--" + field.name.replace("_", "-") in help_text
     for name in (*STRATEGIES, *TRAINERS):
         assert name in help_text
+
+
+def test_run_shows_every_option_with_its_type_and_default() -> None:
+    shown = inspect.signature(compare.run).parameters
+    assert list(shown) == [field.name for field in fields(Options)]
+    assert {name: each.default for name, each in shown.items()} == {
+        field.name: default_of(field) for field in fields(Options)
+    }
+    types = {name: each.annotation for name, each in shown.items()}
+    assert (types["epochs"], types["replicas"], types["jit"]) == (int, int | None, bool)
+    assert (types["reports"], types["against"]) == (str | Path, str | Path | None)
+    assert types["trainers"] == Sequence[str | compare.Trainer]
+    assert not [name for name, each in types.items() if isinstance(each, str)], "real types, not their names"
+    kinds = [each.kind for each in shown.values()]
+    assert kinds[0] == inspect.Parameter.POSITIONAL_OR_KEYWORD and set(kinds[1:]) == {inspect.Parameter.KEYWORD_ONLY}
+    text = compare.run.__doc__ or ""
+    assert all(f"        {name}: " in text for name in shown) and "%%" not in text
+
+
+def test_what_run_does_not_know_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"compare\.run: got an unexpected keyword argument 'epoch'"):
+        compare.run(epoch=3)  # type: ignore[call-arg]
+
+
+CALLS = """
+import compare
+compare.run("x", epochs=3, reports="r", trainers=["fit", "loop"], margin="a=1").verdict.upper()
+compare.run("x", epochs="3")
+compare.run("x", epoch=3)
+compare.run("x").nothing
+"""
+
+
+def test_a_type_checker_knows_the_parameters_of_run(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "calls.py").write_text(CALLS)
+    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    out, err, _ = api.run([*settings, "--no-error-summary", str(tmp_path / "calls.py")])
+    told = [line.partition("calls.py:")[2] for line in out.splitlines() if ": error: " in line]
+    assert err == "" and len(told) == 3, out + err
+    assert told[0].startswith('4: error: Argument "epochs" to "run" has incompatible type "str"; expected "int"')
+    assert told[1].startswith('5: error: Unexpected keyword argument "epoch" for "run"')
+    assert told[2].startswith('6: error: "Result" has no attribute "nothing"')
+
+
+def test_help_shows_every_public_name(tensorflow: Any) -> None:
+    text = pydoc.render_doc(compare, renderer=pydoc.plaintext)  # type: ignore[arg-type] # a renderer, says pydoc
+    first = text.partition("PACKAGE CONTENTS")[0]
+    for name in compare.__all__:
+        assert f"``{name}``" in first, name
+        assert re.search(rf"^    (class )?{name}\b", text.partition("PACKAGE CONTENTS")[2], re.MULTILINE), name
+        assert getattr(compare, name).__doc__
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "replicas", "workers", "train_examples"])

@@ -64,7 +64,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         first, *others = str(reports[-1]).splitlines()
         tell(console, first, style_of(report.verdict), head=f"{report.verdict}: ")
         for line in others:
-            tell(console, line)
+            (say if line.startswith(" ") else tell)(console, line)  # what is indented is code
         tell(console, f"Checked in {report.seconds:.1f} s.")
     verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
