@@ -183,7 +183,7 @@ class Options:
     )
     name: str | None = option(
         None,
-        "the run's name; an existing name is refused",
+        "the name of the folder in DIR; an existing one is refused",
         metavar="NAME",
         shown="made from the options",
         may_change=True,
@@ -238,8 +238,8 @@ class Options:
     )
     against: MaybePath = option(
         None,
-        "also compare each trainer with the trainer of the same name in a recorded run's folder",
-        metavar="RUN",
+        "also compare each trainer with the trainer of the same name in an earlier comparison's folder",
+        metavar="DIR/NAME",
         kind=Path,
         refused=FULL_TRAINING,
         group=COMPARED,
@@ -274,7 +274,7 @@ class Options:
     )
     resume: bool = option(
         False,
-        "continue an interrupted run: give the same options, and its --name if it had one",
+        "continue an interrupted comparison: give the same options, and its --name if it had one",
         kind=bool,
         refused=FULL_TRAINING,
         may_change=True,
@@ -305,7 +305,7 @@ class Options:
     )
     tensorboard: bool = option(
         False,
-        "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
+        "also write a TensorBoard log to DIR/NAME/tensorboard: one curve per trainer, the verdict as text",
         kind=bool,
         may_change=True,
         group=RESULTS,
@@ -386,7 +386,7 @@ class Options:
         if self.tensorboard and find_spec("tensorboard") is None:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.against is not None and not (self.against / "metrics.csv").is_file():
-            raise RequestError(f"--against {self.against}: no recorded run is there (a folder with a metrics.csv)")
+            raise RequestError(f"--against {self.against}: no recorded comparison is there (no metrics.csv)")
         if self.name is not None and not is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
 

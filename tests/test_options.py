@@ -189,7 +189,7 @@ def test_keras_2_can_be_meant_by_its_own_environment_variable(monkeypatch: pytes
 
 def test_a_recorded_run_to_compare_with_must_be_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
-        refused("--against .*: no recorded run is there", against=folder)
+        refused("--against .*: no recorded comparison is there", against=folder)
     (tmp_path / "metrics.csv").touch()
     assert Options(against=str(tmp_path)).against == tmp_path  # type: ignore[arg-type]
 

@@ -115,13 +115,13 @@ def initial_weights(task: TrainingTask, seed: int) -> list[np.ndarray]:
 
 
 class Run:
-    """Provides a trainer with model, data and strategy, and records what it reports.
+    """One training by one trainer: provides model, data and strategy, and records what the trainer reports.
 
     Attributes:
         strategy: the ``tf.distribute.Strategy`` to train under.
         global_batch_size: examples per optimizer step, over all replicas; the last batch of an
             epoch may be shorter.
-        epochs: the epochs to train, numbered from 1; a resumed run starts later.
+        epochs: the epochs to train, numbered from 1; a resumed training starts later.
         weighted_metrics: the metrics that use sample and class weights; available after ``build``.
         class_weight: maps each class to its weight in the training loss; None for no class weights.
         loss_weights: the weight of each output's loss, as in ``compile``; None for no weights.
@@ -129,12 +129,12 @@ class Run:
 
     Args:
         task: experiment, data and strategy.
-        seed: seed of the run.
+        seed: seed of the initial weights and of the order of examples.
         epochs: the epochs to train; a range that starts after epoch 1 resumes from a checkpoint.
         sinks: functions that receive the records.
         checkpoints: saves checkpoints and restores the one to resume from; None for no checkpoints.
-        resumed_at: expected hashes of the weights with which a resumed run starts, uint64 ``[variables, replicas]``;
-            None if unknown.
+        resumed_at: expected hashes of the weights with which a resumed training starts, uint64
+            ``[variables, replicas]``; None if unknown.
     """
 
     stops_at_nan = True

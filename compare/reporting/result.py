@@ -1,4 +1,4 @@
-"""The result of a run, read from its folder; imports no TensorFlow."""
+"""The result of a comparison, read from its folder; imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run, and the location of its files.
+    """The result of a comparison, and the location of its files.
 
     Attributes:
-        path: the run's folder.
+        path: the folder with its files.
         verdict: the overall verdict, as in ``verdict.json``.
     """
 
@@ -86,7 +86,7 @@ class Result:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """The Matplotlib figures of the run by name: ``comparison``, or none if no epoch was reported."""
+        """The Matplotlib figures by name: ``comparison``, or none if no epoch was reported."""
         from compare.reporting import plots  # noqa: PLC0415 (lazy)
 
         figure = plots.figure_of(self.path)
