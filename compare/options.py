@@ -118,7 +118,8 @@ class Options:
         metavar="METRIC=VALUE[%]",
         several=True,
         shown="val_accuracy=0.01 val_loss=2%%",
-        refused=STUDY,
+        refused={"single seed": STUDY["single seed"]},
+        with_logs=True,
     )
     jobs: int | None = option(
         None,
@@ -148,7 +149,13 @@ class Options:
         shown="all",
     )
     reports: Path = option(
-        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, with_scripts=True
+        Path("reports"),
+        "write results to DIR/NAME",
+        metavar="DIR",
+        kind=Path,
+        may_change=True,
+        with_scripts=True,
+        with_logs=True,
     )
     name: str | None = option(
         None,
@@ -157,6 +164,7 @@ class Options:
         shown="made from the options",
         may_change=True,
         with_scripts=True,
+        with_logs=True,
     )
     data_dir: Path | None = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path
@@ -243,17 +251,19 @@ class Options:
         kind=bool,
         refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
     )
-    quiet: bool = option(False, "print errors only", kind=bool, may_change=True, with_scripts=True)
+    quiet: bool = option(False, "print errors only", kind=bool, may_change=True, with_scripts=True, with_logs=True)
     verbose: bool = option(
         False,
         "also print versions, checksums, the variables that differ first, and what could not be examined",
         kind=bool,
         may_change=True,
         with_scripts=True,
+        with_logs=True,
     )
     tensorboard: bool = option(
         False,
-        "also write a TensorBoard log to DIR/NAME/tensorboard: one run per trainer, the verdict as text",
+        "also write a TensorBoard log to DIR/NAME/tensorboard while training: one run per trainer, the weight gap per "
+        "step, the verdict as text",
         kind=bool,
         may_change=True,
     )
@@ -305,12 +315,20 @@ class Options:
         with_scripts=True,
         refused=SCRIPTS,
     )
+    logs: tuple[str, ...] = option(
+        (),
+        "only draw and compare what trainings elsewhere have logged, without weights: CSV files, TensorBoard folders; "
+        "the first is the reference; names that differ in a number are seeds",
+        metavar=("FIT.csv", "LOOP.csv"),
+        several=True,
+        with_logs=True,
+    )
 
     def __post_init__(self) -> None:
         for declared in fields(self):
             value = getattr(self, declared.name)
             self._set(declared.name, declaration(declared).checked(declared.name, value, default_of(declared)))
-        for name in ("scripts", "script_arguments", "own"):
+        for name in ("scripts", "script_arguments", "own", "logs"):
             value = getattr(self, name)
             self._set(name, (value,) if isinstance(value, str) else tuple(map(str, value)))
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
@@ -338,6 +356,8 @@ class Options:
                 continue
             if self.scripts and not declaration(declared).with_scripts:
                 raise RequestError(f"{flag(declared.name)} has no meaning with --scripts, which train as written")
+            if self.logs and not declaration(declared).with_logs:
+                raise RequestError(f"{flag(declared.name)} has no meaning with --logs, where nothing is trained")
             for reason in self._reasons_against(declared):
                 raise RequestError(f"{flag(declared.name)} {reason.format(strategy=self.strategy, seeds=self.seeds)}")
 
@@ -421,22 +441,27 @@ class Options:
 
     def default_name(self) -> str:
         """A folder name that tells runs apart by what was asked."""
-        if self.scripts:
-            return "-".join(["scripts", *(Path(script).stem for script in self.scripts)])[:100]
+        if self.scripts or self.logs:
+            kind = "scripts" if self.scripts else "logs"
+            return _plain("-".join([kind, *(Path(each).stem for each in self.scripts or self.logs)]))[:100]
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
         parts += ["check"] if self.check else []
         seeds = f"seed-{self.seed}" if self.seeds == 1 else f"seeds-{self.seed}-to-{self.seed + self.seeds - 1}"
         name = "-".join([*parts, f"{self.epochs}-epochs", seeds])
-        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-        return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
+        return _plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes
 
 
 def declaration(declared: Field[Any]) -> Option:
     """The declaration of a field of ``Options``."""
     found: Option = declared.metadata["option"]
     return found
+
+
+def _plain(name: str) -> str:
+    """The name with dashes in place of characters that are special in a path or on a command line."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 def _text(thing: Any) -> str:

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
         if status == EXIT_INTERRUPTED:
-            if options.check or options.scripts:
+            if options.check or options.scripts or options.logs:
                 return _fail("interrupted", status)
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]

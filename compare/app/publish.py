@@ -10,7 +10,7 @@ from rich.console import Console
 
 from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
-from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records import Record, RecordError, has_records, read_rows, read_verdict, write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
@@ -43,19 +43,36 @@ def verdict_of(folder: Path) -> dict[str, Any] | None:
 def judge_and_publish(folder: Path, console: Console) -> str:
     """Judge a run from its files, write its reports and print the last lines; returns the verdict."""
     recorded = Recorded.read(folder)
-    verdict = judge(recorded)
+    verdict, options = judge(recorded), recorded.run.options
+    shown = recorded.shown
+    del recorded  # the pages read the records again: this memory is needed only once
+    study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
+    return publish_verdict(folder, verdict, shown, console, study=study, verbose=verbose)
+
+
+def publish_verdict(
+    folder: Path, verdict: dict[str, Any], shown: list[Record], console: Console, *, study: bool, verbose: bool
+) -> str:
+    """Write the reports of a run that has been judged and print the last lines; returns the verdict.
+
+    Args:
+        folder: the run's folder.
+        verdict: the content of ``verdict.json``.
+        shown: a record of each trainer for the table, the reference first; the list is emptied.
+        console: where to print.
+        study: whether several seeds were compared.
+        verbose: whether to print more.
+    """
     write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
-    shown = recorded.shown
     if any(record.logs for record in shown):
         plots.draw(folder)
         files.insert(0, "comparison.png")
-        if recorded.run.options.get("seeds", 1) > 1:
+        if study:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
-    verbose = bool(recorded.run.options.get("verbose"))
-    del recorded, shown  # the pages read the records again: this memory is needed only once
+    shown.clear()
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")

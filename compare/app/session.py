@@ -80,10 +80,8 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
     try:
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
-        if options.scripts:
-            from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
-
-            return compare_scripts(options, folder, console)
+        if options.scripts or options.logs:
+            return _compare_files(options, folder, console)
         plan = ResumePlan(folder, options.resume)
         if options.resume:
             refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
@@ -107,6 +105,17 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         if not options.scripts:
             _judge_interrupted(folder, console)
         raise
+
+
+def _compare_files(options: Options, folder: Path, console: Console) -> Result:
+    """Compare what others have written: two scripts, or the logs of trainings."""
+    if options.scripts:
+        from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
+
+        return compare_scripts(options, folder, console)
+    from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
+
+    return compare_logged(options, folder, console)
 
 
 def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:
