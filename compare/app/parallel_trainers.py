@@ -29,6 +29,7 @@ from compare.errors import RequestError, StorageError
 from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, StepRecord
 from compare.records.run_json import RunJson
+from compare.reporting.live_tensorboard import SinkOf
 from compare.reporting.terminal import say
 from compare.user_errors import describe, without_exit
 
@@ -79,6 +80,7 @@ def train_in_parallel(
     task: TrainingTask,
     run: RunJson,
     console: Console,
+    live: SinkOf,
     executor: Executor,
 ) -> Exception | None:
     """Train with all trainers at the same time.
@@ -89,6 +91,7 @@ def train_in_parallel(
         task: what is trained.
         run: the run's ``run.json``; failures and the division of threads go there.
         console: where progress is printed.
+        live: gives the sinks of a log that is written during training.
         executor: the processes for all but the first; they end with the training.
 
     Returns:
@@ -99,7 +102,7 @@ def train_in_parallel(
     each = f"each with {threads} thread{'s' * (threads > 1)}"
     say(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
     raised: Exception | None = None
-    for name, error in _train(trainers, options, task, run.folder, console, executor):
+    for name, error in _train(trainers, options, task, run.folder, console, live, executor):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
             raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
@@ -112,6 +115,7 @@ def _train(
     task: TrainingTask,
     folder: Path,
     console: Console,
+    live: SinkOf,
     executor: Executor,
 ) -> list[tuple[str, Exception | str]]:
     """Train with the first trainer here and with every other in a process of its own.
@@ -125,7 +129,7 @@ def _train(
     task.initial_weights = InitialWeights(folder)
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
-    recorders = {name: Recorder(folder, metrics, name, options.seed) for name, _ in trainers}
+    recorders = {name: Recorder(folder, metrics, name, options.seed, live(name, options.seed)) for name, _ in trainers}
     (own, trainer), *others = trainers
     failed: list[tuple[str, Exception | str]] = []
     try:

@@ -28,6 +28,7 @@ from compare.errors import RequestError
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.reporting.live_tensorboard import live_log
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
 from compare.reporting.terminal import details, say, style_of
@@ -250,16 +251,18 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
     from compare.app import describe_run, trial  # noqa: PLC0415 (lazy)
 
     options, run, task, console = session.options, session.run, session.task, session.console
-    if options.seeds > 1 and not options.spec.several_processes:
-        raised = train_study([name for name, _ in session.trainers], options, task, run, session.plan, console)
-    else:
-        if executor is not None:
-            raised = train_in_parallel(session.trainers, options, task, run, console, executor)
+    names = [name for name, _ in session.trainers]
+    study = options.seeds > 1 and not options.spec.several_processes
+    with live_log(session.folder, names, options.seeds, wanted=options.tensorboard) as live:
+        if study:
+            raised = train_study(names, options, task, run, session.plan, console, live)
+        elif executor is not None:
+            raised = train_in_parallel(session.trainers, options, task, run, console, live, executor)
         else:
             trial.try_trainers(session.trainers, options, task)
-            raised = train_all(session.trainers, options, task, run, session.plan, console)
-        if options.truth:
-            train_truth(options, task, session.folder, session.plan, console)
+            raised = train_all(session.trainers, options, task, run, session.plan, console, live)
+    if options.truth and not study:
+        train_truth(options, task, session.folder, session.plan, console)
     digests = {str(seed): describe_run.digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}
     return raised

@@ -20,6 +20,7 @@ from compare.naming import file_name
 from compare.options import Options
 from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
 from compare.records.run_json import FailureEntry, RunJson
+from compare.reporting.live_tensorboard import SinkOf
 from compare.reporting.terminal import RunningGap, TrainerProgress, say
 from compare.user_errors import describe, place_in, place_of, without_exit
 
@@ -79,8 +80,18 @@ def train_all(
     run: RunJson,
     plan: ResumePlan,
     console: Console,
+    live: SinkOf,
 ) -> Exception | None:
     """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on.
+
+    Args:
+        trainers: the trainers by name.
+        options: the request.
+        task: what is trained.
+        run: the run's ``run.json``.
+        plan: what an interrupted run has done already.
+        console: where progress is printed.
+        live: gives the sinks of a log that is written during training.
 
     Returns:
         What the first of a user's own trainers raised.
@@ -92,7 +103,7 @@ def train_all(
     for seed in options.all_seeds:
         gap = RunningGap()
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
-            recorder = Recorder(folder, metrics, name, seed)
+            recorder = Recorder(folder, metrics, name, seed, live(name, seed))
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
