@@ -211,11 +211,12 @@ def _of_file(path: Path) -> list[Log]:
     rows = list(_rows(path, text))
     if not rows:
         raise RequestError(f"--logs {path}: there is no epoch in it")
+    epochs = _epochs(path, rows)
     columns = [name for name in rows[0] if name != "epoch" and not TIMES.fullmatch(name.lower())]
     left_out = [name for name in rows[0] if name not in (*columns, "epoch", "seconds")]
     metrics: dict[str, dict[int, float]] = {}
     for name in columns:
-        texts = {epoch: row[name] for epoch, row in zip(_epochs(path, rows), rows, strict=True)}
+        texts = {epoch: row[name] for epoch, row in zip(epochs, rows, strict=True)}
         known = {epoch: value for epoch, value in texts.items() if value not in MISSING}
         numbers = {epoch: _number(value) for epoch, value in known.items()}
         wrong = [value for epoch, value in known.items() if numbers[epoch] is None]
@@ -225,10 +226,10 @@ def _of_file(path: Path) -> list[Log]:
             raise RequestError(f"--logs {path}: {wrong[0]!r} in the column {name!r} is not a number")
         else:
             metrics[name] = _exact(known)
-    seconds = {e: _number(row.get("seconds", "")) for e, row in zip(_epochs(path, rows), rows, strict=True)}
+    seconds = {epoch: _number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
     known_seconds = {epoch: value for epoch, value in seconds.items() if value is not None}
     name = printable(path.stem)
-    return [_log(path, name, None, metrics, _epochs(path, rows), known_seconds, left_out)]
+    return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
 
 
 def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
@@ -240,7 +241,7 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
         columns = [column.strip() for column in next(lines, [])]
         if len(set(columns)) < len(columns):
             raise RequestError(f"--logs {path}: the header names a column twice")
-        if all(_number(column) is not None for column in columns if column):
+        if columns and all(_number(column) is not None for column in columns):
             raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):
             if len(row) != len(columns):
@@ -259,7 +260,7 @@ def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
     epochs = []
     for row in rows:
         number = _number(row["epoch"])
-        if number is None or number != int(number):
+        if number is None or not number.is_integer():
             raise RequestError(f"--logs {path}: {row['epoch']!r} in the column 'epoch' is not a whole number")
         epochs.append(int(number))
     return _from_one(path, epochs)
