@@ -13,6 +13,7 @@ from compare.check.stage_views import stage_sentence
 from compare.records import Record, RecordError, has_records, read_rows, read_verdict, write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
+from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
 from compare.reporting.terminal import epoch_table, say, study_table, style_of, variables
 
@@ -68,7 +69,9 @@ def publish_verdict(
     if any(record.logs for record in shown):
         plots.draw(folder)
         files.insert(0, "comparison.png")
-        if study:
+        if isinstance(console, NotebookConsole):
+            pass  # the result shows itself
+        elif study:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
@@ -76,6 +79,10 @@ def publish_verdict(
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
+    if isinstance(console, NotebookConsole):
+        for entry in verdict["comparisons"]:
+            say(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
+        return str(verdict["verdict"])
     _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():

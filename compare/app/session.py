@@ -28,6 +28,7 @@ from compare.errors import RequestError
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.reporting.jupyter import NotebookConsole, in_notebook, without_log_messages
 from compare.reporting.live_tensorboard import live_log
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
@@ -64,10 +65,14 @@ class Session:
 
 def new_console(options: Options) -> Console:
     """Where progress is printed: stdout, or nowhere with ``--quiet``."""
-    return Console(file=forgiving(sys.stdout), quiet=options.quiet, highlight=False)
+    file = forgiving(sys.stdout)
+    if in_notebook():
+        return NotebookConsole(file, quiet=options.quiet)
+    return Console(file=file, quiet=options.quiet, highlight=False)
 
 
 @without_exit("your code")
+@without_log_messages()
 def carry_out(options: Options, folder: Path, console: Console) -> Result:
     """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
 

@@ -20,8 +20,9 @@ from compare.naming import file_name
 from compare.options import Options
 from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
 from compare.records.run_json import FailureEntry, RunJson
+from compare.reporting.jupyter import progress
 from compare.reporting.live_tensorboard import SinkOf
-from compare.reporting.terminal import RunningGap, TrainerProgress, say
+from compare.reporting.terminal import RunningGap, say
 from compare.user_errors import describe, place_in, place_of, without_exit
 
 if TYPE_CHECKING:
@@ -231,12 +232,12 @@ def train(
     name = name or trainer.name
     epochs = range(point.epoch + 1, options.epochs + 1)
     console = console or Console(quiet=True)
-    with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as progress:
+    with progress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as shown:
         run = Run(
             task,
             seed=options.seed,
             epochs=epochs,
-            sinks=[*sinks, progress],
+            sinks=[*sinks, shown],
             checkpoints=checkpoints,
             resumed_at=point.hashes,
         )
