@@ -330,7 +330,7 @@ class Options:
             self._set(declared.name, declaration(declared).checked(declared.name, value, default_of(declared)))
         for name in ("scripts", "script_arguments", "own", "logs"):
             value = getattr(self, name)
-            self._set(name, (value,) if isinstance(value, str) else tuple(map(str, value)))
+            self._set(name, (str(value),) if isinstance(value, str | Path) else tuple(map(str, value)))
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
@@ -442,8 +442,10 @@ class Options:
     def default_name(self) -> str:
         """A folder name that tells runs apart by what was asked."""
         if self.scripts or self.logs:
-            kind = "scripts" if self.scripts else "logs"
-            return _plain("-".join([kind, *(Path(each).stem for each in self.scripts or self.logs)]))[:100]
+            stems = [Path(each).stem for each in self.scripts or self.logs]
+            if len(stems) > 2:  # logs of several seeds, perhaps: without their numbers
+                stems = list(dict.fromkeys(stem.rstrip("0123456789").rstrip("-_.*") or stem for stem in stems))
+            return _plain("-".join(["scripts" if self.scripts else "logs", *stems]))[:100]
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []

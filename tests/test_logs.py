@@ -195,6 +195,13 @@ def test_our_own_metrics_file_holds_both_sides(tmp_path: Path) -> None:
     )
 
 
+def test_logs_are_compared_from_python_too(tmp_path: Path) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    result = compare.run(logs=folder / "metrics.csv", reports=tmp_path / "reports", name="logs", quiet=True)
+    assert result.verdict == "alike" and set(result.metrics.trainer) == {"fit", "loop"}
+    assert result.figures["comparison"] is not None
+
+
 def test_names_of_loops_become_those_of_fit() -> None:
     names = {
         "train_loss": "loss", "Test Accuracy": "val_accuracy", "valid_acc": "val_accuracy", "acc": "accuracy",
@@ -232,6 +239,7 @@ def test_what_keras_itself_writes(tensorflow, tmp_path: Path) -> None:
         ("epoch,loss\n0,1.5\n0,1.25\n", "epoch 0 occurs twice"),
         ("epoch,loss\n5,1.5\n6,1.25\n", "it begins with epoch 5"),
         ("epoch,loss\nfirst,1.5\n", "'first' in the column 'epoch' is not a whole number"),
+        ("epoch,loss\n0,1.5\n99999999999999999999,1.25\n", "the largest epoch is 1,000,000"),
         ("epoch,loss\ninf,1.5\n", "'inf' in the column 'epoch' is not a whole number"),
         ("epoch,loss\n0,1.5\n1,high\n", "'high' in the column 'loss' is not a number"),
         ("epoch,loss\n0,1.5,3\n", "line 2 has 3 values for 2 columns"),

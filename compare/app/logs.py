@@ -84,6 +84,7 @@ def _digests(sides: Mapping[str, Sequence[Log]]) -> dict[str, str]:
 
 def _write_rows(metrics: MetricsFile, sides: Mapping[str, Sequence[Log]]) -> None:
     """Writes the run's ``metrics.csv``."""
+    rows = []
     for name, log in ((name, log) for name, logs in sides.items() for log in logs):
         columns = {metric for numbers in log.epochs.values() for metric in numbers}
         double = {m for m in columns if not all(is_float32(each[m]) for each in log.epochs.values() if m in each)}
@@ -91,7 +92,8 @@ def _write_rows(metrics: MetricsFile, sides: Mapping[str, Sequence[Log]]) -> Non
             record = EpochRecord(epoch, numbers, log.seconds.get(epoch, math.nan), math.nan)
             row = metrics.row(name, log.seed or 0, record)
             # All digits in the whole column: readers take a column for float32 by its digits, or for float64.
-            metrics.append(row | {metric: repr(numbers[metric]) for metric in double & numbers.keys()})
+            rows.append(row | {metric: repr(numbers[metric]) for metric in double & numbers.keys()})
+    metrics.extend(rows)
 
 
 def _record(name: str, log: Log) -> Record:

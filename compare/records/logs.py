@@ -32,6 +32,8 @@ TIMES = re.compile(r"(epoch_)?(seconds|time|duration|date|timestamp|wall_?time|e
 """The columns that say when, not how well."""
 MISSING = ("", "NA", "N/A", "None", "null", "-")
 """What stands for a missing value; ``NA`` is that of ``CSVLogger``."""
+MOST_EPOCHS = 1_000_000
+"""The largest epoch, as for ``--epochs``."""
 EPOCH_TAGS = ("epoch_", "epoch/")
 """How the tags of numbers per epoch begin: those of Keras's ``TensorBoard``, and our own."""
 
@@ -277,6 +279,8 @@ def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
     first = min(epochs)
     if first not in (0, 1):
         raise RequestError(f"--logs {source}: it begins with epoch {first}; give a log that begins with epoch 0 or 1")
+    if max(epochs) > MOST_EPOCHS:
+        raise RequestError(f"--logs {source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
     return [epoch + 1 - first for epoch in epochs]
 
 

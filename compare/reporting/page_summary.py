@@ -110,5 +110,5 @@ def _run(run: Mapping[str, Any]) -> tuple[str, str]:
     if options.get("scripts"):
         return f"{' and '.join(options['scripts'])}{size}", more
     if options.get("logs"):
-        return f"Nothing: {' and '.join(options['logs'])} were read", ""
+        return "Nothing", f"logs were read: {' '.join(options['logs'])}"
     return f"{options['experiment']} under {options['strategy']}{size}", more
