@@ -52,6 +52,7 @@ class Option:
         refused: the situations in which a value other than the default is refused, and why.
         may_change: whether a resumed run may have another value than it began with.
         with_scripts: whether it means something with ``--scripts``; others are refused there.
+        with_logs: whether it means something with ``--logs``; others are refused there.
         python_only: whether the command has another way to say it.
     """
 
@@ -67,6 +68,7 @@ class Option:
     refused: Refusals = field(default_factory=dict)
     may_change: bool = False
     with_scripts: bool = False
+    with_logs: bool = False
     python_only: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:

@@ -36,8 +36,18 @@ MaybePath = Converted[str | Path | None, Path | None]
 BACKENDS = ("local", "dask")
 
 COMPARED, DEVICES, EXECUTION = "what is compared", "devices", "execution of steps"
-STUDIES, RESULTS, TWO_SCRIPTS = "studies of several seeds", "results", "two scripts"
-GROUPS = (COMPARED, TWO_SCRIPTS, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
+STUDIES, RESULTS, TWO_SCRIPTS, LOGS = (
+    "studies of several seeds",
+    "results",
+    "two scripts",
+    "logs of trainings elsewhere",
+)
+ONE_PROCESS = {
+    "check": "cannot be combined with --check, which is one process; leave it out",
+    "study": "cannot be combined with --seeds: a study's runs are parallel already (--jobs); leave it out",
+    "several processes": "cannot be combined with --strategy {strategy}, which has processes of its own; leave it out",
+}
+GROUPS = (COMPARED, TWO_SCRIPTS, LOGS, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
 """The headings of --help, in their order."""
 
 
@@ -136,7 +146,8 @@ class Options:
         metavar="METRIC=VALUE[%]",
         several=True,
         shown="val_accuracy=0.01 val_loss=2%%",
-        refused=STUDY,
+        refused={"single seed": STUDY["single seed"]},
+        with_logs=True,
         group=STUDIES,
     )
     jobs: int | None = option(
@@ -180,6 +191,7 @@ class Options:
         may_change=True,
         with_scripts=True,
         group=RESULTS,
+        with_logs=True,
     )
     name: str | None = option(
         None,
@@ -189,6 +201,7 @@ class Options:
         may_change=True,
         with_scripts=True,
         group=RESULTS,
+        with_logs=True,
     )
     data_dir: MaybePath = option(None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path)
     iteration: str | None = option(
@@ -219,14 +232,17 @@ class Options:
     )
     parallel: bool = option(
         False,
-        "run all trainers at the same time, in processes that share the processor's threads",
+        "run all trainers at the same time, in processes that share the processor's threads; the command does so by "
+        "itself where there are processors and memory for it, and no GPU",
         kind=bool,
-        refused={
-            "check": "cannot be combined with --check, which is one process; leave it out",
-            "study": "cannot be combined with --seeds: a study's runs are parallel already (--jobs); leave it out",
-            "several processes": "cannot be combined with --strategy {strategy}, which has processes of its own; "
-            "leave it out",
-        },
+        refused=ONE_PROCESS,
+        group=EXECUTION,
+    )
+    sequential: bool = option(
+        False,
+        "train one trainer after the other, each with all of the processor's threads",
+        kind=bool,
+        refused=ONE_PROCESS,
         group=EXECUTION,
     )
     truth: bool = option(
@@ -293,6 +309,7 @@ class Options:
         kind=bool,
         may_change=True,
         with_scripts=True,
+        with_logs=True,
         group=RESULTS,
     )
     verbose: bool = option(
@@ -301,11 +318,13 @@ class Options:
         kind=bool,
         may_change=True,
         with_scripts=True,
+        with_logs=True,
         group=RESULTS,
     )
     tensorboard: bool = option(
         False,
-        "also write a TensorBoard log to DIR/NAME/tensorboard: one curve per trainer, the verdict as text",
+        "also write a TensorBoard log to DIR/NAME/tensorboard while training: one curve per trainer, the weight gap per "
+        "step, the verdict as text",
         kind=bool,
         may_change=True,
         group=RESULTS,
@@ -364,14 +383,23 @@ class Options:
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
     )
+    logs: Converted[Texts, tuple[str, ...]] = option(
+        (),
+        "only draw and compare what trainings elsewhere have logged, without weights: CSV files, TensorBoard folders; "
+        "the first is the reference; names that differ in a number are seeds",
+        metavar=("FIT.csv", "LOOP.csv"),
+        several=True,
+        with_logs=True,
+        group=LOGS,
+    )
 
     def __post_init__(self) -> None:
         for declared in fields(self):
             value = getattr(self, declared.name)
             self._set(declared.name, declaration(declared).checked(declared.name, value, default_of(declared)))
-        for name in ("scripts", "script_arguments", "own"):
+        for name in ("scripts", "script_arguments", "own", "logs"):
             value = getattr(self, name)
-            self._set(name, (value,) if isinstance(value, str) else tuple(map(str, value)))
+            self._set(name, (str(value),) if isinstance(value, str | Path) else tuple(map(str, value)))
         several = isinstance(self.trainers, Iterable) and not isinstance(self.trainers, str)
         self._set("trainers", tuple(self.trainers) if several else (self.trainers,))
         if len(self.trainers) < 2:
@@ -409,6 +437,8 @@ class Options:
                 continue
             if self.scripts and not declaration(declared).with_scripts:
                 raise RequestError(f"{flag(declared.name)} has no meaning with --scripts, which train as written")
+            if self.logs and not declaration(declared).with_logs:
+                raise RequestError(f"{flag(declared.name)} has no meaning with --logs, where nothing is trained")
             for reason in self._reasons_against(declared):
                 raise RequestError(f"{flag(declared.name)} {reason.format(strategy=self.strategy, seeds=self.seeds)}")
 
@@ -442,6 +472,8 @@ class Options:
             raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
         if strange := [each for each in self.own if each not in MADE_ALIKE]:
             raise RequestError(f"--own {strange[0]}: {unknown(strange[0], MADE_ALIKE)}")
+        if self.parallel and self.sequential:
+            raise RequestError("--parallel and --sequential contradict each other: leave out one")
         if self.quiet and self.verbose:
             raise RequestError("--quiet and --verbose contradict each other: leave out one")
         if (self.backend == "dask") != (self.scheduler is not None):
@@ -492,22 +524,29 @@ class Options:
 
     def default_name(self) -> str:
         """A folder name that tells runs apart by what was asked."""
-        if self.scripts:
-            return "-".join(["scripts", *(Path(script).stem for script in self.scripts)])[:100]
+        if self.scripts or self.logs:
+            stems = [Path(each).stem for each in self.scripts or self.logs]
+            if len(stems) > 2:  # logs of several seeds, perhaps: without their numbers
+                stems = list(dict.fromkeys(stem.rstrip("0123456789").rstrip("-_.*") or stem for stem in stems))
+            return _plain("-".join(["scripts" if self.scripts else "logs", *stems]))[:100]
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
         parts += ["check"] if self.check else []
         seeds = f"seed-{self.seed}" if self.seeds == 1 else f"seeds-{self.seed}-to-{self.seed + self.seeds - 1}"
         name = "-".join([*parts, f"{self.epochs}-epochs", seeds])
-        plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-        return plain.encode()[:120].decode(errors="ignore")  # a file system counts bytes
+        return _plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes
 
 
 def declaration(declared: Field[Any]) -> Option:
     """The declaration of a field of ``Options``."""
     found: Option = declared.metadata["option"]
     return found
+
+
+def _plain(name: str) -> str:
+    """The name with dashes in place of characters that are special in a path or on a command line."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
 def _text(thing: Any) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 SITUATIONS: dict[str, Callable[[Options], bool]] = {
     "check": lambda options: options.check,
-    "single seed": lambda options: options.seeds == 1,
+    "single seed": lambda options: options.seeds == 1 and not options.logs,
     "study": lambda options: options.seeds > 1,
     "study in processes": lambda options: options.seeds > 1 and not options.spec.several_processes,
     "one process": lambda options: not options.spec.several_processes,

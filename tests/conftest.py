@@ -35,6 +35,7 @@ LONGEST = (
     "test_resume",
     "test_gallery",
     "test_cluster",
+    "test_notebook",
     "test_trainers",
     "test_twins",
     "test_check_any",
@@ -49,6 +50,7 @@ LONGEST = (
     "test_styles",
     "test_any_experiment",
     "test_restore",
+    "test_live_tensorboard",
     "test_iteration",
     "test_assert_alike",
 )

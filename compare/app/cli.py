@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
         if status == EXIT_INTERRUPTED:
-            if options.check or options.scripts:
+            if options.check or options.scripts or options.logs:
                 return _fail("interrupted", status)
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
@@ -174,7 +174,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
             take_part(options, folder)
             return 0
         with stderr_to(folder / "tensorflow.log"), _traced():
-            return carry_out(options, folder, standard_streams.console(quiet=options.quiet)).exit_status
+            return carry_out(options, folder, standard_streams.console(quiet=options.quiet), command=True).exit_status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:

@@ -18,8 +18,9 @@ from compare.engine.run import TrainingTask
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.records.run_json import RunJson
+from compare.reporting.jupyter import progress
 from compare.reporting.live import waiting
-from compare.reporting.terminal import TrainerProgress, tell
+from compare.reporting.terminal import tell
 from compare.trainer import Trainer
 from compare.user_errors import describe
 from compare.verdict import DIFFERENT, rounding
@@ -132,8 +133,8 @@ def _train_twins(
         count += 1
         shown = f"{pair.anchor.trainer}, noise twin {count}"
         numbers = range(1, epochs + 1)
-        with TrainerProgress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as progress:
-            sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(count, loud), options.seed), progress]
+        with progress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as line:
+            sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(count, loud), options.seed), line]
             run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, loud=loud, sinks=sinks)
             trainer.train(run)
             run.close()

@@ -1,4 +1,4 @@
-"""``--parallel``: all trainers at the same time, the first in this process, every other in its own.
+"""All trainers at the same time, the first in this process, every other in its own.
 
 A process that trains elsewhere sends what it records here, where all files are written, and progress is shown.
 """
@@ -10,9 +10,10 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -23,13 +24,16 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.loading import TRAINERS, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
-from compare.app.train import DIED, fail, prepare, train_on
+from compare.app.train import DIED, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
+from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
 from compare.options import Options
-from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, StepRecord
+from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, Sink, StepRecord
 from compare.records.run_json import RunJson
+from compare.reporting.jupyter import AnyProgress, progress, side_by_side
 from compare.reporting.live import UNLIMITED
+from compare.reporting.live_tensorboard import SinkOf
 from compare.reporting.terminal import tell
 from compare.user_errors import describe, without_exit
 
@@ -61,6 +65,47 @@ def limit_threads(threads: int) -> None:
         ) from None
 
 
+MEMORY_EACH = 1536 * 2**20
+"""Bytes of memory that each trainer's process should find free; one with Fashion-MNIST has a peak of half of it."""
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Devices that exist where a GPU can be used: Nvidia's, AMD's, and those of Windows' subsystem."""
+
+
+def why_not(options: Options) -> str | None:
+    """Why the command does not train all trainers at the same time by itself; None where it does.
+
+    The reason is empty where the request leaves no choice.
+    """
+    if options.sequential or options.parallel or options.check or options.seeds > 1 or options.logs:
+        return ""
+    if options.spec.several_processes or options.spec.name == "tpu" or this_task() is not None:
+        return ""
+    if processes.cores() < 2:
+        return "there is one processor"
+    if len(options.trainers) > 2 * processes.cores():
+        return f"{len(options.trainers)} trainers are too many for {processes.cores()} processors"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(Path(gpu).exists() for gpu in GPUS):
+        return "a GPU is not shared between processes"
+    memory, needed = processes.free_memory(), MEMORY_EACH * len(options.trainers)
+    if memory is not None and memory < needed:
+        return f"{memory / 2**30:.1f} GiB of memory are free, {needed / 2**30:.1f} GiB would be needed"
+    return None
+
+
+def at_once(options: Options, folder: Path, console: Console) -> Options:
+    """The same request with ``parallel`` set if the command should train all trainers at the same time.
+
+    A resumed comparison goes on as it began.
+    """
+    reason = why_not(options)
+    if options.resume and not reason:
+        began = RunJson.of_run(folder).content().get("options") or {}
+        return options.changed(parallel=bool(began.get("parallel"))) if reason is None else options
+    if reason:
+        tell(console, f"One trainer after the other: {reason}.")
+    return options if reason is not None else options.changed(parallel=True)
+
+
 @contextmanager
 def getting_ready(options: Options) -> Iterator[Executor | None]:
     """The worker processes, which load TensorFlow and the data while this process does; None without ``--parallel``."""
@@ -80,6 +125,7 @@ def train_in_parallel(
     task: TrainingTask,
     run: RunJson,
     console: Console,
+    live: SinkOf,
     executor: Executor,
 ) -> Exception | None:
     """Train with all trainers at the same time.
@@ -90,6 +136,7 @@ def train_in_parallel(
         task: what is trained.
         run: the run's ``run.json``; failures and the division of threads go there.
         console: where progress is printed.
+        live: gives the sinks of a log that is written during training.
         executor: the processes for all but the first; they end with the training.
 
     Returns:
@@ -100,7 +147,7 @@ def train_in_parallel(
     each = f"each with {threads} thread{'s' * (threads > 1)}"
     tell(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
     raised: Exception | None = None
-    for name, error in _train(trainers, options, task, run.folder, console, executor):
+    for name, error in _train(trainers, options, task, run.folder, console, live, executor):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
             raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
@@ -113,6 +160,7 @@ def _train(
     task: TrainingTask,
     folder: Path,
     console: Console,
+    live: SinkOf,
     executor: Executor,
 ) -> list[tuple[str, Exception | str]]:
     """Train with the first trainer here and with every other in a process of its own.
@@ -126,30 +174,47 @@ def _train(
     task.initial_weights = InitialWeights(folder)
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
-    recorders = {name: Recorder(folder, metrics, name, options.seed) for name, _ in trainers}
     (own, trainer), *others = trainers
+    gap, epochs = running_gap(own, console), range(1, options.epochs + 1)
+    size = task.steps_per_epoch, task.global_batch_size
+    bars = {name: progress(console, name, epochs, *size, gap) for name, _ in trainers}
+    seen: dict[str, Sink] = {name: _both(live(name, options.seed), bars[name]) for name, _ in others}
+    seen[own] = live(own, options.seed)
+    recorders = {name: Recorder(folder, metrics, name, options.seed, seen[name]) for name, _ in trainers}
+
+    def train_here(name: str, trainer: Trainer, recorder: Recorder) -> None:
+        try:
+            train_on(name, trainer, options, task, folder, plan, recorder, console, name, partial(_begun, bars[name]))
+        except (StorageError, RecordError):
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            failed.append((name, error))
+
     failed: list[tuple[str, Exception | str]] = []
     try:
-        with _listening(recorders, console) as (address, key, broken):
-            here = folder.resolve(), address, key
+        with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
+            here = folder.resolve(), address, key, _digests(task)
             ready = processes.absolute(options), threads_each(options), os.getpid()
             futures = {
                 name: executor.submit(_train_elsewhere, *ready, number, name, *here)
                 for number, (name, _) in enumerate(others, start=1)
             }
-            try:
-                train_on(own, trainer, options, task, folder, plan, recorders[own], console)
-            except (StorageError, RecordError):
-                raise
-            except Exception as error:
-                traceback.print_exc()
-                failed.append((own, error))
+            train_here(own, trainer, recorders[own])
             for name, future in futures.items():
                 try:
                     text = future.result()
                 except processes.lost():
                     text = f"{DIED}; TensorFlow's last messages are in tensorflow.log"
-                failed += [(name, text)] if text else []
+                if text == OTHER_DATA:
+                    tell(console, f"{name}  trains after {own}: load_data gives other data in another process")
+                    train_here(
+                        name,
+                        dict(others)[name],
+                        Recorder(folder, metrics, name, options.seed, live(name, options.seed)),
+                    )
+                elif text:
+                    failed.append((name, text))
         if broken:
             raise broken[0]
     finally:
@@ -158,6 +223,28 @@ def _train(
             recorder.flush()
     metrics.sort([name for name, _ in trainers])
     return failed
+
+
+OTHER_DATA = "other data"
+"""What a worker process returns that has loaded other data than its parent."""
+
+
+def _digests(task: TrainingTask) -> tuple[str, str]:
+    return task.train.sha256(), task.validation.sha256()
+
+
+def _both(first: Sink, second: Sink) -> Sink:
+    def both(record: AnyRecord) -> None:
+        first(record)
+        second(record)
+
+    return both
+
+
+def _begun(bar: AnyProgress, epochs: range) -> AbstractContextManager[Sink]:
+    """Lets a progress that is shown already begin."""
+    bar.begin(epochs)
+    return nullcontext(bar)
 
 
 _prepared: list[TrainingTask] = []
@@ -173,18 +260,29 @@ def _get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
         processes.limit_threads(threads)
 
         _prepared.append(prepare(options, load_experiment(options)))
+        _digests(_prepared[0])  # which are kept, for later
     return _prepared[0]
 
 
 def _train_elsewhere(
-    options: Options, threads: int, parent: int, number: int, name: str, folder: Path, address: Any, key: bytes
+    options: Options,
+    threads: int,
+    parent: int,
+    number: int,
+    name: str,
+    folder: Path,
+    address: Any,
+    key: bytes,
+    digests: tuple[str, str],
 ) -> str:
     """Train with one trainer in this worker process and send its records to ``parent``.
 
     Returns:
-        What it raised, in a line; empty where all went well.
+        What it raised, in a line; empty where all went well; ``OTHER_DATA`` if it has loaded other data.
     """
     task = _get_ready(options, threads, parent)
+    if _digests(task) != digests:
+        return OTHER_DATA
 
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
@@ -192,7 +290,8 @@ def _train_elsewhere(
         _, trainer = load_trainers(options)[number]
         task.initial_weights = InitialWeights(folder)
         try:
-            train_on(name, trainer, options, task, folder, ResumePlan(folder, options.resume), recorder, console)
+            plan = ResumePlan(folder, options.resume)
+            train_on(name, trainer, options, task, folder, plan, recorder, console, name, recorder.begin)
         except Exception as error:
             traceback.print_exc()
             return describe(error)
@@ -223,6 +322,11 @@ class _Remote(Recorder):
         else:
             self.send("__call__", record)
 
+    def begin(self, epochs: range) -> AbstractContextManager[Sink]:
+        """Tells the parent, which shows the progress, which epochs follow."""
+        self.send("begin", epochs)
+        return no_progress(epochs)
+
     def rewind(self, epoch: int) -> None:
         self.send("rewind", epoch)
 
@@ -249,7 +353,9 @@ class _Told(StringIO):
 
 
 @contextmanager
-def _listening(recorders: dict[str, Recorder], console: Console) -> Iterator[tuple[Any, bytes, list[Exception]]]:
+def _listening(
+    recorders: Mapping[str, Recorder], bars: Mapping[str, AnyProgress], console: Console
+) -> Iterator[tuple[Any, bytes, list[Exception]]]:
     """Receive what the worker processes record, in threads, and write it to the files.
 
     Yields:
@@ -260,11 +366,15 @@ def _listening(recorders: dict[str, Recorder], console: Console) -> Iterator[tup
 
     def serve(connection: Connection) -> None:
         recorder: Any = None
+        name = ""
         try:
             while True:
                 for method, arguments in connection.recv():
                     if method == "name":
-                        recorder = recorders[arguments[0]]
+                        name = arguments[0]
+                        recorder = recorders[name]
+                    elif method == "begin":
+                        bars[name].begin(*arguments)
                     elif method == "say":
                         tell(console, arguments[0].rstrip("\n"))
                     elif method == "close":

@@ -30,6 +30,20 @@ MEMORY = 512 * 2**20
 """Bytes that a process with TensorFlow needs at least."""
 
 
+def free_memory() -> int | None:
+    """Bytes of memory that are free for new processes, in this control group as well; None where it is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+    group = Path("/sys/fs/cgroup")
+    try:
+        return min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        return free  # without limit
+
+
 def refuse_too_many(options: Options) -> None:
     """Refuses more processes than this machine can run.
 

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
-from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records import Record, RecordError, has_records, read_rows, read_verdict, write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
+from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
@@ -45,23 +46,46 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     """Judge a run from its files, write its reports and print the last lines; returns the verdict."""
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
-        verdict = judge(recorded)
-        write_verdict(folder / "verdict.json", verdict)
-    files = ["metrics.csv", "verdict.json"]
+        verdict, options = judge(recorded), recorded.run.options
     shown = recorded.shown
+    del recorded  # the pages read the records again: this memory is needed only once
+    study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
+    return publish_verdict(folder, verdict, shown, console, study=study, verbose=verbose)
+
+
+def publish_verdict(
+    folder: Path, verdict: dict[str, Any], shown: list[Record], console: Console, *, study: bool, verbose: bool
+) -> str:
+    """Write the reports of a run that has been judged and print the last lines; returns the verdict.
+
+    Args:
+        folder: the run's folder.
+        verdict: the content of ``verdict.json``.
+        shown: a record of each trainer for the table, the reference first; the list is emptied.
+        console: where to print.
+        study: whether several seeds were compared.
+        verbose: whether to print more.
+    """
+    write_verdict(folder / "verdict.json", verdict)
+    files = ["metrics.csv", "verdict.json"]
     if any(record.logs for record in shown):
         with waiting(console, "drawing"):
             plots.draw(folder)
         files.insert(0, "comparison.png")
-        if recorded.run.options.get("seeds", 1) > 1:
+        if isinstance(console, NotebookConsole):
+            pass  # the result shows itself
+        elif study:
             print_table(console, study_table(verdict["comparisons"]))
         else:
             print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
-    verbose = bool(recorded.run.options.get("verbose"))
-    del recorded, shown  # the pages read the records again: this memory is needed only once
+    shown.clear()
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         tell(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
+    if isinstance(console, NotebookConsole):
+        for entry in verdict["comparisons"]:
+            tell(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
+        return str(verdict["verdict"])
     _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():

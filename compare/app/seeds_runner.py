@@ -26,6 +26,7 @@ from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
 from compare.reporting.live import live_line, progress_line
+from compare.reporting.live_tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
 from compare.user_errors import describe, without_exit
 
@@ -165,7 +166,13 @@ def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray],
 
 
 def train_study(
-    names: Sequence[str], options: Options, task: TrainingTask, run: RunJson, plan: ResumePlan, console: Console
+    names: Sequence[str],
+    options: Options,
+    task: TrainingTask,
+    run: RunJson,
+    plan: ResumePlan,
+    console: Console,
+    live: SinkOf,
 ) -> Exception | None:
     """Train with every trainer and seed, with one training per processor at a time.
 
@@ -176,6 +183,7 @@ def train_study(
         run: the run's ``run.json``; failures and the division of threads go there.
         plan: what an interrupted run has done already.
         console: where progress is printed.
+        live: gives the sinks of a log that is written as runs end.
 
     Returns:
         What the first trainer that failed raised.
@@ -206,7 +214,7 @@ def train_study(
 
     def done(job: Job, finished: Finished) -> None:
         number, seed = job
-        recorder = Recorder(folder, metrics, names[number], seed)
+        recorder = Recorder(folder, metrics, names[number], seed, live(names[number], seed))
         recorder.rewind(0)
         for record in finished.records:
             recorder(record)

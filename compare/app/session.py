@@ -12,7 +12,7 @@ from rich.console import Console
 
 from compare.app import cluster_session
 from compare.app.loading import load
-from compare.app.parallel_trainers import getting_ready, limit_threads, threads_each, train_in_parallel
+from compare.app.parallel_trainers import at_once, getting_ready, limit_threads, threads_each, train_in_parallel
 from compare.app.processes import refuse_too_many
 from compare.app.provenance import code
 from compare.app.resume import ResumePlan, refuse_changes
@@ -26,7 +26,9 @@ from compare.errors import RequestError
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
+from compare.reporting.live_tensorboard import live_log
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
 from compare.reporting.terminal import details, say, style_of, tell
@@ -61,8 +63,16 @@ class Session:
 
 
 @without_exit("your code")
-def carry_out(options: Options, folder: Path, console: Console) -> Result:
+@without_log_messages()
+def carry_out(options: Options, folder: Path, console: Console, *, command: bool = False) -> Result:
     """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
+
+    Args:
+        options: the request.
+        folder: where the results go.
+        console: where progress is printed.
+        command: whether the command asks, which trains all trainers at the same time where it can. In Python that
+            has to be asked for: new processes import the main module again.
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
@@ -74,11 +84,11 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
     try:
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
-        if options.scripts:
-            from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
-
-            return compare_scripts(options, folder, console)
+        if options.scripts or options.logs:
+            return _compare_files(options, folder, console)
         plan = ResumePlan(folder, options.resume)
+        if command:
+            options = at_once(options, folder, console)
         if options.resume:
             refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
         plan.recover(console)
@@ -101,6 +111,17 @@ def carry_out(options: Options, folder: Path, console: Console) -> Result:
         if not options.scripts:
             _judge_interrupted(folder, console)
         raise
+
+
+def _compare_files(options: Options, folder: Path, console: Console) -> Result:
+    """Compare what others have written: two scripts, or the logs of trainings."""
+    if options.scripts:
+        from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
+
+        return compare_scripts(options, folder, console)
+    from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
+
+    return compare_logged(options, folder, console)
 
 
 def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:
@@ -236,17 +257,19 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
     from compare.app import describe_run, trial  # noqa: PLC0415 (lazy)
 
     options, run, task, console = session.options, session.run, session.task, session.console
-    if options.seeds > 1 and not options.spec.several_processes:
-        raised = train_study([name for name, _ in session.trainers], options, task, run, session.plan, console)
-    else:
-        if executor is not None:
-            raised = train_in_parallel(session.trainers, options, task, run, console, executor)
+    names = [name for name, _ in session.trainers]
+    study = options.seeds > 1 and not options.spec.several_processes
+    with live_log(session.folder, names, options.seeds, wanted=options.tensorboard) as live:
+        if study:
+            raised = train_study(names, options, task, run, session.plan, console, live)
+        elif executor is not None:
+            raised = train_in_parallel(session.trainers, options, task, run, console, live, executor)
         else:
             with waiting(console, "trying the first steps of your trainers"):
                 trial.try_trainers(session.trainers, options, task)
-            raised = train_all(session.trainers, options, task, run, session.plan, console)
-        if options.truth:
-            train_truth(options, task, session.folder, session.plan, console)
+            raised = train_all(session.trainers, options, task, run, session.plan, console, live)
+    if options.truth and not study:
+        train_truth(options, task, session.folder, session.plan, console)
     digests = {str(seed): describe_run.digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}
     return raised

@@ -26,8 +26,11 @@ def provide() -> None:
 
 def console(*, quiet: bool) -> Console:
     """Where progress is printed: stdout, or nowhere."""
+    from compare.reporting.jupyter import NotebookConsole, in_notebook  # noqa: PLC0415 (lazy: may be missing)
     from compare.reporting.live import console_for  # noqa: PLC0415 (lazy: may be missing)
 
+    if in_notebook():
+        return NotebookConsole(forgiving(sys.stdout), quiet=quiet)
     return console_for(forgiving(sys.stdout), quiet=quiet)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,11 @@ from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
 from compare.options import Options
-from compare.records import End, InitialWeights, MetricsFile, Recorder, RecordError
+from compare.records import EPOCH_END, INITIAL, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink
 from compare.records.run_json import FailureEntry, RunJson
-from compare.reporting.terminal import RunningGap, TrainerProgress, tell
+from compare.reporting.jupyter import progress
+from compare.reporting.live_tensorboard import SinkOf
+from compare.reporting.terminal import RunningGap, tell
 from compare.user_errors import describe, place_in, place_of, without_exit
 
 if TYPE_CHECKING:
@@ -35,6 +39,22 @@ if TYPE_CHECKING:
 
 DIED = "its process died"
 """The beginning of what is told of a trainer whose process was lost."""
+
+
+ProgressOf = Callable[[range], AbstractContextManager[Sink]]
+"""Gives the sink that shows the progress of one training, for the epochs that it will make."""
+
+
+def no_progress(epochs: range) -> AbstractContextManager[Sink]:
+    """Shows nothing."""
+    return nullcontext(lambda record: None)
+
+
+def shown_alone(
+    console: Console, trainer: str, task: TrainingTask, gap: RunningGap | None, shown: str, epochs: range
+) -> AbstractContextManager[Sink]:
+    """Shows the progress of the only trainer that is training."""
+    return progress(console, trainer, epochs, task.steps_per_epoch, task.global_batch_size, gap, shown)
 
 
 def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
@@ -79,8 +99,18 @@ def train_all(
     run: RunJson,
     plan: ResumePlan,
     console: Console,
+    live: SinkOf,
 ) -> Exception | None:
     """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on.
+
+    Args:
+        trainers: the trainers by name.
+        options: the request.
+        task: what is trained.
+        run: the run's ``run.json``.
+        plan: what an interrupted run has done already.
+        console: where progress is printed.
+        live: gives the sinks of a log that is written during training.
 
     Returns:
         What the first of a user's own trainers raised.
@@ -90,13 +120,14 @@ def train_all(
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
-        gap = RunningGap()
+        gap = running_gap(trainers[0][0], console)
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
-            recorder = Recorder(folder, metrics, name, seed)
+            recorder = Recorder(folder, metrics, name, seed, live(name, seed))
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
-                train_on(name, trainer, of_seed, task, folder, plan, recorder, console, shown, gap)
+                bar = partial(shown_alone, console, name, task, gap, shown)
+                train_on(name, trainer, of_seed, task, folder, plan, recorder, console, shown, bar)
             except (StorageError, RecordError, KeyboardInterrupt):
                 raise
             except Exception as error:
@@ -109,13 +140,27 @@ def train_all(
     return raised
 
 
+def running_gap(reference: str, console: Console) -> RunningGap:
+    """The running gaps of a comparison, which print at once where a trainer's weights first differ."""
+
+    def say_where(trainer: str, place: Place) -> None:
+        epoch, step = place
+        where = {INITIAL: "initial weights differ from", EPOCH_END: f"weights at the end of epoch {epoch} differ from"}
+        text = where.get(step, f"weights differ from step {step:,} of epoch {epoch} on from")
+        tell(console, f"{trainer}  {text} those of {reference}", style="yellow")
+
+    return RunningGap(reference, say_where)
+
+
 def train_truth(options: Options, task: TrainingTask, folder: Path, plan: ResumePlan, console: Console) -> None:
     """Train on one replica in float64, which shows which side is off."""
     from compare.trainers.float64 import Truth, exact_task  # noqa: PLC0415 (lazy)
 
     never_saved = dataclasses.replace(options, checkpoint_every=0)
     recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), Truth.name, options.seed)
-    train_on(Truth.name, Truth(), never_saved, exact_task(task), folder, plan, recorder, console, Truth.name)
+    exact = exact_task(task)
+    bar = partial(shown_alone, console, Truth.name, exact, None, Truth.name)
+    train_on(Truth.name, Truth(), never_saved, exact, folder, plan, recorder, console, Truth.name, bar)
 
 
 def train_on(
@@ -128,7 +173,7 @@ def train_on(
     recorder: Recorder | None = None,
     console: Console | None = None,
     shown: str = "",
-    gap: RunningGap | None = None,
+    bar: ProgressOf = no_progress,
 ) -> None:
     """Train one trainer with one seed; when resumed, continue from its last checkpoint, or skip it if it finished.
 
@@ -140,9 +185,9 @@ def train_on(
         folder: the run's folder.
         plan: what an interrupted run has done already.
         recorder: what keeps the records; None for a member of a cluster that is not its chief.
-        console: where progress is printed.
+        console: where messages are printed.
         shown: the trainer's name as printed.
-        gap: the gap to the trainers before it.
+        bar: shows the progress.
     """
     from compare.engine.checkpoints import Checkpoints, folder_of  # noqa: PLC0415 (lazy)
     from compare.engine.run import NotResumableError  # noqa: PLC0415 (lazy)
@@ -168,7 +213,7 @@ def train_on(
                 [recorder, CostMeter(recorder.keep_costs)] if recorder else [],
                 console,
                 shown,
-                gap=gap,
+                bar=bar,
                 checkpoints=checkpoints,
                 point=point,
                 export=folder / "exports" / file_name(name) if options.export and recorder else None,
@@ -192,7 +237,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     point: ResumePoint = ResumePoint(),  # noqa: B008 (it is immutable)
     export: Path | None = None,
-    gap: RunningGap | None = None,
+    bar: ProgressOf = no_progress,
 ) -> End:
     """Train with one trainer.
 
@@ -201,12 +246,12 @@ def train(
         options: the request, for one seed.
         task: what is trained.
         sinks: what receives the records.
-        console: where progress is printed.
+        console: where messages are printed.
         name: the trainer's name as printed.
         checkpoints: where to save, and to resume from.
         point: where to continue from.
         export: the folder for the final model; None for no export.
-        gap: the gap to the trainers before it.
+        bar: shows the progress.
 
     Returns:
         How it ended.
@@ -220,12 +265,12 @@ def train(
     name = name or trainer.name
     epochs = range(point.epoch + 1, options.epochs + 1)
     console = console or Console(quiet=True)
-    with TrainerProgress(console, name, epochs, task.steps_per_epoch, task.global_batch_size, gap) as progress:
+    with bar(epochs) as shown:
         run = Run(
             task,
             seed=options.seed,
             epochs=epochs,
-            sinks=[*sinks, progress],
+            sinks=[*sinks, shown],
             checkpoints=checkpoints,
             resumed_at=point.hashes,
         )

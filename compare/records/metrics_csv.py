@@ -108,6 +108,12 @@ class MetricsFile:
         row |= {name: shortest(value) for name, value in record.logs.items()}
         return filled(row | {name: written(record) for name, written in TIMES.items()})
 
+    def extend(self, rows: Sequence[dict[str, str]]) -> None:
+        """Writes many rows at once."""
+        self._rows += rows
+        self._columns = _columns(self._rows)
+        self._rewrite()
+
     def append(self, row: dict[str, str]) -> None:
         """Writes one epoch's row."""
         self._rows.append(row)

@@ -23,6 +23,7 @@ from compare.records.model import (
     End,
     EpochRecord,
     RecordError,
+    Sink,
     StepRecord,
     Variable,
     read_arrays,
@@ -42,10 +43,13 @@ class Recorder:
         metrics: the run's ``metrics.csv``, shared by all recorders of the run.
         trainer: the trainer's name.
         seed: the run's seed.
+        live: also receives every record, after it was kept.
     """
 
-    def __init__(self, folder: Path, metrics: MetricsFile, trainer: str, seed: int) -> None:
-        self._metrics = metrics
+    def __init__(
+        self, folder: Path, metrics: MetricsFile, trainer: str, seed: int, live: Sink = lambda record: None
+    ) -> None:
+        self._metrics, self._live = metrics, live
         self._folder, self._trainer, self._seed = folder, trainer, seed
         self._stem = stem_of(folder, trainer, seed)
         with storing(self._stem):
@@ -99,6 +103,7 @@ class Recorder:
                 self.flush() if record.epoch in self._reported else self._append()
         else:
             self._end_epoch(record)
+        self._live(record)
 
     def _end_epoch(self, record: EpochRecord) -> None:
         if record.weights is not None:

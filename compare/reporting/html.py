@@ -137,16 +137,24 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
         "word": verdict.get("verdict", "unfinished"),
         "interrupted": bool(verdict.get("interrupted")),
         "scope": verdict.get("scope", "run"),
-        "experiment": "two scripts" if options.get("scripts") else str(options.get("experiment", "")),
+        "experiment": _trained(options),
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
-        "epochs": "" if options.get("scripts") else str(options.get("epochs", "")),
+        "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)),
         "started": str(run.get("started") or run.get("finished") or ""),
     }
 
 
+def _trained(options: Mapping[str, Any]) -> str:
+    if options.get("logs"):
+        return "curves only"
+    return "two scripts" if options.get("scripts") else str(options.get("experiment", ""))
+
+
 def _strategy(run: Mapping[str, Any]) -> str:
+    if run["options"].get("logs"):
+        return ""
     strategy = run.get("strategy") or {"name": run["options"].get("strategy", "")}
     if strategy.get("workers", 1) > 1:
         return f"{strategy['name']}, {strategy['workers']} workers"

@@ -176,7 +176,10 @@ def _basis(entry: Entry, scope: str) -> list[tuple[str, str]]:
     """What the verdict is based on: (heading, sentence) pairs."""
     if entry.get("failure"):
         return [("What happened", _as_sentence(entry["failure"]["error"]))]
-    basis = [*_basis_of_weights(entry["training"], scope), *_basis_of_numbers(entry["reporting"])]
+    weights = [("Weights", "Not seen: only logged numbers were compared.")]
+    if entry.get("weights_seen", True):
+        weights = _basis_of_weights(entry["training"], scope)
+    basis = [*weights, *_basis_of_numbers(entry["reporting"])]
     if entry.get("study"):
         study = entry["study"]
         text = f"The verdict on the paired differences of {study['seeds']} seeds is {study['verdict']}; see below."

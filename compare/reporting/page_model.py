@@ -35,6 +35,8 @@ ANSWERS = {
     "unfinished": ("…", "No verdict yet."),
 }
 """By verdict, a symbol and the answer to "Do they train alike?"."""
+CURVES = {"alike": "Their curves are alike.", "different": "No, their curves differ."}
+"""By verdict, the answer of logs, without weights."""
 FILES = ("metrics.csv", "verdict.json", "run.json", "comparison.png", "tensorflow.log")
 """The files that the page links to, if they exist."""
 
@@ -165,6 +167,8 @@ def _answer(files: RunFiles, comparisons: Sequence[ComparisonView]) -> str:
     first = comparisons[0] if comparisons else None
     if files.interrupted and files.verdict_word in ("identical", "alike"):
         return "Yes, up to the interruption."
+    if files.scope == "logs" and files.verdict_word in CURVES:
+        return CURVES[files.verdict_word]
     training = first.entry["training"]["verdict"] if first and first.verdict == "different" else ""
     if training == "identical":
         return "They train exactly alike, but report different numbers."

@@ -65,6 +65,8 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
         return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
     if first.failure:
         return f"{first.failure.side} cannot run" if first.failure.side else "No trainer can run", ""
+    if not first.entry.get("weights_seen", True):
+        return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
         return "No known cause", "see the evidence below"
     if verdict == "alike":
@@ -107,4 +109,6 @@ def _run(run: Mapping[str, Any]) -> tuple[str, str]:
     more = f"TensorFlow {versions['tensorflow']}, Keras {versions['keras']}" if versions else ""
     if options.get("scripts"):
         return f"{' and '.join(options['scripts'])}{size}", more
+    if options.get("logs"):
+        return "Nothing", f"logs were read: {' '.join(options['logs'])}"
     return f"{options['experiment']} under {options['strategy']}{size}", more

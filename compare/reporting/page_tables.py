@@ -184,7 +184,11 @@ def _has_meaning(name: str, options: Mapping[str, Any]) -> bool:
     known = {declared.name: declaration(declared) for declared in fields(Options)}.get(name)
     if known is None:
         return True
-    return known.with_scripts if options.get("scripts") else "no scripts" not in known.refused and name != "scripts"
+    if options.get("logs"):
+        return known.with_logs
+    if options.get("scripts"):
+        return known.with_scripts
+    return "no scripts" not in known.refused and name not in ("scripts", "logs")
 
 
 def _value(value: Any) -> str:

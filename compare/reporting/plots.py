@@ -346,6 +346,9 @@ def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:
     for trainer in trainers:
         seeds = [columns["seconds"] for (who, _), columns in curves.items() if who == trainer]
         _draw_seeds(ax, seeds, trainers, trainer, "seconds")
+    if not ax.lines:
+        ax.set_axis_off()  # logs hold no times
+        return
     ax.set_ylim(0, ax.get_ylim()[1] * 1.05)
     ax.set_ylabel("seconds per epoch")
     ax.set_title("time (first epoch includes tracing)", loc="left", fontsize=10)

@@ -34,6 +34,8 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
         why = f"{who}: {failure['error']}; {failure['remedy']}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
+    if not comparison.get("weights_seen", True):
+        return _of_curves(comparison, reference)
     if comparison.get("study") and training["verdict"] != "identical":
         return _study(comparison, reference)
     if comparison["verdict"] == "identical":
@@ -65,6 +67,14 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
             f"{_divergence(training)}{_noise(training)}"
         )
     return f"no verdict on {candidate} and {reference} is possible: {training.get('reason', '')}"
+
+
+def _of_curves(comparison: dict[str, Any], reference: str) -> str:
+    """The sentence on logs: what was compared were curves, not weights."""
+    if comparison.get("study"):
+        return f"curves only, weights not seen: {_study(comparison, reference)}"
+    text = f"{comparison['candidate']} compared with {reference}: {comparison['training']['reason']}"
+    return f"curves only, weights not seen: {text}"
 
 
 def _numbers(reporting: Mapping[str, Any]) -> str:
@@ -100,6 +110,8 @@ def stops(verdict: Mapping[str, Any]) -> list[str]:
 def where(entry: Mapping[str, Any]) -> str:
     """Where two runs diverge, in a few words."""
     training, first = entry["training"], entry["training"]["first_difference"]
+    if not entry.get("weights_seen", True):
+        return f"In the numbers of epoch {first['epoch']}" if first else "Unknown: the weights were not seen"
     if entry.get("failure"):
         return "Nothing to compare"
     if first is None:
@@ -140,7 +152,7 @@ def _study(comparison: Mapping[str, Any], reference: str) -> str:
         needed = study["seeds_needed"]
         enough = f"about {needed} seeds would be enough" if needed else "the number of seeds needed is unknown"
         result = f"the seeds are inconclusive for {where} ({how}); {enough}"
-    if training["verdict"] == "different":
+    if training["verdict"] == "different" and comparison.get("weights_seen", True):
         return f"{candidate} does not train like {reference}: {divergence}; {result}"
     return f"{candidate} compared with {reference}: {result}; {divergence}"
 

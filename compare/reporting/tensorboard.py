@@ -19,6 +19,7 @@ from typing import Any
 from compare.errors import RequestError
 from compare.naming import file_name
 from compare.records import INITIAL, has_records, read_records, read_rows, read_verdict, total_norm
+from compare.records.files import storing
 from compare.records.metrics_csv import KEY_COLUMNS
 from compare.records.run_json import read_run
 from compare.reporting.gaps import gaps_of
@@ -27,8 +28,20 @@ from compare.reporting.sentences import causes, sentence
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.0000000000.compare"
 
+NORM = "step/weights, norm"
+
 Scalar = tuple[int, float, str, float]
 """Step, wall time in seconds since 1970, tag, value."""
+
+
+def run_name(trainer: str, seed: int, *, several: bool) -> str:
+    """The name of a run of the log: the trainer's, and the seed if there are several."""
+    return file_name(trainer, safe=" ") + (f" seed {seed}" if several else "")
+
+
+def gap_tag(reference: str) -> str:
+    """The tag of the weight gap after every step."""
+    return f"step/weights, gap to {reference}"
 
 
 def require() -> None:
@@ -60,7 +73,7 @@ def write(folder: Path) -> Path:
     several = len({row["seed"] for row in rows}) > 1
 
     def name(trainer: str, seed: int) -> str:
-        return file_name(trainer, safe=" ") + (f" seed {seed}" if several else "")
+        return run_name(trainer, seed, several=several)
 
     scalars: dict[str, list[Scalar]] = {}
     clock: dict[str, float] = {}
@@ -74,15 +87,14 @@ def write(folder: Path) -> Path:
     for record in read_records(folder) if has_records(folder) else ():
         steps = record.steps[record.steps["step"] > INITIAL]
         norms = total_norm(steps["projections"])
-        values = [(number, began, "step/weights, norm", norm) for number, norm in enumerate(norms.tolist(), start=1)]
+        values = [(number, began, NORM, norm) for number, norm in enumerate(norms.tolist(), start=1)]
         scalars.setdefault(name(record.trainer, record.seed), []).extend(values)
     for entry, reference, gaps in gaps_of(folder, verdict):
         numbered = gaps.gaps[gaps.steps != INITIAL].tolist()
-        tag = f"step/weights, gap to {reference}"
-        values = [(number, began, tag, gap) for number, gap in enumerate(numbered, start=1)]
+        values = [(number, began, gap_tag(reference), gap) for number, gap in enumerate(numbered, start=1)]
         scalars.setdefault(name(entry["candidate"], gaps.seed), []).extend(values)
     for run, values in scalars.items():
-        _write(log / run, [_scalar(*value) for value in values if not math.isnan(value[3])])
+        _write(log / run, [scalar(*value) for value in values if not math.isnan(value[3])])
     if verdict:
         _write(log / "verdict", [_text("verdict", _markdown(verdict), began)])
     return log
@@ -101,7 +113,8 @@ def _markdown(verdict: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _scalar(step: int, wall_time: float, tag: str, value: float) -> Any:
+def scalar(step: int, wall_time: float, tag: str, value: float) -> Any:
+    """The event of one value."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
     from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 (lazy)
 
@@ -121,11 +134,42 @@ def _text(tag: str, text: str, wall_time: float) -> Any:
 
 
 def _write(folder: Path, events: list[Any]) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
-    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415 (lazy)
+    file = EventFile(folder)
+    for event in events:
+        file.write(event)
+    file.close()
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / FILE, "wb") as file:
-        writer = RecordWriter(file)
-        for event in [Event(wall_time=0.0, file_version="brain.Event:2"), *events]:
-            writer.write(event.SerializeToString())
+
+class EventFile:
+    """The event file of one run of the log, open for appending; created if it does not exist.
+
+    Raises:
+        StorageError: if the file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
+        from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415 (lazy)
+
+        self._path = folder / FILE
+        with storing(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "ab")  # noqa: SIM115 (it stays open while a run is trained)
+        self._writer = RecordWriter(self._file)
+        if self._file.tell() == 0:
+            self.write(Event(wall_time=0.0, file_version="brain.Event:2"))
+
+    def write(self, event: Any) -> None:
+        """Appends an event."""
+        with storing(self._path):
+            self._writer.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Makes all events visible to readers."""
+        with storing(self._path):
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with storing(self._path):
+            self._file.close()

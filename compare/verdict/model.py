@@ -142,6 +142,7 @@ class Comparison:
         reference: what it is compared with, if that is not the run's reference: of two scripts, another model.
         seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
         study: the study of several seeds; else None.
+        weights_seen: whether there were weights to compare, not only logged numbers.
     """
 
     candidate: str
@@ -152,6 +153,7 @@ class Comparison:
     reference: str = ""
     seed: int | None = None
     study: Study | None = None
+    weights_seen: bool = True
 
     @property
     def verdict(self) -> str:
@@ -194,6 +196,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         **({"against": comparison.against} if comparison.against else {}),
         **({"reference": comparison.reference} if comparison.reference else {}),
         "verdict": comparison.verdict,
+        **({} if comparison.weights_seen else {"weights_seen": False}),
         "training": {
             "verdict": training.verdict,
             "max_weight_gap": training.max_weight_gap,

@@ -1,0 +1,101 @@
+"""``--logs``: draws and compares what trainings elsewhere have logged; their weights are not seen."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from compare.app.provenance import provenance
+from compare.app.publish import publish_verdict
+from compare.errors import RequestError
+from compare.naming import margin
+from compare.options import Options
+from compare.records import EpochRecord, MetricsFile, Record, step_dtype
+from compare.records.event_files import event_files
+from compare.records.logs import FOLDERS, Log, read_sides
+from compare.records.metrics_csv import is_float32
+from compare.records.run_json import FINISHED, RunJson
+from compare.reporting.result import Result
+from compare.reporting.terminal import say
+from compare.verdict import as_json
+from compare.verdict.logged import compare_logs
+from compare.verdict.seeds import DEFAULT_MARGINS, Margin
+
+NOTE = "Curves only: the weights were not seen. Logged numbers are compared, so no verdict says identical."
+
+
+def compare_logged(options: Options, folder: Path, console: Console) -> Result:
+    """Compares logs and writes the files of a run.
+
+    Raises:
+        RequestError: if a log cannot be read, or a margin is given for one seed.
+    """
+    sides = read_sides(options.logs)
+    seeds = max(map(len, sides.values()))
+    if options.margin and seeds == 1:
+        raise RequestError("--margin is for several seeds: give logs of several seeds, or leave it out")
+    names = list(sides)
+    notes = [NOTE, *_notes(sides)]
+    title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
+    say(console, title, style="bold")
+    for note in notes[1:]:
+        say(console, f"Note: {note}")
+    run = RunJson.read(folder)
+    run.begin_training(provenance(options, names) | {"title": title, "notes": notes})
+    run.code = {**(run.code or {}), **_digests(sides)}
+    _write_rows(MetricsFile(folder / "metrics.csv"), sides)
+    records = {name: [_record(name, log) for log in logs] for name, logs in sides.items()}
+    margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
+    reference, *candidates = records.values()
+    verdict = as_json(names[0], [compare_logs(reference, each, margins) for each in candidates], scope="logs")
+    run.save(status=FINISHED)
+    shown = [each[0] for each in records.values()]
+    return Result(folder, publish_verdict(folder, verdict, shown, console, study=seeds > 1, verbose=options.verbose))
+
+
+def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:
+    """What was read otherwise than it is written."""
+    notes = []
+    for name, logs in sides.items():
+        renamed = {old: new for log in logs for old, new in log.renamed.items()}
+        left_out = dict.fromkeys(column for log in logs for column in log.left_out)
+        if renamed:
+            notes.append(f"{name}: {', '.join(f'{old} is compared as {new}' for old, new in renamed.items())}.")
+        if left_out:
+            notes.append(f"{name}: not compared: {', '.join(left_out)}.")
+    return notes
+
+
+def _digests(sides: Mapping[str, Sequence[Log]]) -> dict[str, str]:
+    """SHA-256 digests of the files that were read."""
+    sources = dict.fromkeys(log.source for logs in sides.values() for log in logs)
+    files = [
+        path
+        for source in sources
+        for path in ([source] if source.is_file() else [f for sub in FOLDERS for f in event_files(source / sub)])
+    ]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _write_rows(metrics: MetricsFile, sides: Mapping[str, Sequence[Log]]) -> None:
+    """Writes the run's ``metrics.csv``."""
+    rows = []
+    for name, log in ((name, log) for name, logs in sides.items() for log in logs):
+        columns = {metric for numbers in log.epochs.values() for metric in numbers}
+        double = {m for m in columns if not all(is_float32(each[m]) for each in log.epochs.values() if m in each)}
+        for epoch, numbers in log.epochs.items():
+            record = EpochRecord(epoch, numbers, log.seconds.get(epoch, math.nan), math.nan)
+            row = metrics.row(name, log.seed or 0, record)
+            # All digits in the whole column: readers take a column for float32 by its digits, or for float64.
+            rows.append(row | {metric: repr(numbers[metric]) for metric in double & numbers.keys()})
+    metrics.extend(rows)
+
+
+def _record(name: str, log: Log) -> Record:
+    """A log as a record without weights."""
+    return Record(name, log.seed or 0, (), np.zeros(0, step_dtype(0, 1)), log.epochs, Path())

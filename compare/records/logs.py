@@ -1,0 +1,382 @@
+"""Reads what trainings elsewhere have logged: CSV files, TensorBoard folders, and our own ``metrics.csv``."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from compare.errors import RequestError
+from compare.naming import printable
+from compare.records.event_files import event_files, read_scalars
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, read_metrics
+from compare.records.model import RecordError, read_file
+
+ACCURACY = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy")
+"""What Keras calls the fraction of correct examples: ``accuracy`` stands for one of the others, by the loss."""
+PREFIXES = {"train_": "", "training_": "", "val_": "val_", "valid_": "val_", "validation_": "val_", "eval_": "val_",
+            "test_": "val_"}  # fmt: skip
+"""How loops call the numbers of training and of validation, and what fit calls them."""
+FOLDERS = {"": "", "train": "", "training": "", "val": "val_", "valid": "val_", "validation": "val_", "eval": "val_",
+           "test": "val_"}  # fmt: skip
+"""The subfolders of a TensorBoard log, and how fit calls what is in them."""
+TIMES = re.compile(r"(epoch_)?(seconds|time|duration|date|timestamp|wall_?time|examples_per_second|seed|trainer)(_s)?")
+"""The columns that say when, not how well."""
+MISSING = ("", "NA", "N/A", "None", "null", "-")
+"""What stands for a missing value; ``NA`` is that of ``CSVLogger``."""
+MOST_EPOCHS = 1_000_000
+"""The largest epoch, as for ``--epochs``."""
+EPOCH_TAGS = ("epoch_", "epoch/")
+"""How the tags of numbers per epoch begin: those of Keras's ``TensorBoard``, and our own."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What one training has logged.
+
+    Attributes:
+        source: where it was read, as the user gave it.
+        name: the training's name.
+        seed: its seed, if the log names one; else None.
+        epochs: for each epoch, counted from 1, the metrics under the names that fit gives them.
+        seconds: for each epoch whose time is known, its duration in seconds.
+        renamed: the names that were changed, with the new ones.
+        left_out: the columns that hold no metric.
+    """
+
+    source: Path
+    name: str
+    seed: int | None
+    epochs: Mapping[int, Mapping[str, float]]
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+
+
+def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
+    """The logs of every training that is to be compared, by name, one log per seed; the reference comes first.
+
+    Logs whose names differ only in a number are seeds of one training, if every training has several.
+
+    Args:
+        wanted: files, folders and patterns; a folder may hold the logs of several seeds.
+
+    Raises:
+        RequestError: if there is no log, it cannot be read, or there are fewer than two trainings.
+    """
+    arguments = [_logs_at(text) for text in wanted]
+    for logs in arguments if len(arguments) > 1 else ():
+        if len(names := _by_name(logs)) > 1:
+            raise RequestError(
+                f"--logs {logs[0].source}: it holds the trainings {' and '.join(names)}; give it alone, or give logs "
+                "of one training each"
+            )
+    sides = _grouped(arguments)
+    if len(sides) < 2:
+        raise RequestError(
+            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log that it is to be "
+            "compared with, too"
+        )
+    seeds = [{log.seed for log in logs} for logs in sides.values()]
+    if max(map(len, seeds)) == 1:
+        return {name: [replace(log, seed=0)] for name, (log,) in sides.items()}
+    for name, own in list(zip(sides, seeds, strict=True))[1:]:
+        if len(seeds[0] & own) < 2:
+            reference = next(iter(sides))
+            raise RequestError(
+                f"--logs: {reference} has the seeds {_listed(seeds[0])}, and {name} has {_listed(own)}; a study needs "
+                "at least two seeds of both, the same numbers in the names of both logs"
+            )
+    return sides
+
+
+def _listed(seeds: set[int | None]) -> str:
+    return ", ".join(map(str, sorted(seed for seed in seeds if seed is not None)))
+
+
+def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
+    """The logs by training."""
+    if any(len(logs) > 1 for logs in arguments):  # folders, patterns, and files with several trainings
+        groups = [list(each) for logs in arguments for each in _by_name(logs).values()]
+        return _named([_with_seeds(logs) for logs in groups])
+    logs = [log for (log,) in arguments]
+    by_stem: dict[str, list[Log]] = {}
+    for log in logs:
+        by_stem.setdefault(_without_number(log.name), []).append(log)
+    if len(by_stem) > 1 and all(len(group) > 1 for group in by_stem.values()):
+        return _named([_with_seeds([replace(log, name=stem) for log in group]) for stem, group in by_stem.items()])
+    return _named([[replace(log, seed=0)] for log in logs])
+
+
+def _by_name(logs: Sequence[Log]) -> dict[str, list[Log]]:
+    groups: dict[str, list[Log]] = {}
+    for log in logs:
+        groups.setdefault(log.name, []).append(log)
+    return groups
+
+
+def _named(sides: Sequence[list[Log]]) -> dict[str, list[Log]]:
+    """The trainings under different names: those of their folders if the files have the same name."""
+    names = [side[0].name for side in sides]
+    if len(set(names)) < len(names):
+        parents = [side[0].source.resolve().parent.name for side in sides]
+        names = parents if len(set(parents)) == len(parents) and all(parents) else names
+    different: dict[str, list[Log]] = {}
+    for name, side in zip(names, sides, strict=True):
+        number = next(n for n in range(1, len(sides) + 1) if (name if n == 1 else f"{name}-{n}") not in different)
+        different[name if number == 1 else f"{name}-{number}"] = side
+    return different
+
+
+def _with_seeds(logs: Sequence[Log]) -> list[Log]:
+    """The logs of one training with their seeds: the numbers in their names, else in their paths, else in order."""
+    if len(logs) == 1 or all(log.seed is not None for log in logs):
+        return [replace(log, seed=log.seed or 0) for log in logs]
+    for part in (lambda log: log.source.stem, lambda log: str(log.source)):
+        numbers = [re.findall(r"\d+", part(log)) for log in logs]
+        if all(numbers) and len({int(each[-1]) for each in numbers}) == len(logs):
+            return [replace(log, seed=int(each[-1])) for log, each in zip(logs, numbers, strict=True)]
+    return [replace(log, seed=number) for number, log in enumerate(logs)]
+
+
+def _without_number(name: str) -> str:
+    """A log's name without its seed: ``fit`` for ``fit-0``, ``fit_seed3`` and ``fit.12``."""
+    return re.sub(r"[-_. ]*(seed|run)?[-_. ]*\d+$", "", name) or name
+
+
+def _logs_at(text: str) -> list[Log]:
+    """The logs in a file or folder, or in those that match a pattern."""
+    path = Path(text)
+    if path.is_dir():
+        return _in_folder(path)
+    if path.exists():
+        return _of_file(path)
+    matches = sorted(map(Path, glob.glob(text)), key=_natural)
+    if not matches:
+        raise RequestError(f"--logs {text}: there is no such file or folder")
+    logs = [log for match in matches for log in (_in_folder(match) if match.is_dir() else _of_file(match))]
+    return _as_one(logs, _without_number(re.sub(r"[-_. ]*\*.*$", "", path.stem)) or _without_number(logs[0].name))
+
+
+def _in_folder(folder: Path) -> list[Log]:
+    """The log or logs in a folder: a run's, a TensorBoard log, or one per seed."""
+    if (folder / "run.json").is_file() and (folder / "metrics.csv").is_file():
+        return _of_file(folder / "metrics.csv")
+    if any(event_files(folder / sub) for sub in FOLDERS):
+        return [_of_event_files(folder)]
+    found = [path for path in folder.iterdir() if path.suffix == ".csv" or path.is_dir()]
+    found = [path for path in found if path.is_file() or any(event_files(path / sub) for sub in FOLDERS)]
+    if not found:
+        raise RequestError(f"--logs {folder}: there is no log in it (a .csv file, or event files of TensorBoard)")
+    logs = []
+    for path in sorted(found, key=_natural):
+        logs += _in_folder(path) if path.is_dir() else _of_file(path)
+    stems = _by_name([replace(log, name=_without_number(log.name)) for log in logs])
+    if len(stems) > 1:
+        raise RequestError(
+            f"--logs {folder}: it holds logs of several trainings ({', '.join(stems)}); a folder is one training, with "
+            "a log per seed: give the logs one by one"
+        )
+    return _as_one(logs, folder.resolve().name)
+
+
+def _as_one(logs: Sequence[Log], name: str) -> list[Log]:
+    """Several logs as the seeds of one training."""
+    if len(logs) == 1:
+        return list(logs)
+    return _with_seeds([replace(log, name=printable(name), seed=None) for log in logs])
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """A sort key that puts ``fit-2`` before ``fit-10``."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+
+
+# CSV files
+
+
+def _of_file(path: Path) -> list[Log]:
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"--logs {path}: not a CSV file that can be read ({error})") from None
+    if tuple(text.partition("\n")[0].strip().split(",")[: len(KEY_COLUMNS)]) == KEY_COLUMNS:
+        return _of_metrics_csv(path)
+    rows = list(_rows(path, text))
+    if not rows:
+        raise RequestError(f"--logs {path}: there is no epoch in it")
+    epochs = _epochs(path, rows)
+    columns = [name for name in rows[0] if name != "epoch" and not TIMES.fullmatch(name.lower())]
+    left_out = [name for name in rows[0] if name not in (*columns, "epoch", "seconds")]
+    metrics: dict[str, dict[int, float]] = {}
+    for name in columns:
+        texts = {epoch: row[name] for epoch, row in zip(epochs, rows, strict=True)}
+        known = {epoch: value for epoch, value in texts.items() if value not in MISSING}
+        numbers = {epoch: _number(value) for epoch, value in known.items()}
+        wrong = [value for epoch, value in known.items() if numbers[epoch] is None]
+        if len(wrong) == len(known):
+            left_out.append(name)
+        elif wrong:
+            raise RequestError(f"--logs {path}: {wrong[0]!r} in the column {name!r} is not a number")
+        else:
+            metrics[name] = _exact(known)
+    seconds = {epoch: _number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
+    known_seconds = {epoch: value for epoch, value in seconds.items() if value is not None}
+    name = printable(path.stem)
+    return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
+
+
+def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
+    """The rows of a CSV file by column; the separator is taken from the header."""
+    header = text.partition("\n")[0]
+    separator = max(",;\t|", key=header.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        columns = [column.strip() for column in next(lines, [])]
+        if len(set(columns)) < len(columns):
+            raise RequestError(f"--logs {path}: the header names a column twice")
+        if columns and all(_number(column) is not None for column in columns):
+            raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
+        for row in filter(None, lines):
+            if len(row) != len(columns):
+                raise RequestError(
+                    f"--logs {path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns"
+                )
+            yield {name: value.strip() for name, value in zip(columns, row, strict=True) if name}
+    except csv.Error as error:
+        raise RequestError(f"--logs {path}: line {lines.line_num}: {error}") from None
+
+
+def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
+    """The epochs of the rows, counted from 1; without such a column, the rows in order."""
+    if "epoch" not in rows[0]:
+        return list(range(1, len(rows) + 1))
+    epochs = []
+    for row in rows:
+        number = _number(row["epoch"])
+        if number is None or not number.is_integer():
+            raise RequestError(f"--logs {path}: {row['epoch']!r} in the column 'epoch' is not a whole number")
+        epochs.append(int(number))
+    return _from_one(path, epochs)
+
+
+def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
+    """Epochs counted from 0, as Keras's callbacks do, or from 1, as epochs counted from 1."""
+    for before, epoch in pairwise(sorted(epochs)):
+        if before == epoch:
+            raise RequestError(
+                f"--logs {source}: epoch {epoch} occurs twice, so it holds several trainings: give each a log of its "
+                "own"
+            )
+    first = min(epochs)
+    if first not in (0, 1):
+        raise RequestError(f"--logs {source}: it begins with epoch {first}; give a log that begins with epoch 0 or 1")
+    if max(epochs) > MOST_EPOCHS:
+        raise RequestError(f"--logs {source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
+    return [epoch + 1 - first for epoch in epochs]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _exact(texts: Mapping[int, str]) -> dict[int, float]:
+    """The values of a column; what has the fewest digits of a float32 is read as that float32."""
+    with np.errstate(over="ignore"):
+        single = all(str(np.float32(text)) == text for text in texts.values())
+    return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
+
+
+def _of_metrics_csv(path: Path) -> list[Log]:
+    """The trainings in a ``metrics.csv`` of ours."""
+    try:
+        rows = read_metrics(path)
+    except RecordError as error:
+        raise RequestError(f"--logs {error}") from None
+    logs = []
+    for trainer, seed in dict.fromkeys((row["trainer"], row["seed"]) for row in rows):
+        own = {int(row["epoch"]): row for row in rows if (row["trainer"], row["seed"]) == (trainer, seed)}
+        names = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
+        columns = {name: {epoch: row[name] for epoch, row in own.items() if row[name]} for name in names}
+        metrics = {name: _exact(texts) for name, texts in columns.items() if texts}
+        seconds = {epoch: float(row["seconds"]) for epoch, row in own.items() if row["seconds"]}
+        logs.append(_log(path, printable(trainer), int(seed), metrics, list(own), seconds))
+    if not logs:
+        raise RequestError(f"--logs {path}: there is no epoch in it")
+    return logs
+
+
+# TensorBoard folders
+
+
+def _of_event_files(folder: Path) -> Log:
+    """The scalars per epoch in a folder of TensorBoard, with subfolders as Keras and the guides write them."""
+    found: dict[str, dict[int, float]] = {}
+    for sub, prefix in FOLDERS.items():
+        if not event_files(folder / sub):
+            continue
+        scalars = read_scalars(folder / sub)
+        of_epochs = {tag: steps for tag, steps in scalars.items() if tag.startswith(EPOCH_TAGS)}
+        for tag, steps in (of_epochs or scalars).items():
+            name = tag[len(EPOCH_TAGS[0]) :] if tag.startswith(EPOCH_TAGS) else tag
+            if TIMES.fullmatch(name):
+                continue
+            found[name if name.startswith("val_") else prefix + name] = steps
+    if not found:
+        raise RequestError(f"--logs {folder}: there is no scalar in its event files")
+    numbers = sorted(set().union(*found.values()))
+    epochs = dict(zip(numbers, _from_one(folder, numbers), strict=True))
+    metrics = {name: {epochs[step]: value for step, value in values.items()} for name, values in found.items()}
+    return _log(folder, printable(folder.resolve().name), None, metrics, list(epochs.values()))
+
+
+# Names of metrics
+
+
+def _log(
+    source: Path,
+    name: str,
+    seed: int | None,
+    metrics: Mapping[str, Mapping[int, float]],
+    epochs: Sequence[int],
+    seconds: Mapping[int, float] | None = None,
+    left_out: Sequence[str] = (),
+) -> Log:
+    """A log with its metrics under the names that fit gives them."""
+    if not metrics:
+        raise RequestError(f"--logs {source}: there is no column with numbers, such as loss or val_loss")
+    names = {metric: fit_name(metric) for metric in metrics}
+    for metric, new in list(names.items()):
+        if new != metric and (new in metrics or list(names.values()).count(new) > 1):
+            names[metric] = metric  # two metrics would have one name
+    by_epoch = {
+        epoch: {names[metric]: values[epoch] for metric, values in metrics.items() if epoch in values}
+        for epoch in sorted(epochs)
+    }
+    renamed = {metric: new for metric, new in names.items() if new != metric}
+    known = {epoch: value for epoch, value in (seconds or {}).items() if math.isfinite(value)}
+    return Log(source, name, seed, by_epoch, known, renamed, left_out)
+
+
+def fit_name(name: str) -> str:
+    """What fit calls a metric: ``val_accuracy`` for ``test_acc`` or ``val_sparse_categorical_accuracy``."""
+    plain = name.strip().lower().replace(" ", "_")
+    prefix, metric = next(
+        ((new, plain.removeprefix(old)) for old, new in PREFIXES.items() if plain.startswith(old)), ("", plain)
+    )
+    if metric in ACCURACY:
+        return f"{prefix}accuracy"
+    if metric == "loss":
+        return f"{prefix}loss"
+    return f"{prefix}{metric}" if prefix else name.strip()

@@ -1,0 +1,156 @@
+"""Progress in a notebook: plain lines, and one line per trainer that is updated; the result shows itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from html import escape
+from typing import Any, Union
+
+from rich.console import Console
+
+from compare.naming import printable
+from compare.records import AnyRecord, EpochRecord, StepRecord
+from compare.reporting.live import live_line
+from compare.reporting.terminal import RunningGap, TrainerProgress
+
+REFRESH_SECONDS = 0.3
+"""The shortest time between two updates of a line."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def without_log_messages() -> Iterator[None]:
+    """In a notebook, leaves out TensorFlow's log messages except errors: it writes each to stdout and to stderr."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    if in_notebook():
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        if in_notebook():
+            logger.setLevel(level)
+
+
+class NotebookConsole(Console):
+    """Prints plain lines in the output of a cell; Rich's own output for notebooks is a block per line.
+
+    Args:
+        file: where to print.
+        quiet: whether to print nothing.
+    """
+
+    def __init__(self, file: Any, *, quiet: bool) -> None:
+        super().__init__(file=file, quiet=quiet, highlight=False, force_jupyter=False, force_terminal=False, width=120)
+
+
+AnyProgress = Union["TrainerProgress", "NotebookProgress"]
+
+
+def progress(
+    console: Console,
+    trainer: str,
+    epochs: range,
+    steps_per_epoch: int,
+    global_batch_size: int,
+    gap: RunningGap | None = None,
+    shown: str = "",
+) -> AnyProgress:
+    """The sink that shows the progress of one trainer; the arguments are those of ``TrainerProgress``."""
+    if isinstance(console, NotebookConsole):
+        return NotebookProgress(console, trainer, epochs, steps_per_epoch, gap, shown)
+    return TrainerProgress(console, trainer, epochs, steps_per_epoch, global_batch_size, gap, shown)
+
+
+@contextmanager
+def side_by_side(console: Console, bars: Sequence[AnyProgress]) -> Iterator[None]:
+    """Shows the progress of several trainers at the same time."""
+    with ExitStack() as stack:
+        if isinstance(console, NotebookConsole):
+            for bar in bars:
+                stack.enter_context(bar)  # type: ignore[arg-type]
+        else:
+            stack.enter_context(live_line(console, *(bar.line for bar in bars if isinstance(bar, TrainerProgress))))
+        yield
+
+
+class NotebookProgress:
+    """The sink that shows the progress of one trainer in one line of a notebook.
+
+    Args:
+        console: where other lines are printed; if it is quiet, nothing is shown.
+        trainer: the trainer's name.
+        epochs: the epochs to train.
+        steps_per_epoch: the number of optimizer steps per epoch.
+        gap: the running gaps, shared by the trainers of a comparison.
+        shown: the trainer's name as printed; by default its name.
+    """
+
+    def __init__(
+        self,
+        console: NotebookConsole,
+        trainer: str,
+        epochs: range,
+        steps_per_epoch: int,
+        gap: RunningGap | None = None,
+        shown: str = "",
+    ) -> None:
+        self._quiet, self._trainer, self._name = console.quiet, printable(shown or trainer), trainer
+        self._steps = steps_per_epoch
+        self._gap = gap or RunningGap(trainer)
+        self._id = f"progress-{uuid.uuid4()}"
+        self._began, self._next_refresh = time.perf_counter(), 0.0
+        self._numbers, self._gap_text = "", ""
+        self.begin(epochs)
+
+    def begin(self, epochs: range) -> None:
+        """Starts with the first of the epochs to train."""
+        self._epochs, self._epoch, self._done = epochs, epochs[0], 0
+
+    def __enter__(self) -> NotebookProgress:
+        self._show(update=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._show(ended=True)
+
+    def __call__(self, record: AnyRecord) -> None:
+        if isinstance(record, StepRecord):
+            self._gap.see(self._name, record)
+            if record.step > 0:
+                self._epoch = record.epoch
+                self._done = (record.epoch - self._epochs[0]) * self._steps + record.step
+            if time.perf_counter() > self._next_refresh:
+                self._gap_text = self._gap.now(self._name)
+                self._show()
+        elif isinstance(record, EpochRecord):
+            self._epoch = record.epoch
+            self._done = (record.epoch - self._epochs[0] + 1) * self._steps
+            self._numbers = ", ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
+            self._gap_text = self._gap.at_end_of(record.epoch, self._name)
+            self._show()
+
+    def _show(self, *, update: bool = True, ended: bool = False) -> None:
+        """Shows the line, or replaces it."""
+        if self._quiet:
+            return
+        from IPython.display import display  # noqa: PLC0415 (lazy)
+
+        self._next_refresh = time.perf_counter() + REFRESH_SECONDS
+        seconds = f"{time.perf_counter() - self._began:.1f} s" if ended else ""
+        texts = [f"epoch {self._epoch}/{self._epochs[-1]}", self._numbers, self._gap_text, seconds]
+        line = " · ".join(printable(text) for text in texts if text)
+        bar = f'<progress value="{self._done}" max="{len(self._epochs) * self._steps}" aria-label="steps"></progress> '
+        html = f"<div><strong>{escape(self._trainer)}</strong> {'' if ended else bar}{escape(line)}</div>"
+        content = {"text/plain": f"{self._trainer}  {line}", "text/html": html}
+        display(content, raw=True, display_id=self._id, update=update)  # type: ignore[no-untyped-call]

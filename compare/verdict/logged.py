@@ -1,0 +1,115 @@
+"""What two trainings logged, compared without their weights: plain data, no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compare.records import Record, shortest
+from compare.verdict.exact import absolute_gap, metric_gaps, paired_names
+from compare.verdict.model import ALIKE, INCONCLUSIVE, Comparison, Difference, Reporting, Training
+from compare.verdict.seeds import Margin, study
+
+DIGITS = 6
+"""The significant digits from which on equal losses are no coincidence; a number rounded for reading has fewer."""
+MORE = (
+    "one log of each cannot tell rounding or another seed from a mistake; compare the weights (--scripts or "
+    "--trainers), or give logs of several seeds"
+)
+
+
+def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margins: Sequence[Margin]) -> Comparison:
+    """Compares logged numbers: of one seed bit for bit, of several seeds by the tests of a study.
+
+    Never identical, since weights were not seen. ``alike`` if all numbers are equal, among them a loss with all its
+    digits, or if a study says so. Different numbers of one seed are inconclusive: nobody knows whether both were meant
+    to be equal.
+
+    Args:
+        reference: the reference's records, one per seed, without fingerprints.
+        candidate: the candidate's records.
+        margins: the margins of a study.
+    """
+    others = {record.seed: record for record in candidate}
+    pairs = [(record, others[record.seed]) for record in reference if record.seed in others]
+    compared = [_compare(*pair, alone=len(pairs) == 1) for pair in pairs]
+    shown = next((each for each in compared if each.training.verdict != ALIKE), compared[0])
+    if len(pairs) == 1:
+        return shown
+    seed = pairs[compared.index(shown)][0].seed
+    expected, actual = zip(*(_in_common(*pair) for pair in pairs), strict=True)
+    tested = study(expected, actual, margins)
+    if shown.training.verdict != ALIKE:
+        shown = replace(shown, training=replace(shown.training, verdict=tested.verdict))
+    return replace(shown, seed=seed, study=tested)
+
+
+def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison:
+    """Compares the logs of one seed; if they are all there is, the reason says what would tell more."""
+    gaps = metric_gaps(reference, candidate)
+    names = paired_names(reference, candidate)
+    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
+    both = [(e, n, reference.logs[e][n], candidate.logs[e][m]) for e in epochs for n, m in names.items()
+            if n in reference.logs[e] and m in candidate.logs[e]]  # fmt: skip
+    differing = [epoch for epoch, _, a, b in both if absolute_gap(a, b) != 0]
+    verdict, first = INCONCLUSIVE, None
+    if not both:
+        reason = f"no number was logged by both: {_names(reference)}, {_names(candidate)}"
+    elif differing:
+        first = Difference(min(differing), None)
+        sizes = [
+            f"{name} by up to {gap.max_gap:.1e}" if gap.max_gap is not None else f"{name} not a number on one side only"
+            for name, gap in gaps.items()
+            if gap.compared and gap.max_gap != 0
+        ]
+        reason = f"the logged numbers differ from epoch {first.epoch} on ({', '.join(sizes)})"
+        reason += f"; {MORE}" if alone else ""
+    else:
+        listed = ", ".join(dict.fromkeys(name for _, name, _, _ in both))
+        reason = f"the logged numbers are equal in {_count(len(epochs))} ({listed})"
+        if not _telling([(name, a) for _, name, a, _ in both]):
+            reason += f", but no loss has {DIGITS} digits or more and changes, so different trainings may log the same"
+        elif reference.logs.keys() == candidate.logs.keys():
+            verdict = ALIKE
+        else:
+            reason += f", but {reference.trainer} logged {_count(len(reference.logs))} and {candidate.trainer} "
+            reason += _count(len(candidate.logs))
+    training = Training(verdict, None, first, 0, reason=reason)
+    return Comparison(candidate.trainer, training, Reporting(None, gaps), weights_seen=False)
+
+
+def _telling(values: Sequence[tuple[str, float]]) -> bool:
+    """Whether equal numbers can hardly be a coincidence: a loss has all its digits, and training changes it."""
+    losses: dict[str, set[float]] = {}
+    for name, value in values:
+        if name.removeprefix("val_").endswith("loss"):
+            losses.setdefault(name, set()).add(value)
+    counts = {name: sum(each == name for each, _ in values) for name in losses}
+    return any(
+        (len(each) > 1 or counts[name] == 1) and any(_digits(value) >= DIGITS for value in each)
+        for name, each in losses.items()
+    )
+
+
+def _digits(value: float) -> int:
+    """The number of significant digits of the shortest decimal."""
+    return len(shortest(value).partition("e")[0].replace(".", "").lstrip("-0"))
+
+
+def _in_common(reference: Record, candidate: Record) -> tuple[Record, Record]:
+    """Both records with the numbers that both have: a column that one side lacks is no difference."""
+    names = paired_names(reference, candidate)
+    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
+    kept = {e: [(n, m) for n, m in names.items() if n in reference.logs[e] and m in candidate.logs[e]] for e in epochs}
+    expected = {e: {n: reference.logs[e][n] for n, _ in pairs} for e, pairs in kept.items()}
+    actual = {e: {n: candidate.logs[e][m] for n, m in pairs} for e, pairs in kept.items()}
+    return replace(reference, logs=expected), replace(candidate, logs=actual)
+
+
+def _names(record: Record) -> str:
+    names = dict.fromkeys(name for logs in record.logs.values() for name in logs)
+    return f"{record.trainer} has {', '.join(names)}"
+
+
+def _count(epochs: int) -> str:
+    return f"{epochs} epoch{'s' * (epochs != 1)}"

@@ -1,0 +1,302 @@
+"""``--logs``: curves of trainings elsewhere are drawn and compared, and marked as curves without weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import recorded
+
+import compare
+from compare.app.cli import main
+from compare.records import read_metrics, read_verdict
+from compare.records.logs import fit_name, read_sides
+from compare.reporting import tensorboard
+
+LOSS = [0.9125381708145142, 0.6071239113807678, 0.48823288083076477]  # as Keras's CSVLogger writes float32
+
+
+def csv(path: Path, columns: Mapping[str, Sequence[object]], first: int = 0, separator: str = ",") -> Path:
+    """A log as ``CSVLogger`` writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = zip(*columns.values(), strict=True)
+    lines = [["epoch", *columns], *([epoch, *row] for epoch, row in enumerate(rows, start=first))]
+    path.write_text("".join(separator.join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+def run(folder: Path, *logs: object, options: Sequence[str] = ()) -> tuple[int, dict]:
+    """The exit status, and the content of ``verdict.json``."""
+    status = main(["--logs", *map(str, logs), "--reports", str(folder / "reports"), "--name", "run", *options])
+    return status, read_verdict(folder / "reports" / "run" / "verdict.json")
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object) -> str:
+    """The one line of a request that is refused, and leaves nothing."""
+    assert main([*map(str, arguments), "--reports", str(folder / "reports")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not list((folder / "reports").glob("*/*"))
+    return line
+
+
+def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = csv(tmp_path / "fit.csv", {"accuracy": [0.5, 0.75, 0.875], "loss": LOSS})
+    loop = csv(tmp_path / "loop.csv", {"epoch_seconds": [1, 2, 3], "acc": [0.5, 0.75, 0.875], "loss": LOSS}, first=1)
+    status, verdict = run(tmp_path, fit, loop)
+    assert (status, verdict["verdict"], verdict["scope"]) == (0, "alike", "logs")
+    (entry,) = verdict["comparisons"]
+    assert entry["weights_seen"] is False and entry["training"]["max_weight_gap"] is None
+    assert {name: gap["max_gap"] for name, gap in entry["reporting"]["metrics"].items()} == {"accuracy": 0, "loss": 0}
+    assert "identical" not in json.dumps(verdict)
+    said = capsys.readouterr().out
+    assert "alike: curves only, weights not seen: loop compared with fit: the logged numbers are equal in 3 epochs" in (
+        said
+    )
+    assert "acc is compared as accuracy" in said and "not compared: epoch_seconds" in said
+    folder = tmp_path / "reports" / "run"
+    page = (folder / "report.html").read_text()
+    assert "Curves only: the weights were not seen." in page and "Their curves are alike." in page
+    assert "Not seen: only logged numbers were compared." in page and "Rounding: the two" not in page
+    assert (folder / "comparison.png").stat().st_size > 10_000
+    rows = read_metrics(folder / "metrics.csv")
+    assert [(row["trainer"], row["epoch"]) for row in rows][2:4] == [("fit", "3"), ("loop", "1")]
+    assert rows[0]["loss"] == "0.9125382" and np.float32(rows[0]["loss"]) == LOSS[0]
+    assert "curves only" in (tmp_path / "reports" / "index.html").read_text()
+    assert len(compare.load(folder).gaps) == 0 and "curves only" in compare.load(folder)._repr_html_()
+    run_json = json.loads((folder / "run.json").read_text())
+    assert run_json["status"] == "finished" and str(fit) in run_json["code"]
+
+
+def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "val_loss": LOSS})
+    loop = csv(tmp_path / "loop.csv", {"loss": [LOSS[0], LOSS[1] + 0.25, LOSS[2]], "val_loss": LOSS})
+    status, verdict = run(tmp_path, fit, loop)
+    assert (status, verdict["verdict"]) == (3, "inconclusive")
+    assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 2, "step": None}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "differ from epoch 2 on (loss by up to 2.5e-01); one log of each cannot tell" in said
+    assert "--scripts" in said and "several seeds" in said
+    page = (tmp_path / "reports" / "run" / "report.html").read_text()
+    assert "In the numbers of epoch 2" in page and "Not seen: only logged numbers were compared." in page
+    assert "compared bit for bit at the end of every epoch" not in page
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"accuracy": [0.5, 0.75, 0.875]}, "no loss has 6 digits"),
+        ({"loss": [0.9, 0.6, 0.5]}, "no loss has 6 digits"),  # rounded for reading
+        ({"loss": [LOSS[0]] * 3}, "no loss has 6 digits or more and changes"),  # nothing was trained
+    ],
+)
+def test_equal_numbers_that_say_little_are_inconclusive(
+    tmp_path: Path, columns: dict[str, list[float]], why: str
+) -> None:
+    fit, loop = (csv(tmp_path / f"{name}.csv", columns) for name in ("fit", "loop"))
+    status, verdict = run(tmp_path, fit, loop)
+    assert (status, verdict["verdict"]) == (3, "inconclusive")
+    assert why in verdict["comparisons"][0]["training"]["reason"]
+
+
+def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "val_loss": ["NA", LOSS[1], "nan"], "extra": LOSS})
+    loop = csv(tmp_path / "loop.csv", {"loss": LOSS[:2], "val_loss": ["", LOSS[1]]}, separator=";")
+    _, verdict = run(tmp_path, fit, loop)
+    (entry,) = verdict["comparisons"]
+    assert (
+        "equal in 2 epochs (loss, val_loss), but fit logged 3 epochs and loop 2 epochs" in (entry["training"]["reason"])
+    )
+    assert entry["reporting"]["metrics"]["extra"]["not_reported_by"] == "loop"
+    shutil.rmtree(tmp_path / "reports")
+    one = csv(tmp_path / "one.csv", {"loss": [LOSS[0], "nan"]})
+    _, verdict = run(tmp_path, one, loop)
+    assert "loss not a number on one side only" in verdict["comparisons"][0]["training"]["reason"]
+    assert verdict["comparisons"][0]["training"]["first_difference"]["epoch"] == 2
+    shutil.rmtree(tmp_path / "reports")
+    other = csv(tmp_path / "other.csv", {"mae": LOSS})
+    _, verdict = run(tmp_path, one, other)
+    assert (
+        "no number was logged by both: one has loss, other has mae" in (verdict["comparisons"][0]["training"]["reason"])
+    )
+
+
+def seeds(folder: Path, name: str, shift: float, spread: float = 1e-3) -> list[Path]:
+    """Logs of five seeds, their validation loss shifted."""
+    generator = np.random.default_rng(len(name))
+    return [
+        csv(
+            folder / f"{name}-{seed}.csv",
+            {"loss": LOSS, "val_loss": [value + shift + spread * generator.normal() for value in LOSS]},
+        )
+        for seed in range(5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shift", "spread", "word", "status"),
+    [(0.0, 1e-3, "alike", 0), (0.2, 1e-3, "different", 1), (0.0, 0.1, "inconclusive", 3)],
+)
+def test_logs_of_several_seeds_are_judged_as_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shift: float, spread: float, word: str, status: int
+) -> None:
+    logs = [path for pair in zip(seeds(tmp_path, "fit", 0), seeds(tmp_path, "loop", shift, spread), strict=True)
+            for path in pair]  # fmt: skip
+    found, verdict = run(tmp_path, *logs)
+    assert (found, verdict["verdict"]) == (status, word)
+    (entry,) = verdict["comparisons"]
+    assert (entry["study"]["seeds"], entry["study"]["verdict"], entry["candidate"]) == (5, word, "loop")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{word}: curves only, weights not seen: loop compared with fit" in said and "5 seeds" in said
+
+
+def test_a_margin_is_for_several_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [*seeds(tmp_path, "fit", 0), *seeds(tmp_path, "loop", 0.2)]
+    status, verdict = run(tmp_path, *logs, options=["--margin", "val_loss=0.5"])
+    assert (status, verdict["verdict"]) == (0, "alike")
+    shutil.rmtree(tmp_path / "reports")
+    capsys.readouterr()
+    assert "--margin is for several seeds" in refused(
+        capsys, tmp_path, "--logs", logs[0], logs[5], "--margin", "loss=1"
+    )
+
+
+def test_seeds_are_found_in_folders_patterns_and_names(tmp_path: Path) -> None:
+    for name in ("fit", "loop"):
+        seeds(tmp_path / name, "log", 0)
+        seeds(tmp_path, name, 0)
+        for seed in (3, 12):
+            csv(tmp_path / f"seed{seed}" / f"{name}.csv", {"loss": LOSS})
+    five = {"fit": [0, 1, 2, 3, 4], "loop": [0, 1, 2, 3, 4]}
+
+    def found(*wanted: str) -> dict[str, list[int | None]]:
+        return {name: [log.seed for log in logs] for name, logs in read_sides(wanted).items()}
+
+    assert found(f"{tmp_path}/fit", f"{tmp_path}/loop") == five
+    assert found(f"{tmp_path}/fit-*.csv", f"{tmp_path}/loop-*.csv") == five
+    assert found(*(str(path) for name in five for path in sorted(tmp_path.glob(f"{name}-*.csv")))) == five
+    in_folders = [f"{tmp_path}/seed{seed}/{name}.csv" for seed in (3, 12) for name in ("fit", "loop")]
+    assert found(*in_folders) == {"fit": [3, 12], "loop": [3, 12]}
+    assert list(found(f"{tmp_path}/fit-0.csv", f"{tmp_path}/fit-1.csv")) == ["fit-0", "fit-1"]
+    assert list(found(f"{tmp_path}/fit/log-0.csv", f"{tmp_path}/loop/log-0.csv")) == ["fit", "loop"]
+
+
+def test_our_own_metrics_file_holds_both_sides(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    status, verdict = run(tmp_path, folder)
+    assert (status, [entry["verdict"] for entry in verdict["comparisons"]]) == (3, ["alike", "inconclusive"])
+    assert [entry["candidate"] for entry in verdict["comparisons"]] == ["loop", "mine"]
+    log = tensorboard.write(folder)
+    assert list(read_sides([str(log / "fit"), str(log / "mine")])["mine"][0].epochs[3]) == (
+        ["loss", "accuracy", "val_loss", "val_accuracy"]
+    )
+
+
+def test_logs_are_compared_from_python_too(tmp_path: Path) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    result = compare.run(logs=folder / "metrics.csv", reports=tmp_path / "reports", name="logs", quiet=True)
+    assert result.verdict == "alike" and set(result.metrics.trainer) == {"fit", "loop"}
+    assert result.figures["comparison"] is not None
+
+
+def test_names_of_loops_become_those_of_fit() -> None:
+    names = {
+        "train_loss": "loss", "Test Accuracy": "val_accuracy", "valid_acc": "val_accuracy", "acc": "accuracy",
+        "val_sparse_categorical_accuracy": "val_accuracy", "validation_mae": "val_mae", "mIoU": "mIoU",
+    }  # fmt: skip
+    assert {name: fit_name(name) for name in names} == names
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own, in its callback
+def test_what_keras_itself_writes(tensorflow, tmp_path: Path) -> None:
+    keras = tensorflow.keras
+    keras.utils.set_random_seed(0)
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(64, 4)).astype("float32"), generator.integers(0, 2, 64)
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=[keras.metrics.SparseCategoricalAccuracy()])  # fmt: skip
+    callbacks = [keras.callbacks.CSVLogger(tmp_path / "logger.csv"), keras.callbacks.TensorBoard(tmp_path / "board")]
+    history = model.fit(x, y, validation_data=(x, y), epochs=3, verbose=0, callbacks=callbacks).history
+    status, verdict = run(tmp_path, tmp_path / "logger.csv", tmp_path / "board")
+    assert (status, verdict["verdict"]) == (0, "alike")
+    metrics = verdict["comparisons"][0]["reporting"]["metrics"]
+    compared = {name for name, gap in metrics.items() if gap["max_gap"] == 0}
+    assert compared == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    rows = compare.load(tmp_path / "reports" / "run").metrics
+    np.testing.assert_array_equal(np.float32(rows[rows.trainer == "board"].val_loss), np.float32(history["val_loss"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is no epoch in it"),
+        ("epoch,loss\n", "there is no epoch in it"),
+        ("0.5,0.25\n0.4,0.2\n", "the first line is no header"),
+        ("epoch,loss\n0,1.5\n0,1.25\n", "epoch 0 occurs twice"),
+        ("epoch,loss\n5,1.5\n6,1.25\n", "it begins with epoch 5"),
+        ("epoch,loss\nfirst,1.5\n", "'first' in the column 'epoch' is not a whole number"),
+        ("epoch,loss\n0,1.5\n99999999999999999999,1.25\n", "the largest epoch is 1,000,000"),
+        ("epoch,loss\ninf,1.5\n", "'inf' in the column 'epoch' is not a whole number"),
+        ("epoch,loss\n0,1.5\n1,high\n", "'high' in the column 'loss' is not a number"),
+        ("epoch,loss\n0,1.5,3\n", "line 2 has 3 values for 2 columns"),
+        ("epoch,loss,loss\n0,1,1\n", "names a column twice"),
+        ("epoch,time\n0,12:00\n", "there is no column with numbers"),
+        ("trainer,seed,epoch,loss\nfit,0,1,0.5\n", "not the header of a metrics.csv"),
+        (b"\x89PNG\xff\xfe", "not a CSV file"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes, message: str
+) -> None:
+    fit, bad = csv(tmp_path / "fit.csv", {"loss": LOSS}), tmp_path / "bad.csv"
+    bad.write_bytes(text if isinstance(text, bytes) else text.encode())
+    line = refused(capsys, tmp_path, "--logs", fit, bad)
+    assert message in line and str(bad) in line
+
+
+def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit, loop = (csv(tmp_path / f"{name}.csv", {"loss": LOSS}) for name in ("fit", "loop"))
+    (tmp_path / "empty").mkdir()
+    run_folder = recorded.identical(tmp_path / "run")
+    for arguments, message in [
+        (["--logs", fit], "that is one training, fit; give the log"),
+        (["--logs", fit, tmp_path / "no.csv"], "there is no such file or folder"),
+        (["--logs", fit, tmp_path / "empty"], "there is no log in it"),
+        (["--logs", fit, run_folder], "it holds the trainings fit and loop; give it alone"),
+        (["--logs", fit, loop, "--epochs", "3"], "--epochs has no meaning with --logs"),
+        (["--logs", fit, loop, "--scripts", "a.py", "b.py"], "--scripts has no meaning with --logs"),
+        (["--logs", fit, loop, "--seeds", "3"], "--seeds has no meaning with --logs"),
+        (["--logs", fit, loop, "--margin", "loss"], "give METRIC=VALUE"),
+    ]:
+        assert message in refused(capsys, tmp_path, *arguments), arguments
+    for name, numbers in (("fit", (0, 1)), ("loop", (1, 2))):
+        for number in numbers:
+            csv(tmp_path / f"{name}-{number}.csv", {"loss": LOSS})
+    logs = [tmp_path / f"{name}-{number}.csv" for name, numbers in (("fit", (0, 1)), ("loop", (1, 2)))
+            for number in numbers]  # fmt: skip
+    assert "fit has the seeds 0, 1, and loop has 1, 2" in refused(capsys, tmp_path, "--logs", *logs)
+
+
+def test_a_damaged_event_file_is_one_line_and_an_unfinished_one_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("fit", "loop"):
+        events = tensorboard.EventFile(tmp_path / name)
+        for step, value in enumerate(LOSS):
+            events.write(tensorboard.scalar(step, 0.0, "epoch_loss", value))
+        events.close()
+    path = tmp_path / "loop" / tensorboard.FILE
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])  # the last event is being written
+    sides = read_sides([str(tmp_path / "fit"), str(tmp_path / "loop")])
+    assert {name: list(logs[0].epochs) for name, logs in sides.items()} == {"fit": [1, 2, 3], "loop": [1, 2]}
+    path.write_bytes(content[:-20] + b"\x00" + content[-19:])
+    assert "damaged at byte" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
+    path.write_bytes(content + content)
+    assert "epoch_loss has step 0 twice" in refused(capsys, tmp_path, "--logs", tmp_path / "fit", tmp_path / "loop")
