@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -30,19 +30,26 @@ def console_for(file: TextIO, *, quiet: bool) -> Console:
     return console
 
 
+Line = Callable[[int], str]
+"""Gives a line for a number of columns; called in another thread."""
+
+
 @contextmanager
-def live_line(console: Console, line: Callable[[int], str]) -> Iterator[None]:
-    """Shows a line below what is printed, drawn again four times a second; does nothing where no terminal is.
+def live_line(console: Console, *lines: Line) -> Iterator[None]:
+    """Shows lines below what is printed, drawn again four times a second; does nothing where no terminal is.
 
     Args:
         console: the terminal.
-        line: gives the line for a number of columns; called in another thread.
+        lines: the lines, mostly one.
     """
     if not console.is_terminal or console.is_dumb_terminal or console.quiet:
         yield
         return
 
-    def draw() -> Text:
+    def draw() -> Group:
+        return Group(*map(drawn, lines))
+
+    def drawn(line: Line) -> Text:
         columns = console.width - 1  # in the last column, some terminals wrap already
         text = line(columns)[:columns]
         if not console.encoding.startswith("utf"):

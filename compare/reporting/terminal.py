@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,63 +84,71 @@ def style_of(verdict: str) -> str:
 
 
 class RunningGap:
-    """The weight gap between the reference and the trainer that is running, for progress lines.
+    """The weight gaps between the reference and the other trainers while they train, in turn or at the same time.
 
-    Of the reference it keeps a digest per step and the projections at the end of every epoch.
+    Of a trainer it keeps a digest per step and the projections at the end of every epoch.
+
+    Args:
+        reference: the reference's name.
+        on_difference: called once for each trainer, with its name and the first step whose weights differ.
     """
 
-    def __init__(self) -> None:
-        self.reference = ""
-        self._trainer = ""
-        self._digests: dict[Place, int] = {}
-        self._ends: dict[int, np.ndarray] = {}
-        self._logs: dict[int, Mapping[str, float]] = {}
-        self._compared: set[int] = set()
-        self._first_difference: Place | None = None
+    def __init__(self, reference: str, on_difference: Callable[[str, Place], None] = lambda *_: None) -> None:
+        self.reference = reference
+        self._on_difference = on_difference
+        self._digests: dict[str, dict[Place, int]] = {}
+        self._ends: dict[str, dict[int, np.ndarray]] = {}
+        self._compared: dict[str, set[int]] = {}
+        self._first_difference: dict[str, Place] = {}
+        self._lock = threading.Lock()
 
-    def begin(self, trainer: str) -> None:
-        """Starts the records of another trainer; the first one is the reference."""
-        self.reference = self.reference or trainer
-        self._trainer, self._first_difference = trainer, None
-        self._compared.clear()
-
-    @property
-    def is_reference(self) -> bool:
-        """Whether the trainer that is running is the reference."""
-        return self._trainer == self.reference
-
-    def see(self, record: StepRecord) -> None:
-        """Compares a fingerprint of the trainer that is running, or stores it if that is the reference."""
+    def see(self, trainer: str, record: StepRecord) -> None:
+        """Compares a fingerprint with that of the same step by the reference or, if it is the reference, by all."""
         place, digest = (record.epoch, record.step), xxhash.xxh64_intdigest(record.hashes.tobytes())
-        if self.is_reference:
-            self._digests[place] = digest
+        with self._lock:
+            self._digests.setdefault(trainer, {})[place] = digest
             if record.step == EPOCH_END:
-                self._ends[record.epoch] = record.projections
-        elif place in self._digests:
-            self._compared.add(record.epoch)
-            if self._first_difference is None and digest != self._digests[place]:
-                self._first_difference = place
+                self._ends.setdefault(trainer, {})[record.epoch] = record.projections
+            others = [name for name in self._digests if name != self.reference]
+            new = [name for name in (others if trainer == self.reference else [trainer]) if self._compare(name, place)]
+        for name in new:
+            self._on_difference(name, place)
 
-    @property
-    def now(self) -> str:
+    def _compare(self, trainer: str, place: Place) -> bool:
+        """Compares one step; returns whether it is the first that differs."""
+        digests = [self._digests.get(name, {}).get(place) for name in (trainer, self.reference)]
+        if None in digests or trainer == self.reference:
+            return False
+        self._compared.setdefault(trainer, set()).add(place[0])
+        if digests[0] == digests[1] or self._first_difference.get(trainer, (place[0] + 1, 0)) <= place:
+            return False
+        known = trainer in self._first_difference
+        self._first_difference[trainer] = place
+        return not known
+
+    def now(self, trainer: str) -> str:
         """Whether the weights are equal so far, in two words; empty if nothing was compared."""
-        if self.is_reference or not self._compared:
+        if not self._compared.get(trainer):
             return ""
-        return "weights equal" if self._first_difference is None else "weights differ"
+        return "weights differ" if trainer in self._first_difference else "weights equal"
 
-    def text(self, record: StepRecord | None) -> str:
-        """Whether the weights are equal so far, and else since when and by how much.
+    def at_end_of(self, epoch: int, trainer: str) -> str:
+        """What is known of the gap when a trainer ends an epoch: empty until the reference has ended it too."""
+        with self._lock:
+            ended = [name for name, ends in self._ends.items() if epoch in ends and name != self.reference]
+            if trainer != self.reference:
+                return self._text(epoch, trainer) if epoch in self._ends.get(self.reference, {}) else ""
+            texts = [(name, self._text(epoch, name)) for name in ended]
+            return ", ".join(f"{printable(name)}: {text}" for name, text in texts if text)
 
-        Args:
-            record: the fingerprint at the end of an epoch, for the size of the gap; None if there is none.
-        """
-        if self._first_difference is None:
-            return self.now
-        epoch, step = self._first_difference
-        where = f"epoch {epoch}" + (f", step {step:,}" if step > INITIAL else "")
-        gap = ""
-        if record is not None and record.epoch in self._ends:
-            gap = f" {float(total_norm(record.projections, self._ends[record.epoch])):.1e} (norm)"
+    def _text(self, epoch: int, trainer: str) -> str:
+        """Whether the weights are equal so far, and else since when and by how much at the end of an epoch."""
+        if trainer not in self._first_difference:
+            return self.now(trainer)
+        first, step = self._first_difference[trainer]
+        where = f"epoch {first}" + (f", step {step:,}" if step > INITIAL else "")
+        ends = [self._ends.get(name, {}).get(epoch) for name in (trainer, self.reference)]
+        gap = "" if ends[0] is None or ends[1] is None else f" {float(total_norm(ends[0], ends[1])):.1e} (norm)"
         return f"weight gap{gap} since {where}"
 
 
@@ -148,11 +157,12 @@ class TrainerProgress:
 
     Args:
         console: the console to print to.
-        trainer: the trainer's name.
+        trainer: the trainer's name in the comparison.
         epochs: the epochs to train.
         steps_per_epoch: the number of optimizer steps per epoch.
         global_batch_size: the number of examples per step.
-        gap: the running gap to the reference; shared by the trainers of a run.
+        gap: the running gaps, shared by the trainers of a comparison; None if there is nothing to compare with.
+        shown: the trainer's name as printed; by default its name.
     """
 
     def __init__(
@@ -163,16 +173,19 @@ class TrainerProgress:
         steps_per_epoch: int,
         global_batch_size: int,
         gap: RunningGap | None = None,
+        shown: str = "",
     ) -> None:
-        self._console, self._trainer = console, printable(trainer)
-        self._gap = gap or RunningGap()
-        self._gap.begin(trainer)
-        self._end: StepRecord | None = None
-        self._epochs, self._steps, self._batch = epochs, steps_per_epoch, global_batch_size
-        self._epoch, self._step = epochs[0], 0
+        self._console, self._trainer, self._name = console, printable(shown or trainer), trainer
+        self._gap = gap or RunningGap(trainer)
+        self._steps, self._batch = steps_per_epoch, global_batch_size
+        self.begin(epochs)
+        self._live = live_line(console, self.line)
+
+    def begin(self, epochs: range) -> None:
+        """Starts with the first of the epochs to train."""
+        self._epochs, self._epoch, self._step = epochs, epochs[0], 0
         self._first: tuple[float, int] | None = None  # when the first step was over, which includes tracing
         self._seen = time.monotonic()
-        self._live = live_line(console, self._line)
 
     def __enter__(self) -> TrainerProgress:
         self._live.__enter__()
@@ -183,13 +196,12 @@ class TrainerProgress:
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, StepRecord):
-            self._gap.see(record)
-            self._end = record if record.step == EPOCH_END else None
+            self._gap.see(self._name, record)
             if record.step > 0:
                 self._epoch, self._step, self._seen = record.epoch, record.step, time.monotonic()
                 self._first = self._first or (self._seen, self._done)
         if isinstance(record, EpochRecord):
-            gap = self._gap.text(self._end)
+            gap = self._gap.at_end_of(record.epoch, self._name)
             costs = f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s"
             metrics = [f"{name} {value:.4f}" for name, value in record.logs.items()]
             head = [self._trainer, f"epoch {record.epoch}/{self._epochs[-1]}"]
@@ -201,10 +213,10 @@ class TrainerProgress:
         """The number of steps that are over, as far as they were reported."""
         return (self._epoch - self._epochs[0]) * self._steps + self._step
 
-    def _line(self, columns: int) -> str:
+    def line(self, columns: int) -> str:
         """The live line."""
         done, total, idle = self._done, len(self._epochs) * self._steps, time.monotonic() - self._seen
-        note = self._gap.now
+        note = self._gap.now(self._name)
         if idle > 1 and done >= total and self._step == 0:
             note = f"finishing, {idle:.0f} s"
         elif idle > 1 and self._step == 0:
