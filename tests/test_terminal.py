@@ -126,13 +126,13 @@ def test_in_a_terminal_metrics_and_words_stay_whole_and_paths_and_code_can_be_co
     ]
 
 
-def tables(width: int, terminal: bool) -> list[str]:
-    """What is printed of a table with ten metrics and a long name."""
+def tables(width: int, terminal: bool, metrics: int = 10) -> list[str]:
+    """What is printed of a table with so many metrics and a long name."""
     out = Terminal() if terminal else io.StringIO()
     console = console_for(out, quiet=False)
     if terminal:
         console.width = width
-    names = {f"metric_number_{number}": 1 / 3 for number in range(10)}
+    names = {f"metric_number_{number}": 1 / 3 for number in range(metrics)}
     fit, mine = (Record(each, 0, (), np.empty(0), {1: names}, Path()) for each in ("fit", "my-loop-of-many-words"))
     print_table(console, epoch_table(fit, [mine]))
     return out.getvalue().splitlines()
@@ -141,6 +141,7 @@ def tables(width: int, terminal: bool) -> list[str]:
 def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
+    assert tables(80, terminal=False, metrics=0) == []
     piped = tables(80, terminal=False)
     assert len(piped) == 4 and piped[1].count("0.3333333333333333") == 10
     for width in (80, 120):

@@ -64,19 +64,20 @@ def live_line(console: Console, line: Callable[[int], str]) -> Iterator[None]:
 
 
 @contextmanager
-def waiting(console: Console, what: str) -> Iterator[None]:
+def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
     """Shows in a terminal what the user waits for, and since when.
 
     Args:
         console: where it is shown.
-        what: a few words, such as ``starting TensorFlow``.
+        what: a few words, such as ``starting TensorFlow``, or a function that gives them.
     """
     began = time.monotonic()
 
     def line(columns: int) -> str:
         seconds = time.monotonic() - began
         spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
-        return f"{spinner} {_shortened(what, columns - 12)} … {seconds:.0f} s"
+        words = what if isinstance(what, str) else what()
+        return f"{spinner} {_shortened(words, columns - 12)} … {seconds:.0f} s"
 
     with live_line(console, line):
         yield

@@ -261,7 +261,7 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_table(console: Console, table: Table, fixed: int = 2) -> None:
-    """Prints a table; columns that the terminal has no room for follow in further tables.
+    """Prints a table, if it has columns besides the fixed ones; those that find no room follow in further tables.
 
     Args:
         console: where to print.
@@ -275,7 +275,7 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
         if parts[-1] and taken > _columns(console):
             parts.append([])
         parts[-1].append(number)
-    for part in parts:
+    for part in filter(None, parts):
         columns = [table.columns[i] for i in [*range(fixed), *part]]
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
