@@ -18,7 +18,7 @@ UNLIMITED = 10_000
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
 PLAIN = str.maketrans({**dict.fromkeys(SPINNER, "*"), FULL: "#", EMPTY: "-", "…": "~"})
 """The same in ASCII, where the terminal's encoding has no more."""
-NARROWEST_BAR, WIDEST_BAR = 8, 40
+NARROWEST_BAR, WIDEST_BAR = 6, 40
 """Numbers of characters of a bar."""
 
 
@@ -43,7 +43,7 @@ def live_line(console: Console, line: Callable[[int], str]) -> Iterator[None]:
         return
 
     def draw() -> Text:
-        columns = console.width - 1  # in the last column, some terminals wrap already
+        columns = console.width - 3  # room for the ^C that a terminal echoes, and none to wrap in
         text = line(columns)[:columns]
         if not console.encoding.startswith("utf"):
             text = text.translate(PLAIN).encode(console.encoding, "replace").decode(console.encoding)
@@ -96,8 +96,8 @@ def progress_line(columns: int, head: str, fraction: float, rate: float | None, 
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
     percent = f"{fraction:4.0%}"
-    speed = "" if rate is None else f"{rate:>7,.0f}{unit}"
-    clock = "" if left is None else f"{_clock(left):>5} left"
+    speed = "" if rate is None else f"{rate:>6,.0f}{unit}"
+    clock = "" if left is None else f"{_clock(left):>4} left"
     for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
         rest = "".join(f"  {part}" for part in parts if part)
         bar = min(columns - len(head) - len(rest) - 2, WIDEST_BAR)
