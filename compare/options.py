@@ -323,8 +323,8 @@ class Options:
     )
     tensorboard: bool = option(
         False,
-        "also write a TensorBoard log to DIR/NAME/tensorboard while training: one curve per trainer, the weight gap per "
-        "step, the verdict as text",
+        "also write a TensorBoard log to DIR/NAME/tensorboard while training: one curve per trainer, the weight gap "
+        "per step, the verdict as text",
         kind=bool,
         may_change=True,
         group=RESULTS,

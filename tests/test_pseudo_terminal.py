@@ -19,7 +19,7 @@ import pyte
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-BAR, SPINNER = "[━─]{8}", "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
+BAR, SPINNER = "[━─]{6}", "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
 
 
 @dataclass
@@ -106,7 +106,7 @@ def run(watched: dict[int, Watched], request: pytest.FixtureRequest) -> Watched:
 def test_something_moves_within_a_second_of_the_start(watched: dict[int, Watched]) -> None:
     assert min(run.first for run in watched.values()) < 1
     for run in watched.values():
-        assert re.fullmatch(rf"{SPINNER} starting … 0 s", run.frames[0][-1])
+        assert re.fullmatch(rf"{SPINNER} starting.* … 0 s", run.frames[0][-1])
         waits = [line for line in run.last_lines() if "starting TensorFlow" in line]
         assert len(waits) > 3, "it moves while TensorFlow is imported"
 
@@ -152,4 +152,4 @@ def test_no_line_is_ever_wider_than_the_terminal_nor_is_there_a_second_bar(run: 
     assert len(run.frames) > 20
     for frame in run.frames:
         live = [line for line in frame if re.search(f"{BAR}|{SPINNER}", line)]
-        assert len(live) <= 1 and all(len(line) < run.columns for line in live), frame
+        assert len(live) <= 1 and all(len(line) <= run.columns - 3 for line in live), frame

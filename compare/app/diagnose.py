@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,25 @@ from compare.verdict import DIFFERENT, rounding
 
 
 def diagnose(
-    run: RunJson, trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, options: Options, console: Console
+    run: RunJson,
+    trainers: Sequence[tuple[str, Trainer]],
+    task: TrainingTask,
+    options: Options,
+    console: Console,
+    early: Callable[[], dict[str, Report]] = dict,
 ) -> None:
-    """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``."""
+    """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``.
+
+    Args:
+        run: the run's ``run.json``.
+        trainers: the trainers by name, the reference first.
+        task: what they train.
+        options: the request.
+        console: where progress is printed.
+        early: gives the short checks that were made beside the trainings, by trainer.
+    """
     recorded = Recorded.read(run.folder)
-    run.save(check=_check(_not_identical(recorded), trainers, task, options, console))
+    run.save(check=_check(_not_identical(recorded), trainers, task, options, console, early))
     # With what the check found: it may leave nothing for twins to explain.
     _measure_noise(_not_identical(replace(recorded, run=run)), run.folder, trainers, task, options, console)
 
@@ -42,14 +56,28 @@ def _check(
     task: TrainingTask,
     options: Options,
     console: Console,
+    early: Callable[[], dict[str, Report]],
 ) -> dict[str, Any]:
     """The short check of every candidate that is not identical, by name, as in ``verdict.json``."""
     different = {pair.candidate.trainer: pair for pair in differing if not pair.exactly.against}
     if not different:
         return {}
-    tell(console, f"Looking for the cause: short check of {' and '.join(different)} …")
-    (_, reference), *candidates = trainers
-    checked: dict[str, Any] = {}
+    with waiting(console, "short check"):
+        reports = {name: report for name, report in early().items() if name in different}
+    left = {name: trainer for name, trainer in trainers[1:] if name in different.keys() - reports.keys()}
+    if left:
+        tell(console, f"Looking for the cause: short check of {' and '.join(left)} …")
+        reports |= _reports(left, trainers[0][1], task, options, console)
+    for name, report in reports.items():
+        if not report.training:
+            reports[name] = _with_callbacks(report, different[name], task)
+    return {name: report.as_json()["comparisons"][0] for name, report in reports.items()}
+
+
+def _reports(
+    candidates: Mapping[str, Trainer], reference: Trainer, task: TrainingTask, options: Options, console: Console
+) -> dict[str, Report]:
+    """The short checks that did not fail: a comparison stands without them."""
     try:
         with waiting(console, f"short check: {reference.name}"):
             checker = Checker(
@@ -60,23 +88,19 @@ def _check(
                 seed=options.seed,
                 data=(task.train, task.validation),
             )
-    except Exception as error:  # the comparison stands without it
+    except Exception as error:
         traceback.print_exc()
         tell(console, f"The short check failed: {describe(error)}")
         return {}
-    for name, trainer in candidates:
-        if name not in different:
-            continue
+    reports = {}
+    for name, trainer in candidates.items():
         try:
             with waiting(console, f"short check of {name}"):
-                report = checker.look_inside(checker.check(trainer), trainer)
-            if not report.training:
-                report = _with_callbacks(report, different[name], task)
-            checked[name] = report.as_json()["comparisons"][0]
+                reports[name] = checker.look_inside(checker.check(trainer), trainer)
         except Exception as error:
             traceback.print_exc()
             tell(console, f"The short check of {name} failed: {describe(error)}")
-    return checked
+    return reports
 
 
 def _with_callbacks(report: Report, pair: Pair, task: TrainingTask) -> Report:

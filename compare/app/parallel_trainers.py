@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -29,12 +29,12 @@ from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError, StorageError
 from compare.options import Options
-from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Recorder, RecordError, Sink, StepRecord
+from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink, StepRecord
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import AnyProgress, progress, side_by_side
 from compare.reporting.live import UNLIMITED
 from compare.reporting.live_tensorboard import SinkOf
-from compare.reporting.terminal import tell
+from compare.reporting.terminal import say, tell
 from compare.user_errors import describe, without_exit
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def at_once(options: Options, folder: Path, console: Console) -> Options:
 
     A resumed comparison goes on as it began.
     """
-    reason = why_not(options)
-    if options.resume and not reason:
+    if options.resume:
         began = RunJson.of_run(folder).content().get("options") or {}
-        return options.changed(parallel=bool(began.get("parallel"))) if reason is None else options
+        return options.changed(parallel=True) if began.get("parallel") and not options.sequential else options
+    reason = why_not(options)
     if reason:
         tell(console, f"One trainer after the other: {reason}.")
     return options if reason is not None else options.changed(parallel=True)
@@ -115,7 +115,7 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
     others = len(options.trainers) - 1
     with processes.local(others) as executor:
         for _ in range(others):
-            executor.submit(_get_ready, processes.absolute(options), threads_each(options), os.getpid())
+            executor.submit(get_ready, processes.absolute(options), threads_each(options), os.getpid())
         yield executor
 
 
@@ -127,6 +127,7 @@ def train_in_parallel(
     console: Console,
     live: SinkOf,
     executor: Executor,
+    on_difference: Callable[[str, Place], None],
 ) -> Exception | None:
     """Train with all trainers at the same time.
 
@@ -138,6 +139,7 @@ def train_in_parallel(
         console: where progress is printed.
         live: gives the sinks of a log that is written during training.
         executor: the processes for all but the first; they end with the training.
+        on_difference: told a trainer's name and the first step whose weights differ from the reference's.
 
     Returns:
         What the first of a user's own trainers raised.
@@ -147,7 +149,7 @@ def train_in_parallel(
     each = f"each with {threads} thread{'s' * (threads > 1)}"
     tell(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
     raised: Exception | None = None
-    for name, error in _train(trainers, options, task, run.folder, console, live, executor):
+    for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
             raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
@@ -162,6 +164,7 @@ def _train(
     console: Console,
     live: SinkOf,
     executor: Executor,
+    on_difference: Callable[[str, Place], None],
 ) -> list[tuple[str, Exception | str]]:
     """Train with the first trainer here and with every other in a process of its own.
 
@@ -175,7 +178,7 @@ def _train(
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
     (own, trainer), *others = trainers
-    gap, epochs = running_gap(own, console), range(1, options.epochs + 1)
+    gap, epochs = running_gap(own, console, on_difference), range(1, options.epochs + 1)
     size = task.steps_per_epoch, task.global_batch_size
     bars = {name: progress(console, name, epochs, *size, gap) for name, _ in trainers}
     seen: dict[str, Sink] = {name: _both(live(name, options.seed), bars[name]) for name, _ in others}
@@ -194,10 +197,10 @@ def _train(
     failed: list[tuple[str, Exception | str]] = []
     try:
         with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
-            here = folder.resolve(), address, key, _digests(task)
+            where, digests = folder.resolve(), _digests(task)
             ready = processes.absolute(options), threads_each(options), os.getpid()
             futures = {
-                name: executor.submit(_train_elsewhere, *ready, number, name, *here)
+                name: executor.submit(_train_elsewhere, *ready, number, name, where, address, key, digests)
                 for number, (name, _) in enumerate(others, start=1)
             }
             train_here(own, trainer, recorders[own])
@@ -252,7 +255,7 @@ _prepared: list[TrainingTask] = []
 
 
 @without_exit("your code")
-def _get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
+def get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
     """Import TensorFlow and load the data, unless that is done."""
     processes.end_with(parent)
     if not _prepared:
@@ -280,7 +283,7 @@ def _train_elsewhere(
     Returns:
         What it raised, in a line; empty where all went well; ``OTHER_DATA`` if it has loaded other data.
     """
-    task = _get_ready(options, threads, parent)
+    task = get_ready(options, threads, parent)
     if _digests(task) != digests:
         return OTHER_DATA
 
@@ -352,6 +355,17 @@ class _Told(StringIO):
         return len(text)
 
 
+def _carry_out(method: str, arguments: Any, *, recorder: Recorder, bar: AnyProgress, console: Console) -> bool:
+    """Does what a worker process asks for; returns whether it goes on."""
+    if method == "begin":
+        bar.begin(*arguments)
+    elif method == "say":
+        say(console, arguments[0].rstrip("\n"))
+    elif method != "close":
+        getattr(recorder, method)(*arguments)
+    return method != "close"
+
+
 @contextmanager
 def _listening(
     recorders: Mapping[str, Recorder], bars: Mapping[str, AnyProgress], console: Console
@@ -365,23 +379,13 @@ def _listening(
     broken: list[Exception] = []
 
     def serve(connection: Connection) -> None:
-        recorder: Any = None
-        name = ""
         try:
-            while True:
-                for method, arguments in connection.recv():
-                    if method == "name":
-                        name = arguments[0]
-                        recorder = recorders[name]
-                    elif method == "begin":
-                        bars[name].begin(*arguments)
-                    elif method == "say":
-                        tell(console, arguments[0].rstrip("\n"))
-                    elif method == "close":
-                        connection.send(True)
-                        return
-                    else:
-                        getattr(recorder, method)(*arguments)
+            ((_, (name,)), *messages) = connection.recv()  # the first message is the trainer's name
+            while all(
+                _carry_out(*each, recorder=recorders[name], bar=bars[name], console=console) for each in messages
+            ):
+                messages = connection.recv()
+            connection.send(True)
         except (EOFError, ConnectionError):
             pass  # its process is gone
         except Exception as error:

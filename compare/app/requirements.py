@@ -24,9 +24,11 @@ def refuse_if_missing() -> None:
     if not missing:
         return
     root = Path(__file__).resolve().parents[2]
-    ready = root / ".venv" / "bin" / "activate"
-    activate = f"activate the environment (source {ready}), or " if ready.is_file() else ""
-    raise RequestError(
-        f"{sys.executable} has no {', '.join(missing)}: {activate}install what is needed with: "
-        f"{sys.executable} -m pip install -e {root}"
-    )
+    activate = root / ".venv" / "bin" / "activate"
+    if activate.is_file():
+        remedy = f"activate the environment that has them: . {activate}"
+    elif sys.prefix != sys.base_prefix:
+        remedy = f"install them into this environment: {sys.executable} -m pip install -e {root}"
+    else:  # many systems do not let pip change their own Python
+        remedy = f"install them: cd {root} && python3 -m venv .venv && . .venv/bin/activate && pip install -e ."
+    raise RequestError(f"{sys.executable} has no {', '.join(missing)}; {remedy}")

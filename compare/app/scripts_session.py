@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner
 from compare.options import Options
 from compare.records.run_json import RunJson
+from compare.reporting.live import waiting
 from compare.reporting.terminal import say
 from compare.watch.settings import Settings
 from compare.watch.trace import Trace, read_traces
@@ -103,13 +103,18 @@ def run_scripts(
     logs = [(session.folder if first else session.work) / f"{name}.log" for name in shown]
     interrupted = False
     printed = dict.fromkeys(logs, 0)
-    with _progress(session.console) as progress:
-        bars = [progress.add_task(name, total=None) for name in shown]
+    steps = [0] * len(shown)
+
+    def progress() -> str:
+        if not any(steps):
+            return f"starting {', '.join(shown)}"
+        return ", ".join(f"{name} {count:,} steps" for name, count in zip(shown, steps, strict=True))
+
+    with waiting(session.console, progress):
         runs = [session.runner.start(each, log) for each, log in zip(settings, logs, strict=True)]
 
         def look() -> None:
-            for bar, run in zip(bars, runs, strict=True):
-                progress.update(bar, completed=run.steps())
+            steps[:] = [run.steps() for run in runs]
             if first and session.options.verbose:
                 for log in logs:
                     printed[log] += _print_new(log, printed[log], session.console)
@@ -145,16 +150,6 @@ def _differ_so_far(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
         if a.shape[1:] != b.shape[1:] or not np.array_equal(a[:common], b[:common]):
             return True
     return False
-
-
-def _progress(console: Console) -> Progress:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        TextColumn("{task.completed} steps"),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=console.quiet)
 
 
 def paired_models(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:

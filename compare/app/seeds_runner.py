@@ -205,7 +205,7 @@ def train_study(
         + (
             f"on {options.scheduler}"
             if options.backend == "dask"
-            else f"{processes} at a time with {threads} thread(s)"
+            else f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
         ),
     )
     metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()

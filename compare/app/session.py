@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from compare.app import cluster_session
+from compare.app.early_check import EarlyChecks
 from compare.app.loading import load
 from compare.app.parallel_trainers import at_once, getting_ready, limit_threads, threads_each, train_in_parallel
 from compare.app.processes import refuse_too_many
@@ -89,8 +90,7 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
         plan = ResumePlan(folder, options.resume)
         if command:
             options = at_once(options, folder, console)
-        if options.resume:
-            refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
+        _refuse_another_request(options, folder)
         plan.recover(console)
         if plan.measured and (result := _finished_before(folder, console, options)):
             return result
@@ -122,6 +122,16 @@ def _compare_files(options: Options, folder: Path, console: Console) -> Result:
     from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
 
     return compare_logged(options, folder, console)
+
+
+def _refuse_another_request(options: Options, folder: Path) -> None:
+    """Refuse to resume what another request, or other code, has begun.
+
+    Raises:
+        RequestError: naming what has changed.
+    """
+    if options.resume:
+        refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
 
 
 def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:
@@ -180,12 +190,13 @@ def _train_and_judge(
     if run.failures:
         return Result(folder, finish(run, console))
     shutil.rmtree(folder / "twins", ignore_errors=True)
-    raised = _train(session, executor)
-    run.save(status=TRAINED)
-    if not options.spec.several_processes:
-        from compare.app import diagnose  # noqa: PLC0415 (lazy)
+    with EarlyChecks(options, [name for name, _ in session.trainers], threads_each(options), console) as early:
+        raised = _train(session, executor, early)
+        run.save(status=TRAINED)
+        if not options.spec.several_processes:
+            from compare.app import diagnose  # noqa: PLC0415 (lazy)
 
-        diagnose.diagnose(run, session.trainers, session.task, options, console)
+            diagnose.diagnose(run, session.trainers, session.task, options, console, early.reports)
     result = Result(folder, finish(run, console))
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {folder}.")
@@ -248,7 +259,7 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
         tell(console, line)
 
 
-def _train(session: Session, executor: Executor | None) -> Exception | None:
+def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> Exception | None:
     """Train with every trainer and seed.
 
     Returns:
@@ -263,7 +274,7 @@ def _train(session: Session, executor: Executor | None) -> Exception | None:
         if study:
             raised = train_study(names, options, task, run, session.plan, console, live)
         elif executor is not None:
-            raised = train_in_parallel(session.trainers, options, task, run, console, live, executor)
+            raised = train_in_parallel(session.trainers, options, task, run, console, live, executor, early.start)
         else:
             with waiting(console, "trying the first steps of your trainers"):
                 trial.try_trainers(session.trainers, options, task)

@@ -140,14 +140,17 @@ def train_all(
     return raised
 
 
-def running_gap(reference: str, console: Console) -> RunningGap:
-    """The running gaps of a comparison, which print at once where a trainer's weights first differ."""
+def running_gap(
+    reference: str, console: Console, on_difference: Callable[[str, Place], None] = lambda trainer, place: None
+) -> RunningGap:
+    """The running gaps of a comparison, which print at once where a trainer's weights first differ, and tell it."""
 
     def say_where(trainer: str, place: Place) -> None:
         epoch, step = place
         where = {INITIAL: "initial weights differ from", EPOCH_END: f"weights at the end of epoch {epoch} differ from"}
         text = where.get(step, f"weights differ from step {step:,} of epoch {epoch} on from")
         tell(console, f"{trainer}  {text} those of {reference}", style="yellow")
+        on_difference(trainer, place)
 
     return RunningGap(reference, say_where)
 

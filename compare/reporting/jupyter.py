@@ -78,7 +78,7 @@ def side_by_side(console: Console, bars: Sequence[AnyProgress]) -> Iterator[None
     with ExitStack() as stack:
         if isinstance(console, NotebookConsole):
             for bar in bars:
-                stack.enter_context(bar)  # type: ignore[arg-type]
+                stack.enter_context(bar)
         else:
             stack.enter_context(live_line(console, *(bar.line for bar in bars if isinstance(bar, TrainerProgress))))
         yield

@@ -18,7 +18,7 @@ UNLIMITED = 10_000
 SPINNER, FULL, EMPTY = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "━", "─"
 PLAIN = str.maketrans({**dict.fromkeys(SPINNER, "*"), FULL: "#", EMPTY: "-", "…": "~"})
 """The same in ASCII, where the terminal's encoding has no more."""
-NARROWEST_BAR, WIDEST_BAR = 8, 40
+NARROWEST_BAR, WIDEST_BAR = 6, 40
 """Numbers of characters of a bar."""
 
 
@@ -50,7 +50,7 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
         return Group(*map(drawn, lines))
 
     def drawn(line: Line) -> Text:
-        columns = console.width - 1  # in the last column, some terminals wrap already
+        columns = console.width - 3  # room for the ^C that a terminal echoes, and none to wrap in
         text = line(columns)[:columns]
         if not console.encoding.startswith("utf"):
             text = text.translate(PLAIN).encode(console.encoding, "replace").decode(console.encoding)
@@ -71,19 +71,20 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
 
 
 @contextmanager
-def waiting(console: Console, what: str) -> Iterator[None]:
+def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
     """Shows in a terminal what the user waits for, and since when.
 
     Args:
         console: where it is shown.
-        what: a few words, such as ``starting TensorFlow``.
+        what: a few words, such as ``starting TensorFlow``, or a function that gives them.
     """
     began = time.monotonic()
 
     def line(columns: int) -> str:
         seconds = time.monotonic() - began
         spinner = SPINNER[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER)]
-        return f"{spinner} {_shortened(what, columns - 12)} … {seconds:.0f} s"
+        words = what if isinstance(what, str) else what()
+        return f"{spinner} {_shortened(words, columns - 12)} … {seconds:.0f} s"
 
     with live_line(console, line):
         yield
@@ -102,8 +103,8 @@ def progress_line(columns: int, head: str, fraction: float, rate: float | None, 
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
     percent = f"{fraction:4.0%}"
-    speed = "" if rate is None else f"{rate:>7,.0f}{unit}"
-    clock = "" if left is None else f"{_clock(left):>5} left"
+    speed = "" if rate is None else f"{rate:>6,.0f}{unit}"
+    clock = "" if left is None else f"{_clock(left):>4} left"
     for parts in ([percent, speed, clock, note], [percent, speed, clock], [percent, clock], [percent]):
         rest = "".join(f"  {part}" for part in parts if part)
         bar = min(columns - len(head) - len(rest) - 2, WIDEST_BAR)

@@ -86,7 +86,7 @@ def style_of(verdict: str) -> str:
 class RunningGap:
     """The weight gaps between the reference and the other trainers while they train, in turn or at the same time.
 
-    Of a trainer it keeps a digest per step and the projections at the end of every epoch.
+    It keeps a digest of each of the reference's steps, and the projections at the end of every epoch.
 
     Args:
         reference: the reference's name.
@@ -98,7 +98,7 @@ class RunningGap:
         self._on_difference = on_difference
         self._digests: dict[str, dict[Place, int]] = {}
         self._ends: dict[str, dict[int, np.ndarray]] = {}
-        self._compared: dict[str, set[int]] = {}
+        self._compared: set[str] = set()
         self._first_difference: dict[str, Place] = {}
         self._lock = threading.Lock()
 
@@ -119,16 +119,16 @@ class RunningGap:
         digests = [self._digests.get(name, {}).get(place) for name in (trainer, self.reference)]
         if None in digests or trainer == self.reference:
             return False
-        self._compared.setdefault(trainer, set()).add(place[0])
-        if digests[0] == digests[1] or self._first_difference.get(trainer, (place[0] + 1, 0)) <= place:
+        del self._digests[trainer][place]
+        self._compared.add(trainer)
+        if digests[0] == digests[1] or trainer in self._first_difference:
             return False
-        known = trainer in self._first_difference
         self._first_difference[trainer] = place
-        return not known
+        return True
 
     def now(self, trainer: str) -> str:
         """Whether the weights are equal so far, in two words; empty if nothing was compared."""
-        if not self._compared.get(trainer):
+        if trainer not in self._compared:
             return ""
         return "weights differ" if trainer in self._first_difference else "weights equal"
 
@@ -273,7 +273,7 @@ def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_table(console: Console, table: Table, fixed: int = 2) -> None:
-    """Prints a table; columns that the terminal has no room for follow in further tables.
+    """Prints a table, if it has columns besides the fixed ones; those that find no room follow in further tables.
 
     Args:
         console: where to print.
@@ -287,7 +287,7 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
         if parts[-1] and taken > _columns(console):
             parts.append([])
         parts[-1].append(number)
-    for part in parts:
+    for part in filter(None, parts):
         columns = [table.columns[i] for i in [*range(fixed), *part]]
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:

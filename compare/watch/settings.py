@@ -10,7 +10,7 @@ SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
 MADE_ALIKE = {
     SEEDS: "the seeds of layers and of TensorFlow's random operations; op determinism is on",
     WEIGHTS: "the initial weights: those of the reference",
-    ORDER: "the order of examples: Dataset.shuffle and fit(shuffle=...) do nothing",
+    ORDER: "the order of examples: nothing is shuffled by Dataset.shuffle or fit(shuffle=...)",
 }
 """What is made alike in two scripts; ``--own`` switches each off."""
 
