@@ -94,6 +94,59 @@ class Rounded(Plain):
         return loss * 3.0 * (1.0 / 3.0)
 
 
+class RoundedEpochs(Plain):
+    """A whole epoch in one call, so that nobody sees the weights between two steps."""
+
+    def value(self, loss):
+        return loss * 41.0 * (1.0 / 41.0)
+
+    def train(self, run):
+        import tensorflow as tf
+
+        model, optimizer, loss, _ = run.build()
+
+        @tf.function
+        def on_epoch(dataset):
+            for x, y in dataset:
+                with tf.GradientTape() as tape:
+                    value = self.value(tf.reduce_mean(loss.call(y, model(x, training=True))))
+                optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+
+        for epoch in run.epochs:
+            on_epoch(run.train_dataset(epoch))
+            run.end_epoch(epoch, {})
+
+
+def test_steps_between_which_no_weights_are_read_are_explained(tensorflow):
+    report = checker("small").check(RoundedEpochs())
+    assert report.comparison.training.verdict == "alike", report
+
+
+def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    class Averaged(Plain):
+        def train(self, run):
+            build, made = run.build, []
+            run.build = lambda: made.append(build()) or made[0]
+            super().train(run)
+            model, optimizer, *_ = made[0]
+            optimizer.finalize_variable_values(model.trainable_variables)
+
+    made = tasks.experiment(
+        train=200,
+        validation=100,
+        optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9),
+        build_callbacks=lambda: [tensorflow.keras.callbacks.Callback()],
+    )
+    check = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check
+    report = check(Plain())
+    assert [finding.id for finding in report.findings] == ["optimizer-differs"], report
+    assert "moving averages that the optimizer keeps (use_ema)" in report.findings[0].evidence
+    assert check(Averaged()).verdict in ("identical", "alike")
+
+
 @pytest.mark.parametrize(
     "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rmsprop", "clipnorm"))]
 )
