@@ -94,6 +94,123 @@ class Rounded(Plain):
         return loss * 3.0 * (1.0 / 3.0)
 
 
+class RoundedEpochs(Plain):
+    """A whole epoch in one call, so that nobody sees the weights between two steps."""
+
+    def value(self, loss):
+        return loss * 41.0 * (1.0 / 41.0)
+
+    def train(self, run):
+        import tensorflow as tf
+
+        model, optimizer, loss, _ = run.build()
+
+        @tf.function
+        def on_epoch(dataset):
+            for x, y in dataset:
+                with tf.GradientTape() as tape:
+                    value = self.value(tf.reduce_mean(loss.call(y, model(x, training=True))))
+                optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+
+        for epoch in run.epochs:
+            on_epoch(run.train_dataset(epoch))
+            run.end_epoch(epoch, {})
+
+
+def test_steps_between_which_no_weights_are_read_are_explained(tensorflow):
+    report = checker("small").check(RoundedEpochs())
+    assert report.comparison.training.verdict == "alike", report
+
+
+class ByHand(Plain):
+    """Subtracts the gradients itself, from all weights but the first layer's."""
+
+    def apply(self, optimizer, gradients, variables):
+        for gradient, variable in list(zip(gradients, variables, strict=True))[2:]:
+            variable.assign_sub(float(optimizer.learning_rate) * gradient)
+
+
+def test_weights_that_no_hand_written_update_reaches_are_named(tensorflow):
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    made = tasks.experiment(train=200, validation=100, optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1))
+    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(ByHand())
+    assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
+    assert "dense/kernel, sequential/dense/bias get no gradient" in report.findings[0].evidence
+
+
+class LayerByLayer(Plain):
+    """Calls the layers one by one, with a function of TensorFlow between them, whose result has no mask."""
+
+    def train(self, run):
+        import tensorflow as tf
+
+        build = run.build
+
+        def with_function():
+            model, *others = build()
+            embedding, *rest = model.layers
+
+            class Calls:
+                trainable_variables = model.trainable_variables
+
+                def __call__(self, x, training):
+                    return functools.reduce(lambda value, layer: layer(value), rest, tf.identity(embedding(x)))
+
+            return Calls(), *others
+
+        run.build = with_function
+        super().train(run)
+
+
+def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    layers = tensorflow.keras.layers
+
+    def part(count, seed):
+        x = np.random.default_rng(seed).integers(1, 20, (count, 6)).astype(np.int32)
+        x[np.arange(6) >= 2 + x[:, :1] % 5] = 0
+        return x, (x[:, 0] % 3).astype(np.int32)
+
+    made = tasks.experiment(
+        load_data=lambda: (part(200, 1), part(100, 2)),
+        build_model=lambda: tensorflow.keras.Sequential(
+            [layers.Embedding(30, 4, mask_zero=True), layers.LSTM(4), layers.Dense(3)]
+        ),
+    )
+    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(LayerByLayer())
+    assert [finding.id for finding in report.findings] == ["mask-missing"], report
+    assert "the mask of embedding is lost" in report.findings[0].evidence
+
+
+def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    class Averaged(Plain):
+        def train(self, run):
+            build, made = run.build, []
+            run.build = lambda: made.append(build()) or made[0]
+            super().train(run)
+            model, optimizer, *_ = made[0]
+            optimizer.finalize_variable_values(model.trainable_variables)
+
+    made = tasks.experiment(
+        train=200,
+        validation=100,
+        optimizer=lambda: tensorflow.keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9),
+        build_callbacks=lambda: [tensorflow.keras.callbacks.Callback()],
+    )
+    check = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check
+    report = check(Plain())
+    assert [finding.id for finding in report.findings] == ["optimizer-differs"], report
+    assert "moving averages that the optimizer keeps (use_ema)" in report.findings[0].evidence
+    assert check(Averaged()).verdict in ("identical", "alike")
+
+
 @pytest.mark.parametrize(
     "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rmsprop", "clipnorm"))]
 )

@@ -211,7 +211,7 @@ class ProbeRun(CraftedRun):
 
     def _add(self, call: ApplyCall, gradients: list[list[Gradient]], state: State) -> None:
         last = self.observation.optimizer_steps[-1] if self.observation.optimizer_steps else None
-        new = OptimizerStep(self.epoch, gradients, state, self._latest, [call])
+        new = OptimizerStep(self.epoch, gradients, state, self._before(state, last), [call])
         if last is not None and last.after is None and new.with_gradient and not new.with_gradient & last.with_gradient:
             # A call over other variables belongs to the same step: the model may have several optimizers.
             for merged, added in zip(last.gradients, gradients, strict=True):
@@ -227,6 +227,17 @@ class ProbeRun(CraftedRun):
         self._latest = new.state
         self._close()
         self.observation.optimizer_steps.append(new)
+
+    def _before(self, state: State, last: OptimizerStep | None) -> State:
+        """All variables before a step's forward pass.
+
+        If nothing was read since the last step's forward pass (an epoch in one call), trainable variables are those
+        that the optimizer met, ``state``, and the others those that the last forward pass left.
+        """
+        if last is None or last.after is not None:
+            return self._latest
+        count = self.observation.trainable
+        return [[*now[:count], *then[count:]] for now, then in zip(state, self._latest, strict=True)]
 
     def _close(self) -> None:
         if self.observation.optimizer_steps and self.observation.optimizer_steps[-1].after is None:

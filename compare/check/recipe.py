@@ -79,6 +79,7 @@ class Recipe:
     Attributes:
         training: the ``training`` flag of the forward pass.
         inference: the names of layers that are called with ``training=False`` all the same.
+        masks: whether layers pass on their masks.
         loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing) or ``UNMASKED``.
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
         sample_weights: whether sample weights are used.
@@ -99,6 +100,7 @@ class Recipe:
 
     training: bool = True
     inference: tuple[str, ...] = ()
+    masks: bool = True
     loss: str = GIVEN
     loss_weights: tuple[float, ...] | None = None
     sample_weights: bool = True
@@ -118,7 +120,7 @@ class Recipe:
     @property
     def graph(self) -> tuple[Any, ...]:
         """What a traced forward and backward pass depends on."""
-        return self.training, self.inference, self.loss, self.loss_weights, self.xla
+        return self.training, self.inference, self.masks, self.loss, self.loss_weights, self.xla
 
     @property
     def one_pass(self) -> tuple[Any, ...]:

@@ -181,6 +181,12 @@ class Replay:
         return float(schedule(tf.constant(step, tf.int64)))
 
     @property
+    def masking(self) -> list[int]:
+        """The indices, among all layers, of those that make masks."""
+        layers = self.model._flatten_layers()
+        return [i for i, layer in enumerate(layers) if getattr(layer, "mask_zero", False) or is_masking(layer)]
+
+    @property
     def layers(self) -> list[str]:
         """The names of all layers of this model, which are not those of the observed one."""
         return [layer.name for layer in self.model._flatten_layers()]
@@ -439,7 +445,8 @@ class Replay:
         """
         kind = recipe.loss_weights or recipe.loss
         loss = self._losses.get(kind, self._losses[GIVEN])
-        with in_inference(self.model, recipe.inference):
+        unmasked = [] if recipe.masks else self.model._flatten_layers()
+        with in_inference(self.model, recipe.inference), without_masks(unmasked):
             predictions = self.model(x, training=recipe.training)
         masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
         self.masked = any(mask is not None for mask in masks)
@@ -500,6 +507,30 @@ def in_inference(model: tf.keras.Model, names: Sequence[str]) -> Iterator[None]:
     finally:
         for layer in layers:
             object.__delattr__(layer, "call")
+
+
+def is_masking(layer: Any) -> bool:
+    """Whether this is a ``Masking`` layer."""
+    return isinstance(layer, tf.keras.layers.Masking)
+
+
+@contextmanager
+def without_masks(layers: Sequence[Any]) -> Iterator[None]:
+    """Calls layers as if no mask had ever been made; a functional model passes masks as arguments, too."""
+    for layer in layers:
+
+        def call(*args: Any, layer: Any = layer, original: Any = layer.call, **options: Any) -> Any:
+            outputs = original(*args, **({**options, "mask": None} if "mask" in options else options))
+            return tf.identity(outputs) if is_masking(layer) else outputs  # whose outputs it has given a mask
+
+        object.__setattr__(layer, "call", call)
+        object.__setattr__(layer, "compute_mask", lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            object.__delattr__(layer, "call")
+            object.__delattr__(layer, "compute_mask")
 
 
 def micro_batches(span: Span, size: int) -> list[Span]:

@@ -64,6 +64,8 @@ class Loop:
             self.run.end_epoch(epoch, logs)
             if self.model.stop_training:
                 break
+        if getattr(self.optimizer, "use_ema", False):
+            self.optimizer.finalize_variable_values(self.model.trainable_variables)
         self.call_back("on_train_end")
 
     def begin_epoch(self, epoch: int) -> None:

@@ -202,6 +202,16 @@ def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
 def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.masked:
         yield Variant({"loss": UNMASKED}, "padded positions count in the loss like any other: the mask is not used")
+    if case.replay.masking:
+        names = [case.observation.layers[i][0] for i in case.replay.masking]
+        remedy = (
+            "predictions = model(x, training=True)  # the model passes the masks on\n"
+            "# where layers are called one by one:\n"
+            "x = layer(x, mask=mask)  # mask = embedding.compute_mask(tokens)"
+        )
+        yield Variant(
+            {"masks": False}, f"the mask of {some(names)} is lost, so later layers see the padding", remedy=remedy
+        )
 
 
 def _weight_of_output(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -460,8 +470,9 @@ CAUSES = (
     Cause(
         id="mask-missing",
         symptom="With padded sequences, the loss is another one than fit's, the more so the more padding there is.",
-        explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's losses leave out "
-        "the masked positions. A loss computed by hand counts them.",
+        explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's layers and "
+        "losses leave out the masked positions. A loss computed by hand counts them; functions of TensorFlow between "
+        "layers lose the mask.",
         wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
         remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
         recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",

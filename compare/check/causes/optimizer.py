@@ -265,6 +265,22 @@ def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, text)
 
 
+def _averages(case: Case) -> bool:
+    """Whether the reference's optimizer keeps moving averages of the weights, which fit takes over at its end."""
+    return bool(_config(case, reference=True).get("use_ema"))
+
+
+def _average_not_taken(case: Case) -> str | None:
+    """Evidence that the loop does not end with the moving averages that its optimizer keeps."""
+    reference, observation = case.reference, case.observation
+    if not _averages(case) or not reference.changed_after_training or observation.changed_after_training:
+        return None
+    return (
+        f"after the last epoch {reference.name} gives {some(reference.changed_after_training)} the moving averages "
+        f"that the optimizer keeps (use_ema), {observation.name} does not"
+    )
+
+
 def _callbacks_missing(case: Case) -> str | None:
     """Evidence that callbacks stop the reference, or change its weights outside of steps, and not the loop's."""
     observation, reference = case.observation, case.reference
@@ -274,7 +290,7 @@ def _callbacks_missing(case: Case) -> str | None:
     epochs, expected = len(observation.epoch_end_states), len(reference.epoch_end_states)
     if epochs != expected:
         return f"{reference.name} ends after epoch {expected} ({listed}), {observation.name} after epoch {epochs}"
-    if reference.changed_after_training and not observation.changed_after_training:
+    if reference.changed_after_training and not observation.changed_after_training and not _averages(case):
         names = some(reference.changed_after_training)
         return f"after the last epoch {names} change once more under {reference.name} ({listed})"
     for epoch, changes in reference.changed_after_steps.items():
@@ -299,12 +315,14 @@ CAUSES = (
         symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
         explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
-        remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged",
+        remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged\n"
+        "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only",
         recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
         "class, hyperparameters, learning rates or step counts of the loop's optimizer.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
         "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
+        fact=_average_not_taken,
     ),
     Cause(
         id="learning-rate-schedule-missing",

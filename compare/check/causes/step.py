@@ -132,12 +132,12 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
     unchanged = set(range(case.replay.trainable))
-    for step in case.steps:
+    for step in case.passes:
         if step.after is None:
             return
         for k in range(case.replay.trainable):
             has_gradient = any(gradients[k] is not None and np.any(gradients[k]) for gradients in step.gradients)
-            if not has_gradient or np.any(step.after[0][k] != step.state[0][k]):
+            if (step.gradients and not has_gradient) or np.any(step.after[0][k] != step.state[0][k]):
                 unchanged.discard(k)
     if unchanged and len(unchanged) < case.replay.trainable:
         yield Variant({"untrained": frozenset(unchanged)}, _no_gradient(case, unchanged), measured=True)
