@@ -47,15 +47,16 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
     shown = recorded.shown
-    if any(record.logs for record in shown):
-        plots.draw(folder)
+    if reported := any(record.logs for record in shown):
         files.insert(0, "comparison.png")
         if recorded.run.options.get("seeds", 1) > 1:
             console.print(study_table(verdict["comparisons"]))
         else:
             console.print(epoch_table(shown[0], [record for record in shown[1:] if any(record.logs.values())]))
     verbose = bool(recorded.run.options.get("verbose"))
-    del recorded, shown  # the pages read the records again: this memory is needed only once
+    del recorded, shown  # the picture and the pages read the records again: this memory is needed only once
+    if reported:
+        plots.draw(folder)
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
