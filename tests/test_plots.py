@@ -277,7 +277,11 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
     hidden |= {ax.xaxis.label for ax in fig.axes if not ax.axison}
     boxes = []
     for text in drawn_texts(fig):
-        if text in hidden or text.get_text().strip("\N{MINUS SIGN}").replace(".", "").isdigit() or "^" in text.get_text():
+        if (
+            text in hidden
+            or text.get_text().strip("\N{MINUS SIGN}").replace(".", "").isdigit()
+            or "^" in text.get_text()
+        ):
             continue  # not drawn; or a tick's number, which may be one beyond the axis's end
         box = text.get_window_extent()
         assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()

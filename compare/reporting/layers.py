@@ -73,8 +73,12 @@ def strip(
         "views": [asdict(view) for view in views],
         "names": names,
         "stops": [
-            [round(100 * x.position(start + 1), 3), place_name(start), [_number(value) for value in row]]
-            for start, row in zip(starts, columns.tolist(), strict=True)
+            [
+                round(100 * x.position(start + 1), 3),
+                place_name(start) + (f", the largest of {end - start} steps" if end - start > 1 else ""),
+                [_number(value) for value in row],
+            ]
+            for start, end, row in zip(starts, [*starts[1:], len(values)], columns.tolist(), strict=True)
         ],
     }  # fmt: skip
 
