@@ -254,7 +254,7 @@ def _clipped(position: float) -> float:
     return min(max(position, 0.0), 1.0)
 
 
-def _separated(labels: Sequence[tuple[float, str]], least: float = 9.0) -> list[tuple[float, str]]:
+def _separated(labels: Sequence[tuple[float, str]], least: float = 10.5) -> list[tuple[float, str]]:
     """The labels, moved down if they would overlap; positions and ``least`` are percentages of the height."""
     placed: list[tuple[float, str]] = []
     for at, text in sorted(labels):

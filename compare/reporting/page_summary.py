@@ -98,7 +98,9 @@ def results(files: RunFiles) -> tuple[str, str]:
 def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    more = "per epoch" if any(row.epoch for row in costs) else "for the only epoch, which includes tracing"
+    few = {row.spread for row in costs} == {"one epoch only"}
+    more = "per epoch" if any(row.epoch for row in costs) else "for the first epoch only, which includes tracing"
+    more += ", from one epoch only" * few
     return ", ".join(f"{row.name} {row.epoch or row.first_epoch}" for row in costs), more
 
 

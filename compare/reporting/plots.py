@@ -129,7 +129,7 @@ def figure(
     upper = [fig.add_subplot(grid[0, column]) for column in range(panels + 1)]
     lower = [fig.add_subplot(grid[1, column]) for column in range(panels)] if numbers else []
     if weights:
-        _draw_weight_gaps(fig.add_subplot(grid[-1, :-1]), weights, trainers, last)
+        _draw_weight_gaps(fig.add_subplot(grid[-1, :-1]), weights, trainers, last, int(9 * (width - 3.6)))
     seconds = fig.add_subplot(grid[1, -1])
     for ax in (*upper, *lower, seconds):
         _style_panel(ax, last)
@@ -362,9 +362,16 @@ def _logarithmic_with_zero(ax: Axes, low: float, high: float) -> None:
 
 
 def _draw_weight_gaps(
-    ax: Axes, compared: Sequence[tuple[Mapping[str, Any], str, GapSeries]], trainers: Sequence[str], last: int
+    ax: Axes,
+    compared: Sequence[tuple[Mapping[str, Any], str, GapSeries]],
+    trainers: Sequence[str],
+    last: int,
+    width: int,
 ) -> None:
-    """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding."""
+    """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding.
+
+    The horizontal axis ends with the epoch ``last``; the title has at most ``width`` characters a line.
+    """
     _style_panel(ax, last)
     ax.set_xlim(-0.02 * last, last * 1.02)
     told = []
@@ -393,7 +400,6 @@ def _draw_weight_gaps(
     ax.set_xlabel("epoch (every step is drawn; markers at the ends of epochs)")
     ax.set_ylabel("distance of all weights")
     found = f"; differs: {', '.join(told)}" if told else ": equal, bit for bit"
-    width = int(9 * ax.get_window_extent().width / DPI)
     title = _wrap(f"weight gap after every step{found}", width, 2)
     ax.set_title(_plain(title), loc="left", fontsize=11, fontweight="bold")
     for height, text in labels.items():
