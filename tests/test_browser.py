@@ -254,6 +254,12 @@ def test_both_charts_mark_the_same_epoch_and_the_values_are_beside_the_curves(
     assert min(abs(box["left"] - middle), abs(box["right"] - middle)) < 20 or width == PHONE
     ActionChains(browser).move_to_element(browser.find_element(By.TAG_NAME, "h1")).perform()
     assert shown_tips(browser) == {}
+    browser.execute_script("arguments[0].focus()", area)
+    tops = []
+    for key in (Keys.HOME, Keys.END):  # the loss falls
+        area.send_keys(key)
+        tops.append(browser.execute_script("return arguments[0].getBoundingClientRect().top", tip))
+    assert tops[0] < tops[1] - 50
 
 
 def test_curves_are_chosen_with_the_keyboard_and_leave_the_tooltip_too(browser: Any, runs: Path) -> None:
