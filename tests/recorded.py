@@ -162,7 +162,8 @@ def inconclusive(folder: Path) -> Path:
 
 def not_comparable_run(folder: Path) -> Path:
     failure = Failure("fit", "Keras 3's fit does not run there (ValueError: no)", "use --keras 2, or the custom loop")
-    return finish(folder, failure=failure, status="training")
+    preflight = [{"id": "no", "severity": "cannot-run", "message": f"{failure.error}; {failure.remedy}"}]
+    return finish(folder, failure=failure, status="training", preflight=preflight)
 
 
 def interrupted(folder: Path) -> Path:

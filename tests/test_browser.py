@@ -18,9 +18,12 @@ from typing import Any
 import pytest
 import recorded
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
 
 from compare.reporting import html, page_model
 
@@ -70,12 +73,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded.record(hostile, "fit")
     recorded.record(hostile, HOSTILE, off_from=2)
     recorded.finish(hostile, ("fit", HOSTILE), causes=["loss-summed"], title=HOSTILE, notes=[HOSTILE])
+    long = folder / "long"  # of two epochs, with steps to zoom to
+    recorded.record(long, "fit", epochs=2, steps=400)
+    recorded.record(long, "mine", epochs=2, steps=400, off_from=500)
+    recorded.finish(long, ("fit", "mine"), started="2026-02-03T04:05:06+00:00")
     html.write_index(folder)
-    html.write_together([*made, hostile], folder / "side-by-side.html")
+    html.write_together([*made, hostile, long], folder / "side-by-side.html")
     return folder
 
 
-PAGES = [*(f"{kind}/report.html" for kind in recorded.KINDS), "hostile/report.html", "index.html", "side-by-side.html"]
+OTHERS = ["hostile/report.html", "long/report.html", "index.html", "side-by-side.html"]
+PAGES = [*(f"{kind}/report.html" for kind in recorded.KINDS), *OTHERS]
 
 
 def show(browser: Any, page: Path, width: int, *, dark: bool = False) -> None:
@@ -101,7 +109,7 @@ def test_a_page_opens_whole_and_without_complaint(browser: Any, page: Path, widt
     assert across[0] <= across[1] == width, "no horizontal scrolling"
     broken = "return [...document.images].filter(each => !each.complete || !each.naturalWidth).length"
     assert browser.execute_script(broken) == 0
-    flat = """return [...document.querySelectorAll("figure .plot > svg")].filter(each => {
+    flat = """return [...document.querySelectorAll("figure:not(.strip) .plot > svg")].filter(each => {
         const box = each.getBoundingClientRect(); return box.width < 150 || box.height < 100; }).length"""
     assert browser.execute_script(flat) == 0
     outside = """return [...document.querySelectorAll("main .card, main .glance a, .frame")].filter(each =>
@@ -214,6 +222,198 @@ def test_two_curves_that_coincide_are_both_seen(browser: Any, runs: Path) -> Non
     assert band != line and broad > 3 * thin
     marks = "return arguments[0].querySelectorAll('.mark').length"
     assert browser.execute_script(marks, area) == 6, "three epochs, training and validation"
+
+
+def shown_tips(browser: Any) -> dict[str, list[str]]:
+    """By the title of a chart, the lines of the tooltip that it shows."""
+    return {
+        figure.find_element(By.TAG_NAME, "figcaption").text.partition(" fraction")[0]: tip.text.splitlines()
+        for figure in browser.find_elements(By.TAG_NAME, "figure")
+        for tip in figure.find_elements(By.CSS_SELECTOR, ".tip:not([hidden])")
+    }
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_both_charts_mark_the_same_epoch_and_the_values_are_beside_the_curves(
+    browser: Any, runs: Path, width: int
+) -> None:
+    show(browser, runs / "identical/report.html", width)
+    point_at(browser, "loss")
+    tips = shown_tips(browser)
+    assert set(tips) == {"loss", "accuracy"} and {lines[0] for lines in tips.values()} == {"epoch 2"}
+    marked = browser.execute_script("""
+        const cursors = [...document.querySelectorAll("[data-group=epochs] .cursor:not([hidden])")];
+        return cursors.map(each => each.style.left);""")
+    assert len(marked) == 5 and set(marked) == {"50%"}, "curves, gaps and seconds"
+    tip, area = browser.find_element(By.CSS_SELECTOR, ".tip:not([hidden])"), plot(browser, "loss")
+    box, frame = browser.execute_script(
+        "return [arguments[0], arguments[1]].map(each => each.getBoundingClientRect().toJSON())", tip, area
+    )
+    assert frame["top"] <= box["top"] and box["bottom"] <= frame["bottom"] + 1
+    middle = frame["left"] + frame["width"] / 2
+    assert min(abs(box["left"] - middle), abs(box["right"] - middle)) < 20 or width == PHONE
+    ActionChains(browser).move_to_element(browser.find_element(By.TAG_NAME, "h1")).perform()
+    assert shown_tips(browser) == {}
+    browser.execute_script("arguments[0].focus()", area)
+    tops = []
+    for key in (Keys.HOME, Keys.END):  # the loss falls
+        area.send_keys(key)
+        tops.append(browser.execute_script("return arguments[0].getBoundingClientRect().top", tip))
+    assert tops[0] < tops[1] - 50
+
+
+def test_curves_are_chosen_with_the_keyboard_and_leave_the_tooltip_too(browser: Any, runs: Path) -> None:
+    show(browser, runs / "identical/report.html", DESKTOP)
+    drawn = """return [...arguments[0].querySelectorAll("g[data-key='0v'], g[data-key='1']")].map(
+        each => each.getBoundingClientRect().width > 0)"""
+    area = plot(browser, "loss")
+    assert browser.execute_script(drawn, area) == [True, True]
+    box = browser.find_element(By.CSS_SELECTOR, "input[data-shows='0v']")
+    assert box.find_element(By.XPATH, "..").text == "fit, validation"
+    box.send_keys(Keys.SPACE)
+    assert browser.execute_script(drawn, area) == [False, True]
+    point_at(browser, "accuracy")
+    assert "fit loss" in shown_tips(browser)["loss"] and "fit val_loss" not in shown_tips(browser)["loss"]
+    assert "fit val_accuracy" not in shown_tips(browser)["accuracy"], "in both charts"
+    box.send_keys(Keys.SPACE)
+    assert browser.execute_script(drawn, area) == [True, True]
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_zooming_shows_every_step_around_the_first_difference(browser: Any, runs: Path, width: int) -> None:
+    show(browser, runs / "long/report.html", width)
+    point_at(browser, "Weight gap after every step distance of all weights (Euclidean norm)")
+    assert shown_tips(browser).popitem()[1][0].startswith("epoch 1, step 40")
+    everything, _, ten = browser.find_elements(By.CSS_SELECTOR, ".zoom button")
+    ten.send_keys(Keys.ENTER)
+    pressed = "return arguments[0].map(each => each.getAttribute('aria-pressed'))"
+    assert browser.execute_script(pressed, [everything, ten]) == ["false", "true"]
+    timeline, strip = browser.find_elements(By.CSS_SELECTOR, "[data-group=steps]")
+    for figure in (timeline, strip):
+        assert "step of epoch 2" in figure.find_element(By.CSS_SELECTOR, ".xs").text
+        assert "100" in figure.find_element(By.CSS_SELECTOR, ".xs").text.split()
+        outside = """const plot = arguments[0].querySelector(".plot").getBoundingClientRect();
+            return [...arguments[0].querySelectorAll("line.epoch:not(.away)")].filter(each =>
+                each.getBoundingClientRect().x > plot.right + 1).length"""
+        assert browser.execute_script(outside, figure) == 0
+    area = timeline.find_element(By.CSS_SELECTOR, ".plot")
+    browser.execute_script("arguments[0].focus()", area)
+    said = []
+    for key in (Keys.HOME, Keys.END):
+        area.send_keys(key)
+        said.append(area.get_attribute("aria-valuetext"))
+    assert [text.partition(":")[0] for text in said] == ["epoch 2, step 90", "epoch 2, step 110"]
+    assert "equal, bit for bit" in said[0] and "equal" not in said[1]
+    everything.click()
+    assert "step of epoch 2" not in timeline.text
+
+
+def test_the_strip_of_layers_says_the_gap_of_each(browser: Any, runs: Path) -> None:
+    show(browser, runs / "long/report.html", DESKTOP)
+    strip = browser.find_element(By.CSS_SELECTOR, ".strip")
+    assert "First to differ (epoch 2, step 100): all of them at once." in strip.text
+    area = strip.find_element(By.CSS_SELECTOR, ".plot")
+    browser.execute_script("arguments[0].focus()", area)
+    area.send_keys(Keys.END)
+    assert area.get_attribute("aria-valuetext").startswith(
+        "epoch 2, step 392, the largest of 9 steps: kernel 3.0e-01; bias 3.0e-01"
+    )
+    colours = browser.execute_script(
+        """const plot = arguments[0].querySelector(".plot");
+        return [getComputedStyle(plot).backgroundColor,
+                ...[...plot.querySelectorAll("path.cell")].map(each => getComputedStyle(each).fill)]""",
+        strip,
+    )
+    assert len(set(colours)) == len(colours) > 2, "every size of gap has a shade of its own"
+
+
+def test_the_files_in_the_page_are_saved_as_they_are(browser: Any, runs: Path, tmp_path: Path) -> None:
+    show(browser, runs / "identical/report.html", DESKTOP)
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for name in ("metrics.csv", "verdict.json"):
+        browser.find_element(By.LINK_TEXT, f"Download {name}").click()
+        saved = tmp_path / f"identical-{name}"
+        WebDriverWait(browser, 10).until(lambda _, saved=saved: saved.exists())
+        assert saved.read_bytes() == (runs / "identical" / name).read_bytes()
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_the_list_of_runs_is_filtered_and_sorted(browser: Any, runs: Path, width: int) -> None:
+    show(browser, runs / "index.html", width)
+    names = (
+        "return [...document.querySelectorAll('tbody tr')].filter(each => !each.hidden).map(each => each.dataset.run)"
+    )
+    assert browser.execute_script(names)[0] == "long", "the newest first"
+    choose = {each.get_attribute("name"): Select(each) for each in browser.find_elements(By.TAG_NAME, "select")}
+    choose["sort"].select_by_value("run")
+    assert browser.execute_script(names) == sorted([*recorded.KINDS, "hostile", "long"])
+    choose["sort"].select_by_value("-run")
+    choose["verdict"].select_by_visible_text("different")
+    assert browser.execute_script(names) == ["long", "hostile", "different"]
+    assert "3 of 7 runs shown" in browser.find_element(By.TAG_NAME, "output").text
+    choose["verdict"].select_by_visible_text("all")
+    assert len(browser.execute_script(names)) == 7 and browser.find_element(By.TAG_NAME, "output").text == ""
+    if width == DESKTOP:  # a phone shows no headings
+        browser.find_element(By.XPATH, "//th/button[text()='verdict']").click()
+        rows = browser.find_elements(By.CSS_SELECTOR, "tbody tr")
+        words = [row.get_attribute("data-verdict") for row in rows]
+        assert words == sorted(words)
+        (sorted_by,) = browser.find_elements(By.CSS_SELECTOR, "th[aria-sort=ascending]")
+        assert sorted_by.text.startswith("verdict")
+
+
+def test_no_word_of_the_list_is_broken_in_the_middle(browser: Any, runs: Path) -> None:
+    show(browser, runs / "index.html", DESKTOP)
+    heights = """return [...document.querySelectorAll("thead th, tbody .pill")].map(
+        each => each.getBoundingClientRect().height)"""
+    assert max(browser.execute_script(heights)) < 45, "a line each"
+
+
+def test_a_chart_of_runs_ends_with_the_longest_that_is_chosen(browser: Any, runs: Path) -> None:
+    show(browser, runs / "side-by-side.html", DESKTOP)
+    figure = browser.find_element(By.CSS_SELECTOR, "figure[data-group=steps]")
+    last = "return parseInt([...arguments[0].querySelectorAll('.xs span:not(.name)')].at(-1).textContent)"
+    assert browser.execute_script(last, figure) == 800
+    legend = browser.find_elements(By.CSS_SELECTOR, "[data-of=steps]")
+    long = next(each for each in legend if each.find_element(By.XPATH, "..").text == "long")
+    long.send_keys(Keys.SPACE)
+    assert browser.execute_script(last, figure) <= 13
+    wide = """const box = arguments[0].querySelector(".plot").getBoundingClientRect();
+        return Math.max(...[...arguments[0].querySelectorAll("g:not(.away) .mark, g:not(.away) path.curve")].map(
+            each => each.getBoundingClientRect().right)) / box.right"""
+    assert 0.9 < browser.execute_script(wide, figure) <= 1.02, "the shorter runs now take the whole width"
+    training = browser.find_element(By.CSS_SELECTOR, "[data-shows=training]")
+    training.send_keys(Keys.SPACE)
+    point_at(browser, "loss")
+    lines = shown_tips(browser)["loss"]
+    assert "identical: fit val_loss" in lines and "identical: fit loss" not in lines
+
+
+def test_without_scripts_a_page_still_shows_everything_that_it_says(browser: Any, runs: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        for page, words in (("long/report.html", "First to differ"), ("index.html", "not-comparable")):
+            show(browser, runs / page, DESKTOP)
+            document = browser.execute_cdp_cmd("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
+            shown = {"nodeId": document, "selector": ".zoom, .filters, .legend input"}
+            for node in browser.execute_cdp_cmd("DOM.querySelectorAll", shown)["nodeIds"]:
+                with pytest.raises(WebDriverException):  # a box that is not drawn has no place
+                    browser.execute_cdp_cmd("DOM.getBoxModel", {"nodeId": node})
+            content = browser.execute_cdp_cmd("DOM.getOuterHTML", {"nodeId": document})["outerHTML"]
+            assert words in content
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_only_the_pages_own_script_runs(browser: Any, runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    text = (runs / "identical/report.html").read_text()
+    page.write_text(text.replace("</main>", "<script>document.title = 'intruder'</script></main>"))
+    show(browser, page, DESKTOP)
+    assert browser.title != "intruder" and any(
+        "Content Security Policy" in each["message"] for each in browser.get_log("browser")
+    )
 
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["clipboard", "no clipboard"])

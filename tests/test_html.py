@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import io
 import json
 import os
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Mapping, Sequence
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -28,11 +31,13 @@ from compare.engine.costs import CostMeter, peak_memory
 from compare.records import (
     EPOCH_END,
     INITIAL,
+    BuildRecord,
     EpochRecord,
     MetricsFile,
     Recorder,
     RecordError,
     StepRecord,
+    Variable,
     read_json,
     read_metrics,
     read_records,
@@ -40,8 +45,10 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
-from compare.reporting import html, page_model, pictures, plots, tensorboard
+from compare.reporting import html, layers, page_model, pictures, plots, tensorboard, weight_pictures
+from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
+from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict import compare_records
 from scripts.pages import traps
 
@@ -99,7 +106,7 @@ class Page(HTMLParser):
 
     @property
     def charts(self) -> list[list[Any]]:
-        """Of each chart what hovering shows: [position, name, [[series, text, style, hollow], …]] per stop."""
+        """Of each chart what hovering shows: [position, name, [[series, text, key, height], …]] per stop."""
         return [json.loads(data) for found, data in self.scripts if found.get("type") == "application/json"]
 
 
@@ -135,11 +142,108 @@ def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> 
     record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
     page = Page(finish(tmp_path / "run") / "report.html")
     stops = {name: rows[0][1] for _, name, rows in page.charts[0]}
-    assert len(stops) <= pictures.STOPS + 1
+    assert len(stops) <= weight_pictures.STOPS + 2 * weight_pictures.AROUND[0] + 2
     names = list(stops)
     first = names.index("epoch 2, step 1,321")
     assert all(stops[name] == "equal, bit for bit" for name in names[:first])
     assert all(stops[name] != "equal, bit for bit" for name in names[first:])
+
+
+def layered(folder: Path, names: Sequence[str], from_step: Mapping[str, int], steps: int = 40) -> Path:
+    """A run of two trainers whose variables differ, each from its own step on."""
+    variables = tuple(Variable(name, (2,), "float32") for name in names)
+    for trainer in ("fit", "loop"):
+        folder.mkdir(exist_ok=True)
+        recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), trainer, 0)
+        recorder(BuildRecord(variables, 1))
+        for step in range(1, steps + 1):
+            off = np.array([trainer == "loop" and step >= from_step.get(name, steps + 1) for name in names])
+            hashes = np.full((len(names), 1), step, np.uint64) + 1000 * off[:, np.newaxis].astype(np.uint64)
+            recorder(StepRecord(1, step, hashes, np.ones((len(names), 2)) + 0.01 * off[:, np.newaxis]))
+        recorder(StepRecord(1, EPOCH_END, hashes, np.ones((len(names), 2))))
+        recorder(EpochRecord(1, {"loss": 0.5}, 1.0, 1.0))
+    return finish(folder)
+
+
+def strip_of(folder: Path) -> dict[str, Any]:
+    (strip,) = page_model.page_of(folder).strips
+    return dict(strip)
+
+
+def test_the_strip_shows_which_layer_differs_first(tmp_path: Path) -> None:
+    folder = layered(
+        tmp_path / "run", ["net/a/kernel", "net/b/kernel", "net/c/kernel"], {"net/b/kernel": 7, "net/c/kernel": 9}
+    )
+    strip = strip_of(folder)
+    assert [(name, first) for _, name, first in strip["rows"]] == [
+        ("a/kernel", False), ("b/kernel", True), ("c/kernel", False)
+    ]  # fmt: skip
+    assert strip["summary"] == "First to differ (epoch 1, step 7): b/kernel."
+    told = {name: values for _, name, values in strip["stops"]}
+    assert told["epoch 1, step 6"] == ["=", "=", "="]
+    assert told["epoch 1, step 8"] == ["=", "1.0e-02", "="]
+    assert told["epoch 1, step 9"] == ["=", "1.0e-02", "1.0e-02"]
+    ((_, path),) = strip["cells"]
+    assert path.count("M") == 2, "one cell for all steps side by side"
+    assert strip["summary"] in Page(folder / "report.html").text
+
+
+def test_of_many_variables_a_row_is_a_layer_and_of_many_layers_the_last_to_differ_are_left_out(tmp_path: Path) -> None:
+    names = [f"net/layer{i}/{part}" for i in range(30) for part in ("kernel", "bias")]
+    folder = layered(tmp_path / "run", names, {f"net/layer{i}/kernel": 5 + i for i in range(29)}, 60)
+    strip = strip_of(folder)
+    assert [name for _, name, _ in strip["rows"]] == [f"layer{i}" for i in range(layers.MOST_ROWS)]
+    assert strip["left_out"] == 30 - layers.MOST_ROWS
+
+
+def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    (_, _, gaps), *_ = gaps_of(folder, read_verdict(folder / "verdict.json"))
+    by_variable = gaps.by_variable.copy()
+    by_variable[6:, 0] = np.nan
+    lost = dataclasses.replace(gaps, by_variable=by_variable, equal=gaps.equal & (np.arange(len(gaps.equal)) < 6))
+    strip = layers.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", str, [])
+    assert strip is not None and strip["key"][-1] == (layers.LEVELS + 1, "not a number")
+    assert strip["stops"][6][2][0] == "not a number" and strip["stops"][5][2][0] == "="
+
+
+def test_readers_can_zoom_to_the_steps_around_the_first_difference(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", epochs=2, steps=3000)
+    record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
+    timeline = page_model.page_of(finish(tmp_path / "run")).timeline
+    assert timeline is not None
+    stops = {name: x for x, name, _ in timeline["stops"]}
+    _, hundred, ten = timeline["views"]
+    assert ten["name"] == "First difference ± 10 steps" and ten["x_name"] == "step of epoch 2"
+    assert "1,321" in [text for _, text in ten["ticks"]]
+    for view, around in ((hundred, 100), (ten, 10)):
+        inside = [name for name, x in stops.items() if view["low"] <= x <= view["high"]]
+        assert inside == [f"epoch 2, step {step:,}" for step in range(1321 - around, 1322 + around)]
+
+
+def test_a_cause_is_told_in_the_numbers_of_the_run(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", epochs=2, steps=5)
+    record(tmp_path / "run", "loop", epochs=2, steps=5, off_from=5)
+    data = {
+        "training_examples": 550,
+        "validation_examples": 64,
+        "source": "",
+        "training_sha256": "",
+        "validation_sha256": "",
+    }
+    causes = ["loss-constant-denominator", "loss-averaged-over-batches"]
+    said = Page(finish(tmp_path / "run", causes=causes, data=data) / "report.html").text
+    assert "after step 5 of epoch 1, the last of the epoch, whose batch has 38 examples instead of 128" in said
+    assert "After epoch 2, val_loss is 0.75 with fit and 0.8125 with loop" in said
+    assert "Reported where they differ most: loss of epoch 1: fit 1.0 and loop 1.0625" in said
+
+
+def test_the_page_contains_the_files_that_it_offers(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    links = re.findall(r'download="run-([^"]+)" href="data:[^,]*,([^"]*)"', (folder / "report.html").read_text())
+    assert [name for name, _ in links] == ["metrics.csv", "verdict.json", "run.json"]
+    for name, content in links:
+        assert base64.b64decode(content) == (folder / name).read_bytes()
 
 
 @pytest.mark.parametrize("block", [2, records.BLOCK])
@@ -283,7 +387,7 @@ def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Pat
     assert "new%20one/report.html" in page.addresses
 
 
-def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
+def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path: Path) -> None:
     runs = [
         recorded.identical(tmp_path / "a"),
         recorded.different(tmp_path / "b"),
@@ -292,8 +396,28 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
-    charts = [pictures.metric_chart(page_model.page_of(run).files, "loss", [0.1, 2.0], 7) for run in runs[:2]]
-    assert charts[0]["y_ticks"] == charts[1]["y_ticks"] and charts[0]["x_ticks"] == charts[1]["x_ticks"]
+    gaps, loss, _ = page.charts
+    lines = {who for _, _, rows in loss for who, *_ in rows}
+    assert {"a: fit loss", "a: loop val_loss", "b: mine loss"} <= lines
+    assert {who for _, _, rows in gaps for who, *_ in rows} == {
+        "a: loop \N{MINUS SIGN} fit", "b: loop \N{MINUS SIGN} fit", "b: mine \N{MINUS SIGN} fit"
+    }  # fmt: skip
+    assert "Not drawn" in page.text and "no longer there: c." in page.text
+
+
+def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:
+    for name, epochs in (("short", 2), ("long", 8)):
+        record(tmp_path / name, "fit", epochs=epochs)
+        record(tmp_path / name, "loop", epochs=epochs)
+        finish(tmp_path / name)
+    runs = [(name, page_model.page_of(tmp_path / name).files) for name in ("short", "long")]
+    for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [9, 33])):
+        assert chart is not None
+        short, whole = chart["views"]
+        assert short["low"] == whole["low"] == 0 and short["high"] < 40 < whole["high"]
+        ends = {line["end"] for line in chart["curves"]}
+        assert len(ends) == 2 and min(ends) < short["high"] < max(ends) < whole["high"] + 0.01
+        assert max(int(text) for _, text in short["ticks"]) <= lengths[0]
 
 
 @pytest.mark.parametrize(
@@ -468,6 +592,87 @@ def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path
     assert before is not None and found["peak_memory_bytes"] > before + 0.9 * held.nbytes - 150_000_000
     text = Page(html.write(folder)).text
     assert f"{found['peak_memory_bytes'] / 1e9:.2f} GB" in text and "unknown" in text, "the loop's was not taken"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"), [(1, "first epoch only"), (2, "one epoch only"), (4, "0.5 to 1.0 s, 3 epochs")]
+)
+def test_times_have_their_spread_and_one_epoch_says_so(tmp_path: Path, epochs: int, told: str) -> None:
+    record(tmp_path / "run", "fit", epochs=epochs)
+    record(tmp_path / "run", "loop", epochs=epochs)
+    page = Page(finish(tmp_path / "run") / "report.html")
+    (fit,) = [row for row in page.rows if row[0] == "fit" and len(row) == 8]
+    assert told in fit[1]
+
+
+def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> None:
+    folder = recorded.inconclusive(tmp_path / "run")
+    page = Page(folder / "report.html")
+    assert "Weight gap after every step, seed 0" in page.text and "Seed 0: Epoch 1, step 2" in page.text
+    (margin,) = page_model.page_of(folder).margins
+    told = {name: {who: text for who, text, *_ in rows} for _, name, rows in margin["stops"]}
+    assert told["epoch 3"]["loop, mean"] == "+3% (90% interval -1% to +7%): inconclusive"
+    assert {f"loop, seed {seed}": "+11%" for seed in range(3)}.items() <= told["epoch 3"].items()
+    assert [band["kind"] for band in margin["bands"]] == ["margin"]
+    seeds = [row for row in page.rows if row[0].startswith("seed ") and len(row) == 4]
+    assert [row[0] for row in seeds] == ["seed 0", "seed 1", "seed 2"]
+    assert seeds[0][1:] == ["0.5833333", "0.6458333", "+6.2e-02"]
+
+
+# Kept true
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["this version", "an older one"])
+def test_a_page_is_not_drawn_again_from_less_than_it_was_drawn_from(tmp_path: Path, capsys: Any, older: bool) -> None:
+    folder = recorded.different(tmp_path / "run")
+    if older:
+        text = (folder / "report.html").read_text()
+        (folder / "report.html").write_text(re.sub('<meta name="drawn-from"[^>]*>', "", text))
+    before = (folder / "report.html").read_bytes()
+    shutil.move(folder / "records", tmp_path / "elsewhere")
+    assert redraw.main([str(folder)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "lose what it shows of records" in said.err
+    assert (folder / "report.html").read_bytes() == before
+    shutil.move(tmp_path / "elsewhere", folder / "records")
+    assert redraw.main([str(folder)]) == 0
+    assert Page(folder / "report.html").charts[0], "and drawn from all of it"
+
+
+@pytest.mark.parametrize("name", ["example", "example-different"])
+def test_the_examples_have_their_records_and_their_pages_are_drawn_from_them(tmp_path: Path, name: str) -> None:
+    shipped = ROOT / "reports" / name
+    gaps = compare.load(shipped).gaps
+    steps = gaps[gaps.step > 0]
+    if name == "example":
+        assert len(steps) == 9_380 and steps.equal.all()
+    else:
+        first = steps[~steps.equal].iloc[0]
+        assert len(steps) == 1_876 and (first.epoch, first.step) == (1, 938)
+    # At the same depth, so that links to the stories of causes are the same.
+    copy = shutil.copytree(shipped, tmp_path / name)
+    redrawn = Page(html.write(copy))
+    page = Page(shipped / "report.html")
+    assert (redrawn.text, redrawn.charts) == (page.text, page.charts), f"run: python scripts/report.py reports/{name}"
+
+
+def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_path: Path) -> None:
+    recorded.identical(tmp_path / "done")
+    recorded.not_comparable_run(tmp_path / "refused")
+    raised = recorded.Failure("mine", "ValueError: no", "fix your trainer mine")
+    source = {"source": "embedded sample of Fashion-MNIST", "training_examples": 1, "validation_examples": 1}
+    finish(
+        tmp_path / "raised",
+        ("fit", "mine"),
+        failure=raised,
+        data={**source, "training_sha256": "", "validation_sha256": ""},
+    )
+    page = Page(html.write_index(tmp_path))
+    rows = {cells[1]: re.sub(r"\s+", " ", " ".join(cells)) for cells in page.rows[1:]}
+    assert "3 runs: 1 identical, 2 not-comparable." in page.text
+    assert "both 0.7333" in rows["done"] and "val_accuracy after 3 epochs" in rows["done"]
+    assert "mine raised ValueError: no" in rows["raised"] and "only the embedded sample" in rows["raised"]
+    assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]
 
 
 def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:

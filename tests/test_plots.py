@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recorded
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_verdict
 from compare.reporting import plots
+from compare.reporting.gaps import GapSeries
 from compare.reporting.sentences import sentences
 from compare.verdict import Comparison, Difference, Reporting, Training, as_json
 
@@ -125,6 +128,52 @@ def test_runs_that_report_the_same_are_said_to_be_equal_in_all_epochs(tmp_path: 
     assert any("all epochs" in text.get_text() for text in gaps.texts)
 
 
+def weight_gaps(folder: Path) -> Figure:
+    """The picture of a recorded run whose second trainer differs from step 2 of epoch 2 on."""
+    recorded.record(folder, "fit")
+    recorded.record(folder, "loop", off_from=6)
+    recorded.finish(folder)
+    fig = plots.figure_of(folder)
+    assert fig is not None
+    return fig
+
+
+def test_the_weight_gap_is_drawn_after_every_step_with_markers_at_their_epochs(tmp_path: Path) -> None:
+    fig = weight_gaps(tmp_path / "run")
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
+    assert "differs: loop from epoch 2, step 2" in ax.get_title(loc="left").replace("\n", " ")
+    gaps = compare.load(tmp_path / "run").gaps
+    drawn = line(ax, "loop weight gap")
+    np.testing.assert_array_equal(drawn.get_ydata(), gaps.gap)
+    x = np.asarray(drawn.get_xdata())
+    np.testing.assert_allclose(x, np.arange(13) / 4)  # before the first step, and after each of four per epoch
+    assert x[drawn.get_markevery()].tolist() == [1, 2, 3]  # type: ignore[index]
+    assert ax.get_yscale() == "symlog" and "one rounding\nof every weight" in words(fig)
+
+
+def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_markers_are_at_their_epochs(
+    tmp_path: Path,
+) -> None:
+    other = [{**logs, "loss": logs["loss"] + 0.25} for logs in LOOP]
+    table = rows(tmp_path, fit=LOOP, loop=other)
+    gaps = [({"candidate": "loop", **as_json("fit", [SAME])["comparisons"][0]}, "fit", flat_gaps())]
+    without = plots.figure(table, {}, verdict(SAME), (), gaps)
+    assert "gap to the reference per epoch" not in words(without)
+    differs = Comparison("loop", IDENTICAL, Reporting("different", {}))
+    fig = plots.figure(table, {}, verdict(differs), (), gaps)
+    (ax, _) = [ax for ax in fig.axes if ax.get_title(loc="left") == "gap to the reference per epoch"]
+    assert list(line(ax, "loop loss").get_xdata()) == list(line(ax, "loop val_loss").get_xdata()) == [1, 2]  # type: ignore[arg-type]
+    assert line(ax, "loop loss").get_markersize() < line(ax, "loop val_loss").get_markersize()
+    assert "weight gap after every step: equal, bit for bit" in words(fig)
+
+
+def flat_gaps() -> GapSeries:
+    """The gaps of two epochs of two steps in which all weights are equal."""
+    places = np.array([1, 1, 2, 2], np.int32), np.array([1, 2, 1, 2], np.int32)
+    zero = np.zeros(4)
+    return GapSeries(0, *places, zero, zero == 0, zero * np.nan, zero + 1e-7, np.zeros((4, 1), np.float32), ["w"])
+
+
 def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path) -> None:
     fit = [{"loss": 0.5, "val_loss": 0.5}, {"loss": 0.5}, {"loss": 0.25}, {"loss": 0.5}]
     loop = [{"loss": 0.5}, {"loss": math.nan}, {"loss": math.inf}, {"loss": 0.5}]
@@ -213,19 +262,26 @@ def test_no_metrics_at_all_is_said(tmp_path: Path) -> None:
     assert "no metrics were reported" in words(plots.figure(rows(tmp_path, fit=[{}], loop=[{}]), {}, {}))
 
 
-def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [False, True], ids=["without weights", "with weights"])
+def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool) -> None:
     long = "mypackage.experiments.trainers:CustomLoopWithGradientAccumulation"
     run = {"title": "a title that goes on and on · " * 6, "notes": ["a note of quite some length, " * 8] * 2}
     comparison = Comparison(long, PARTS.training, PARTS.reporting)
     table = rows(tmp_path, fit=LOOP, **{long: LOOP, f"{long}2": LOOP})
-    fig = plots.figure(table, run, verdict(comparison, SAME, PARTS))
+    entry = as_json("fit", [Comparison(long, IDENTICAL, SAME.reporting)])["comparisons"][0]
+    gaps = [(entry, "fit", flat_gaps())] if weights else []
+    fig = plots.figure(table, run, verdict(comparison, SAME, PARTS), (), gaps)
     fig.canvas.draw()
     page = fig.bbox
     hidden = {text for ax in fig.axes if not ax.axison for text in (*ax.get_xticklabels(), *ax.get_yticklabels())}
     hidden |= {ax.xaxis.label for ax in fig.axes if not ax.axison}
     boxes = []
     for text in drawn_texts(fig):
-        if text in hidden or text.get_text().replace(".", "").isdigit() or "^" in text.get_text():
+        if (
+            text in hidden
+            or text.get_text().strip("\N{MINUS SIGN}").replace(".", "").isdigit()
+            or "^" in text.get_text()
+        ):
             continue  # not drawn; or a tick's number, which may be one beyond the axis's end
         box = text.get_window_extent()
         assert page.x0 <= box.x0 and box.x1 <= page.x1, text.get_text()

@@ -68,9 +68,7 @@ def publish_verdict(
     """
     write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
-    if any(record.logs for record in shown):
-        with waiting(console, "drawing"):
-            plots.draw(folder)
+    if reported := any(record.logs for record in shown):
         files.insert(0, "comparison.png")
         if isinstance(console, NotebookConsole):
             pass  # the result shows itself
@@ -78,7 +76,10 @@ def publish_verdict(
             print_table(console, study_table(verdict["comparisons"]))
         else:
             print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
-    shown.clear()
+    shown.clear()  # the picture and the pages read the records again: this memory is needed only once
+    if reported:
+        with waiting(console, "drawing"):
+            plots.draw(folder)
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
         tell(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")

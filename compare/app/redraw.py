@@ -54,13 +54,18 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     """Write all pages; returns their paths.
 
     Raises:
-        RequestError: when a folder holds no run.
+        RequestError: when a folder holds no run, or less than what its page was drawn from.
         RecordError: when a run's files are damaged.
         StorageError: when a page cannot be written.
     """
     for run in runs:
         if not (run / "run.json").is_file():
             raise RequestError(f"{run}: no recorded run is there (a folder with a run.json)")
+        if missing := html.lost(run):
+            raise RequestError(
+                f"{run}: its page would lose what it shows of {' and '.join(missing)}, no longer in that folder; "
+                "put them back, or delete report.html to draw it without them"
+            )
     pages = []
     for run in runs:
         pages.append(html.write(run))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
@@ -42,6 +42,10 @@ class Series:
         tooltips: maps x to the exact value as text, shown on hover; if empty, nothing is shown.
         low: the lower edge of a shaded interval around the line; empty without an interval.
         high: the upper edge of that interval.
+        key: the name under which readers hide and show the line; by default derived from ``style`` and ``hollow``.
+        wide: whether the line is wide and pale, as the reference is by default, so that others can lie on it.
+        bars: whether the interval is drawn as a vertical line at each point instead of a shaded area.
+        dots: whether only the points are drawn, small and without a line between them.
     """
 
     name: str
@@ -52,6 +56,15 @@ class Series:
     tooltips: Mapping[Any, str] = field(default_factory=dict)
     low: Points = field(default_factory=dict)
     high: Points = field(default_factory=dict)
+    key: str = ""
+    wide: bool = False
+    bars: bool = False
+    dots: bool = False
+
+    @property
+    def legend_key(self) -> str:
+        """``key``, or the number of the style, followed by ``v`` for validation."""
+        return self.key or f"{self.style}{'v' * self.hollow}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class Band:
     """A shaded region.
 
     Attributes:
-        kind: its CSS class, ``rounding`` or ``twins``.
+        kind: its CSS class, ``rounding``, ``twins`` or ``margin``.
         low: the lower edge.
         high: the upper edge.
     """
@@ -67,6 +80,25 @@ class Band:
     kind: str
     low: Points
     high: Points
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of the horizontal axis to which readers can zoom.
+
+    Attributes:
+        name: the text of the button; empty if the view is chosen by which lines are shown.
+        low: its left edge, a percentage of the whole axis.
+        high: its right edge.
+        ticks: (position, label) pairs, positions as percentages of the whole axis.
+        x_name: the name of the axis there.
+    """
+
+    name: str
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    x_name: str
 
 
 def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06) -> Axis:
@@ -118,9 +150,11 @@ def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting lib
     labels: Sequence[tuple[float, str]] = (),
     lines: Iterable[float] = (),
     x_label: Callable[[float], str] | None = None,
-    shift: Callable[[int], float] = lambda number: 0.0,
     tall: bool = False,
     markers: bool = True,
+    group: str = "epochs",
+    kind: str = "values",
+    views: Sequence[View] = (),
 ) -> dict[str, Any]:
     """The content of a chart, for the macro ``chart`` in ``parts.html``.
 
@@ -136,15 +170,19 @@ def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting lib
         labels: (y, text) pairs written at the right edge.
         lines: the x of thin vertical lines.
         x_label: maps x to the heading of its tooltip; by default ``x_name`` followed by the value.
-        shift: maps the index of a line to its horizontal offset, so that equal lines do not hide each other.
         tall: whether the chart is the main one of its section.
         markers: whether points have markers.
+        group: charts of a group mark the same place, show the same lines and zoom together.
+        kind: charts of a group and kind also show their values at that place together.
+        views: the parts of the horizontal axis to which readers can zoom.
     """
     heading = x_label or (lambda value: f"{x_name} {value:g}")
-    stops: dict[float, list[tuple[str, str, int, bool]]] = {}
+    stops: dict[float, list[tuple[str, str, str, float | None]]] = {}
     for line in series:
         for at, text in line.tooltips.items():
-            stops.setdefault(at, []).append((line.name, text, line.style, line.hollow))
+            value = line.points.get(at, math.nan)
+            height = round(100 * (1 - y.position(value)), 1) if math.isfinite(value) else None
+            stops.setdefault(at, []).append((line.name, text, line.legend_key, height))
     return {
         "title": title,
         "summary": summary,
@@ -156,13 +194,16 @@ def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting lib
         "bands": [{"kind": band.kind, "path": _region(band.low, band.high, x, y)} for band in bands if band.low],
         "labels": _separated([(100 * (1 - y.position(value)), text) for value, text in labels]),
         "lines": [100 * x.position(value) for value in lines],
-        "curves": [_curve(line, x, y, shift(number), markers) for number, line in enumerate(series)],
+        "curves": [_curve(line, x, y, markers) for line in series],
         "stops": [[round(100 * x.position(at), 3), heading(at), rows] for at, rows in sorted(stops.items())],
         "tall": tall,
+        "group": group,
+        "kind": kind,
+        "views": [asdict(view) for view in views],
     }
 
 
-def _curve(series: Series, x: Axis, y: Axis, shift: float, markers: bool) -> dict[str, Any]:
+def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:
     """The geometry of one line."""
     finite = {at: value for at, value in series.points.items() if math.isfinite(value)}
     return {
@@ -170,23 +211,32 @@ def _curve(series: Series, x: Axis, y: Axis, shift: float, markers: bool) -> dic
         "style": series.style,
         "hollow": series.hollow,
         "faint": series.faint,
-        "path": _path(series.points, x, y, shift),
-        "interval": _region(series.low, series.high, x, y) if series.low else "",
-        "points": [(100 * x.position(at + shift), 100 * (1 - y.position(value))) for at, value in finite.items()]
+        "key": series.legend_key,
+        "wide": series.wide,
+        "dots": series.dots,
+        "end": round(100 * x.position(max(finite)), 3) if finite else 0.0,
+        "path": _path(series.points, x, y),
+        "interval": _region(series.low, series.high, x, y) if series.low and not series.bars else "",
+        "bars": [
+            (100 * x.position(at), *(100 * (1 - y.position(edge[at])) for edge in (series.low, series.high)))
+            for at in finite
+            if series.bars and math.isfinite(series.low.get(at, math.nan))
+        ],
+        "points": [(100 * x.position(at), 100 * (1 - y.position(value))) for at, value in finite.items()]
         if markers and not series.faint
         else [],
-        "crosses": [100 * x.position(at + shift) for at, v in series.points.items() if not math.isfinite(v)],
+        "crosses": [100 * x.position(at) for at, v in series.points.items() if not math.isfinite(v)],
     }
 
 
-def _path(points: Points, x: Axis, y: Axis, shift: float) -> str:
+def _path(points: Points, x: Axis, y: Axis) -> str:
     """An SVG path; a non-finite point interrupts it, and an isolated point becomes a dot."""
     parts, pen = [], "M"
     for at in sorted(points):
         if not math.isfinite(points[at]):
             pen = "M"
             continue
-        where = f"{1000 * x.position(at + shift):.1f} {1000 * (1 - y.position(points[at])):.1f}"
+        where = f"{1000 * x.position(at):.1f} {1000 * (1 - y.position(points[at])):.1f}"
         parts.append(f"{pen}{where}" + (f"L{where}" if pen == "M" else ""))
         pen = "L"
     return "".join(parts)
@@ -204,7 +254,7 @@ def _clipped(position: float) -> float:
     return min(max(position, 0.0), 1.0)
 
 
-def _separated(labels: Sequence[tuple[float, str]], least: float = 9.0) -> list[tuple[float, str]]:
+def _separated(labels: Sequence[tuple[float, str]], least: float = 10.5) -> list[tuple[float, str]]:
     """The labels, moved down if they would overlap; positions and ``least`` are percentages of the height."""
     placed: list[tuple[float, str]] = []
     for at, text in sorted(labels):

@@ -21,6 +21,7 @@ from compare.records import (
     places_of,
     read_records,
     total_norm,
+    variable_norms,
 )
 from compare.verdict.rounding import units_of
 
@@ -42,6 +43,9 @@ class GapSeries:
         equal: bool ``[places]``, whether all weights are equal, bit for bit, on every replica.
         noise: float64 ``[places]``, the largest gap of any noise twin up to that place; NaN without a twin.
         rounding: float64 ``[places]``, the largest gap that one rounding of every weight can cause.
+        by_variable: float32 ``[places, variables]``, the gap of each variable alone: 0 if it is equal, bit for bit, on
+            every replica, and NaN if one of its elements is not finite.
+        variables: the names of the variables.
     """
 
     seed: int
@@ -51,6 +55,8 @@ class GapSeries:
     equal: np.ndarray
     noise: np.ndarray
     rounding: np.ndarray
+    by_variable: np.ndarray
+    variables: Sequence[str]
 
 
 def reference_name(entry: Mapping[str, Any], reference: str) -> str:
@@ -131,29 +137,38 @@ def gap_series(
         return None
     units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
     parts = [_part(reference, candidate, twins, anchor or reference, units, part) for part in in_blocks(keys)]
-    gaps, equal, noise, rounding = map(np.concatenate, zip(*parts, strict=True))
-    return GapSeries(candidate.seed, *places_of(keys), gaps, equal, np.fmax.accumulate(noise), rounding)
+    gaps, equal, noise, rounding, by_variable = map(np.concatenate, zip(*parts, strict=True))
+    names = [variable.name for variable in reference.variables]
+    noise = np.fmax.accumulate(noise)
+    return GapSeries(candidate.seed, *places_of(keys), gaps, equal, noise, rounding, by_variable, names)
 
 
 def _part(
     reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record, units: np.ndarray, keys: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``gaps``, ``equal``, ``noise`` and ``rounding`` (see ``GapSeries``) at some places; the noise at each alone."""
+) -> tuple[np.ndarray, ...]:
+    """The arrays of ``GapSeries`` from ``gaps`` to ``by_variable`` at some places; the noise at each alone."""
     a, b = reference.at(keys), candidate.at(keys)
     same = a["hashes"][:, :, :, np.newaxis] == b["hashes"][:, :, np.newaxis, :]
     if a["hashes"].shape == b["hashes"].shape:
         same = a["hashes"] == b["hashes"]
-    equal = same.reshape(len(keys), -1).all(axis=1)
+    equal_variables = same.reshape(len(keys), len(units), -1).all(axis=2)
+    equal = equal_variables.all(axis=1)
     noise = np.full(len(keys), np.nan)
     for twin in twins:
         has = twin.has(keys) & anchor.has(keys)
         distance = _distance(anchor.at(keys[has]), twin.at(keys[has]))
         noise[has] = np.fmax(noise[has], np.where(distance > 0, distance / units_of(twin.trainer), np.nan))
     rounding = total_norm(a["projections"] * units[:, np.newaxis])
-    return np.where(equal, 0.0, _distance(a, b)), equal, noise, rounding
+    limits = np.finfo(np.float32)
+    norms = np.clip(_finite(variable_norms(a["projections"], b["projections"])), limits.tiny, limits.max)
+    by_variable = np.where(equal_variables, 0.0, norms).astype(np.float32)
+    return np.where(equal, 0.0, _distance(a, b)), equal, noise, rounding, by_variable
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The estimated Euclidean norm of the difference of all weights, float64 ``[places]``; NaN if it is not finite."""
-    distance = total_norm(a["projections"], b["projections"])
-    return np.where(np.isfinite(distance), distance, np.nan)
+    return _finite(total_norm(a["projections"], b["projections"]))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, np.nan)

@@ -6,7 +6,8 @@ Every page of a run is a single file that needs no network, generated from the r
 from __future__ import annotations
 
 import base64
-import math
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,13 +15,17 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
+from markupsafe import Markup
 
 from compare.naming import printable
 from compare.records import RecordError, read_file, read_verdict, replace_file
 from compare.records.run_json import read_run
 from compare.reporting.page_model import ANSWERS, page_of
-from compare.reporting.pictures import metric_chart
-from compare.reporting.run_files import usable
+from compare.reporting.page_summary import results
+from compare.reporting.pictures import overlaid_metric
+from compare.reporting.run_files import read, sources, usable
+from compare.reporting.weight_pictures import overlaid_gaps
+from compare.verdict import FROM_BEST
 
 
 def write(folder: Path) -> Path:
@@ -32,6 +37,18 @@ def write(folder: Path) -> Path:
     page = page_of(folder)
     with usable(folder):
         return _render("report.html", folder / "report.html", {"page": page})
+
+
+def lost(folder: Path) -> list[str]:
+    """What ``report.html`` was drawn from and is no longer in the run's folder: drawn again, the page would lack it."""
+    try:
+        text = read_file(folder / "report.html").decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    found = re.search(r'<meta name="drawn-from" content="([^"]*)">', text)
+    # Pages of older versions do not name what they were drawn from; the effect of rounding is read from records only.
+    names = found[1].split() if found else ["records"] * ("The shaded band shows the effect of rounding" in text)
+    return [name for name in names if name not in sources(folder)]
 
 
 def write_index(reports: Path) -> Path:
@@ -48,7 +65,18 @@ def write_index(reports: Path) -> Path:
         except (RecordError, OSError) as error:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
-    return _render("index.html", reports / "index.html", {"runs": runs})
+    words = [*FROM_BEST, "unfinished", ""]
+    counted = [(word, sum(run["word"] == word for run in runs)) for word in words]
+    choices = [
+        (column, sorted({run[key] or "unreadable" for run in runs if run[key] or key == "word"}))
+        for column, key in (("verdict", "word"), ("experiment", "experiment"), ("strategy", "strategy"))
+    ]
+    content = {
+        "runs": runs,
+        "counts": [(word or "unreadable", count) for word, count in counted if count],
+        "choices": choices,
+    }
+    return _render("index.html", reports / "index.html", content)
 
 
 def is_foreign(index: Path) -> bool:
@@ -63,7 +91,7 @@ def is_foreign(index: Path) -> bool:
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:
-    """Writes a page with several runs side by side: their verdicts, curves on common scales, costs and options.
+    """Writes a page with several runs side by side: their verdicts, curves in common charts, costs and options.
 
     Args:
         folders: the folders of the runs.
@@ -73,21 +101,21 @@ def write_together(folders: Sequence[Path], to: Path) -> Path:
         RecordError: if a folder is not a run's, or one of its files is damaged.
     """
     pages = [page_of(folder, to.parent) for folder in folders]
-    runs = [page.files for page in pages]
-    curves = [columns for run in runs for columns in run.curves.values()]
-    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    last = max((run.epochs for run in runs), default=1)
-    rows = []
-    for name in names:
-        values = [v for columns in curves for key in (name, f"val_{name}") for v in columns.get(key, {}).values()]
-        scale = [v for v in values if math.isfinite(v)]
-        charts = [metric_chart(run, name, scale, last) if name in run.metrics else None for run in runs]
-        rows.append({"name": name, "charts": charts})
+    runs = [(page.files.folder.name, page.files) for page in pages]
+    names = dict.fromkeys(name for page in pages for name in page.files.metrics)
+    timeline = overlaid_gaps(runs)
+    drawn = {line["key"] for line in timeline["curves"]} if timeline else set()
+    content = {
+        "charts": [overlaid_metric(runs, name) for name in names],
+        "timeline": timeline,
+        "without": [name for i, (name, _) in enumerate(runs) if f"r{i}" not in drawn],
+        "validation": any(column.startswith("val_") for page in pages for column in page.files.columns),
+    }
     options = [dict(page.options) for page in pages]
     keys = dict.fromkeys(key for page in pages for key, _ in page.options)
     by_key = {key: [values.get(key, "") for values in options] for key in keys}
     differing = [(key, values) for key, values in by_key.items() if len(set(values)) > 1]
-    return _render("together.html", to, {"pages": pages, "rows": rows, "differing": differing})
+    return _render("together.html", to, {"pages": pages, "differing": differing, **content})
 
 
 def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
@@ -107,6 +135,9 @@ def environment() -> jinja2.Environment:
         finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup, which is escaped text
     )
     created.globals["answers"] = ANSWERS
+    script = read_file(Path(__file__).parent / "templates" / "script.js").decode()
+    created.globals["script"] = Markup(script)
+    created.globals["script_hash"] = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return created
 
 
@@ -130,7 +161,14 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
     if verdict.get("verdict", "unfinished") not in ANSWERS:
         raise ValueError(f"there is no verdict {verdict['verdict']!r}")
     page = next((name for name in ("report.html", "comparison.png") if (folder / name).exists()), "")
-    causes = [cause["id"] for entry in verdict.get("comparisons", []) for cause in entry.get("causes", [])]
+    entries = verdict.get("comparisons", [])
+    causes = [cause["id"] for entry in entries for cause in entry.get("causes", [])]
+    failures = [entry["failure"] for entry in entries if entry.get("failure")] or run.get("failures", [])
+    known = [str(each["message"]) for each in run.get("preflight", [])]
+    try:
+        problem, result = "", results(read(folder)) if verdict.get("scope") != "check" else ("", "")
+    except RecordError as error:
+        problem, result = str(error), ("", "")
     return {
         "name": folder.name,
         "link": f"{quote(folder.name)}/{page}",
@@ -142,6 +180,10 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)),
+        "failures": [_failure(each, not any(each["error"] in text for text in known)) for each in failures],
+        "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
+        "result": result,
+        "problem": problem,
         "started": str(run.get("started") or run.get("finished") or ""),
     }
 
@@ -150,6 +192,12 @@ def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
     return "two scripts" if options.get("scripts") else str(options.get("experiment", ""))
+
+
+def _failure(failure: Mapping[str, Any], raised: bool) -> dict[str, str]:
+    """Who failed and how: by an exception in the user's code, or because it cannot run there at all."""
+    who = str(failure["side"] or "every trainer")
+    return {"who": who, "what": f"raised {failure['error']}" if raised else f"cannot run: {failure['error']}"}
 
 
 def _strategy(run: Mapping[str, Any]) -> str:
@@ -165,7 +213,8 @@ def _strategy(run: Mapping[str, Any]) -> str:
 def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
     return {
         "name": folder.name, "link": f"{quote(folder.name)}/", "word": "", "interrupted": False, "scope": "run",
-        "experiment": str(error), "trainers": [], "strategy": "", "epochs": "", "causes": [], "started": "",
+        "experiment": "", "trainers": [], "strategy": "", "epochs": "", "causes": [], "started": "",
+        "failures": [], "sample": False, "result": ("", ""), "problem": str(error),
     }  # fmt: skip
 
 

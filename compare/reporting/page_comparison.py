@@ -11,6 +11,8 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Cause
 from compare.check.stage_views import StageView, stage_sentence, stage_views
 from compare.reporting.gaps import reference_name
+from compare.reporting.page_evidence import in_this_run
+from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, sentence, where
 from compare.verdict import Failure
 
@@ -26,6 +28,7 @@ class NamedCause:
         id: its id in the catalogue.
         side: the trainer at fault; empty if it is unknown.
         evidence: the evidence, a sentence.
+        seen: what of it is seen in the run itself, in the run's numbers; may be empty.
         remedy: the line of code to write, or what to do.
         known: its entry in the catalogue; None if the catalogue does not have it.
         link: the address of its story, relative to the page; empty if there is none.
@@ -35,6 +38,7 @@ class NamedCause:
     id: str
     side: str
     evidence: str
+    seen: str
     remedy: str
     known: Cause | None
     link: str
@@ -112,16 +116,20 @@ class ComparisonView:
     stage_sentence: str
 
 
-def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> ComparisonView:
+def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonView:
     """Describes one comparison for the page.
 
     Args:
         entry: the comparison's entry in ``verdict.json``.
-        reference: the reference trainer's name.
-        scope: the scope of the verdict, ``run`` or ``check``.
+        files: the content of the run's files.
         stories: the path of the page with the stories of all causes, relative to the run's page; empty if absent.
     """
-    training, failure = entry["training"], entry.get("failure")
+    training, failure, reference, scope = (
+        entry["training"],
+        entry.get("failure"),
+        files.verdict["reference"],
+        files.scope,
+    )
     first = training["first_difference"]
     return ComparisonView(
         entry=entry,
@@ -132,7 +140,7 @@ def comparison_view(entry: Entry, reference: str, scope: str, stories: str) -> C
         sentence=sentence(dict(entry), reference) + ".",
         basis=_basis(entry, scope),
         where=where(entry),
-        causes=[_named_cause(cause, reference, stories) for cause in entry["causes"]],
+        causes=[_named_cause(cause, entry, files, stories) for cause in entry["causes"]],
         evidence=[_as_sentence(text) for text in entry.get("evidence", [])],
         not_applicable=entry.get("not_applicable", []),
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
@@ -155,12 +163,15 @@ def _before(first: Mapping[str, Any] | None) -> str:
     return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
 
 
-def _named_cause(cause: Mapping[str, Any], reference: str, stories: str) -> NamedCause:
-    known = CATALOGUE.get(cause["id"])
+def _named_cause(cause: Mapping[str, Any], entry: Entry, files: RunFiles, stories: str) -> NamedCause:
+    known, reference = CATALOGUE.get(cause["id"]), files.verdict["reference"]
     return NamedCause(
         id=cause["id"],
         side=cause.get("side") or "",
         evidence=_as_sentence(cause["evidence"]),
+        seen=in_this_run(entry, known.kind, cause["evidence"], files, entry.get("reference", reference))
+        if known
+        else "",
         remedy=cause["remedy"],
         known=known,
         link=f"{quote(stories)}#{quote(cause['id'])}" if stories and cause["id"] in CATALOGUE else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.reporting import pictures, run_files
+from compare.records import read_file
+from compare.reporting import pictures, run_files, weight_pictures
 from compare.reporting.page_comparison import ComparisonView, comparison_view
 from compare.reporting.page_summary import Answer, summary
 from compare.reporting.page_tables import (
     CostRow,
     EpochRow,
+    SeedRow,
     cost_rows,
     epoch_rows,
     option_rows,
     parallel_note,
     repeat_command,
+    seed_columns,
 )
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import truth_sentence
@@ -40,6 +44,9 @@ CURVES = {"alike": "Their curves are alike.", "different": "No, their curves dif
 FILES = ("metrics.csv", "verdict.json", "run.json", "comparison.png", "tensorflow.log")
 """The files that the page links to, if they exist."""
 
+EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.json": "application/json"}
+"""The files that the page contains, so that it is whole when it is mailed alone, with their media types."""
+
 Chart = dict[str, Any]
 """The content of a chart (see ``compare.reporting.charts.chart``)."""
 
@@ -50,6 +57,15 @@ class LegendEntry:
 
     name: str
     style: int
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that the page contains: its name, the name to save it under, and its address, a data URI."""
+
+    name: str
+    save_as: str
+    address: str
 
 
 @dataclass(frozen=True)
@@ -68,17 +84,23 @@ class Page:
         finished: the epochs that each trainer finished, as text.
         summary: the other questions with their short answers.
         timeline: the chart of the weight gap per step; None if there is none.
+        strips: for each comparison whose weights differ, the chart of the gap of each layer per step.
         unit: what the weights were compared after: ``step``, ``call`` or ``epoch``.
         truth: a sentence on the comparison with float64; else empty.
         charts: per metric, the chart of its curves and the chart of its gaps; None without gaps.
+        margins: for each metric that a study tests, the chart of the differences and the margin.
         table: the metrics per epoch; empty with several seeds.
+        seed_headings: the headings of ``seed_table``, without the seed's.
+        seed_table: a study's results by seed; empty with one seed.
         costs: the costs per trainer.
         parallel_note: a sentence on parallel trainings; else empty.
         seconds: the chart of seconds per epoch; None if no epoch was reported.
         options: (name, value) pairs of options, versions, devices and checksums.
         command: the command that repeats the run; empty if there is none.
         command_note: a note on that command; may be empty.
+        sources: the files and folders that the page is drawn from.
         links: the names of the run's files.
+        downloads: the files that the page contains.
         report: the address of ``report.html``, relative to the page.
     """
 
@@ -93,17 +115,23 @@ class Page:
     finished: str
     summary: Sequence[Answer]
     timeline: Chart | None
+    strips: Sequence[Chart]
     unit: str
     truth: str
     charts: Sequence[tuple[Chart, Chart | None]]
+    margins: Sequence[Chart]
     table: Sequence[EpochRow]
+    seed_headings: Sequence[str]
+    seed_table: Sequence[SeedRow]
     costs: Sequence[CostRow]
     parallel_note: str
     seconds: Chart | None
     options: Sequence[tuple[str, str]]
     command: str
     command_note: str
+    sources: Sequence[str]
     links: Sequence[str]
+    downloads: Sequence[Download]
     report: str
 
 
@@ -125,10 +153,12 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
 def _page(files: RunFiles, beside: Path) -> Page:
     run, verdict, names = files.run, files.verdict, files.names
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
-    comparisons = [comparison_view(entry, verdict["reference"], files.scope, stories) for entry in files.entries]
+    comparisons = [comparison_view(entry, files, stories) for entry in files.entries]
     costs = cost_rows(files)
     command, command_note = repeat_command(run)
     one_seed = files.seeds <= 1
+    weights = weight_pictures.weight_charts(files)
+    headings, seeds = ([], []) if one_seed else seed_columns(files)
     return Page(
         files=files,
         title=run.get("title") or f"{files.options['experiment']}: short check of {' and '.join(names[1:])}",
@@ -140,8 +170,9 @@ def _page(files: RunFiles, beside: Path) -> Page:
         trainers=[LegendEntry(name, min(number, 5)) for number, name in enumerate(names)],
         finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         summary=summary(files, comparisons, costs),
-        timeline=pictures.timeline(files),
-        unit=pictures.unit_of(files.entries),
+        timeline=weights.timeline,
+        strips=weights.strips,
+        unit=weight_pictures.unit_of(files.entries),
         truth=truth_sentence(verdict["truth"]) + "." if verdict.get("truth") else "",
         charts=[
             (
@@ -150,15 +181,27 @@ def _page(files: RunFiles, beside: Path) -> Page:
             )
             for name in files.metrics
         ],
+        margins=pictures.margin_charts(files),
         table=epoch_rows(files) if one_seed else [],
+        seed_headings=headings,
+        seed_table=seeds,
         costs=costs,
         parallel_note=parallel_note(run),
         seconds=pictures.seconds_chart(files) if files.rows else None,
         options=option_rows(run),
         command=command,
         command_note=command_note,
+        sources=run_files.sources(files.folder),
         links=[name for name in FILES if (files.folder / name).exists()],
+        downloads=[_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
         report=quote(os.path.relpath(files.folder / "report.html", beside)),
+    )
+
+
+def _download(path: Path) -> Download:
+    content = base64.b64encode(read_file(path)).decode()
+    return Download(
+        path.name, f"{path.resolve().parent.name}-{path.name}", f"data:{EMBEDDED[path.name]};base64,{content}"
     )
 
 

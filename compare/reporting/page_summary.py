@@ -36,7 +36,7 @@ def summary(files: RunFiles, comparisons: Sequence[ComparisonView], costs: Seque
     return [
         Answer("where", "Where do they diverge?", *_where(first)),
         Answer("why", "Why?", *_why(first, files.verdict_word)),
-        Answer("reached", "What results did they reach?", *_results(files)),
+        Answer("reached", "What results did they reach?", *results(files)),
         Answer("cost", "What did they cost?", *_costs(costs)),
         Answer("run", "What exactly was run?", *_run(files.run)),
     ]
@@ -76,7 +76,8 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
     return "Nothing to explain", ""
 
 
-def _results(files: RunFiles) -> tuple[str, str]:
+def results(files: RunFiles) -> tuple[str, str]:
+    """What all trainers reached in the last epoch that all finished, and which metric and epoch that is."""
     columns = [column for column in files.columns if column.startswith("val_")] or files.columns
     columns = [column for column in columns if "loss" not in column] or columns
     if not columns:
@@ -99,7 +100,10 @@ def _results(files: RunFiles) -> tuple[str, str]:
 def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    return ", ".join(f"{row.name} {row.epoch or row.first_epoch}" for row in costs), "per epoch"
+    few = {row.spread for row in costs} == {"one epoch only"}
+    more = "per epoch" if any(row.epoch for row in costs) else "for the first epoch only, which includes tracing"
+    more += ", from one epoch only" * few
+    return ", ".join(f"{row.name} {row.epoch or row.first_epoch}" for row in costs), more
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:

@@ -65,6 +65,43 @@ def _gap(reference: float | None, candidate: float | None) -> str:
     return f"{candidate - reference:+.1e}"
 
 
+# Results of a study, by seed
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """The results of one seed: one cell per column, as text."""
+
+    seed: int
+    cells: Sequence[str]
+
+
+def seed_columns(files: RunFiles) -> tuple[list[str], list[SeedRow]]:
+    """What every trainer reported with each seed in the last epoch that all finished: the headings, and a row per seed.
+
+    The metrics are those that the study tests; a candidate's value is followed by its gap to the reference.
+    """
+    tested = dict.fromkeys(test["metric"] for e in files.entries if e.get("study") for test in e["study"]["tests"])
+    epoch = min(files.finished_epochs.values(), default=0)
+    reference, *candidates = files.names
+    headings: list[str] = []
+    for metric in tested:
+        headings += [f"{reference} {metric}"]
+        for name in candidates:
+            headings += [f"{name} {metric}", "gap"]
+    cells: dict[int, list[str]] = {}
+    texts = {(row["trainer"], int(row["seed"]), int(row["epoch"])): row for row in files.rows}
+    for seed in dict.fromkeys(seed for _, seed in files.curves):
+        row = cells.setdefault(seed, [])
+        for metric in tested:
+            row.append(texts.get((reference, seed, epoch), {}).get(metric, ""))
+            expected = files.curves.get((reference, seed), {}).get(metric, {}).get(epoch)
+            for name in candidates:
+                actual = files.curves.get((name, seed), {}).get(metric, {}).get(epoch)
+                row += [texts.get((name, seed, epoch), {}).get(metric, ""), _gap(expected, actual)]
+    return headings, [SeedRow(seed, row) for seed, row in cells.items()]
+
+
 # Costs
 
 
@@ -76,6 +113,7 @@ class CostRow:
         name: the trainer's name.
         first_epoch: the duration of the first epoch, the median over seeds.
         epoch: the median duration of the later epochs.
+        spread: the shortest and the longest of them, or that there is one epoch only.
         rate: the median number of training examples per second.
         total: the duration of all epochs.
         first_step: the duration of the first step.
@@ -87,6 +125,7 @@ class CostRow:
     name: str
     first_epoch: str
     epoch: str
+    spread: str
     rate: str
     total: str
     first_step: str
@@ -111,6 +150,7 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
                 name=name,
                 first_epoch=f"{np.median(first):,.1f} s" if first else "",
                 epoch=f"{np.median(later):,.1f} s" if later else "",
+                spread=_spread(later),
                 rate=f"{np.median(rates):,.0f}" if rates else "",
                 total=f"{sum(v for columns in runs for v in columns['seconds'].values()):,.1f} s",
                 first_step=_duration(costs.get("first_step_seconds")),
@@ -120,6 +160,15 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
             )
         )
     return table
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """The shortest and the longest of the later epochs, or that there is no more than one."""
+    if not seconds:
+        return "first epoch only"
+    if len(seconds) == 1:
+        return "one epoch only"
+    return f"{min(seconds):,.1f} to {max(seconds):,.1f} s, {len(seconds)} epochs"
 
 
 def _duration(seconds: float | None) -> str:

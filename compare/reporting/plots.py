@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,12 +20,13 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.naming import printable
-from compare.records import RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
+from compare.records import EPOCH_END, RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import SCHEMA
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
+from compare.reporting.gaps import GapSeries, gaps_of
 from compare.reporting.run_files import usable
-from compare.reporting.sentences import sentences
+from compare.reporting.sentences import sentences, where
 from compare.verdict import absolute_gap
 
 DPI = 150
@@ -72,7 +74,7 @@ def figure_of(folder: Path) -> Figure | None:
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     with usable(folder):
-        return figure(rows, {"title": folder.name, **run}, verdict, twins)
+        return figure(rows, {"title": folder.name, **run}, verdict, twins, gaps_of(folder, verdict))
 
 
 def figure(
@@ -80,14 +82,20 @@ def figure(
     run: Mapping[str, Any],
     verdict: Mapping[str, Any],
     twins: Sequence[Sequence[Mapping[str, str]]] = (),
+    gaps: Sequence[tuple[Mapping[str, Any], str, GapSeries]] = (),
 ) -> Figure:
     """The plot of a run.
+
+    Below the curves it shows the weight gap after every step, the evidence for the verdict. The gaps of the metrics are
+    drawn too if the verdict finds the reported numbers different, or if no weights were recorded; of a study of several
+    seeds, their differences and the margin take the place of both.
 
     Args:
         rows: the rows of ``metrics.csv``, at least one.
         run: the content of ``run.json``; its "title" and "notes" are used.
         verdict: the content of ``verdict.json``; empty if there is none.
         twins: for each candidate with noise twins, the rows of the twins' ``metrics.csv``.
+        gaps: the weight gaps, as ``gaps_of`` returns them; empty if no weights were recorded.
     """
     noise = [read_curves(twin_rows) for twin_rows in twins if twin_rows]
     curves = read_curves(rows)
@@ -106,29 +114,39 @@ def figure(
     width = 3.6 + (6.2, 4.8, 4.4, 4.2)[panels - 1] * panels
     fig = Figure(dpi=DPI)
     FigureCanvasAgg(fig)
-    body = 7 + max(len(trainers) - 6, 0)  # room for the legend
+    entries = verdict.get("comparisons", ())
+    studies = {entry["candidate"]: entry["study"] for entry in entries if entry.get("study")}
+    weights = [] if studies else [one for one in gaps if one[0]["candidate"] in trainers]
+    numbers = not weights or any(entry["reporting"]["verdict"] == "different" for entry in entries)
+    heights = [3, *[2.3] * numbers, *[2.6 if numbers else 3] * bool(weights)]
+    body = (2.3 if len(heights) > 2 else 0) + 7 + max(len(trainers) - 6, 0)  # room for the legend
     texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), _verdict_lines(verdict), notes
     top = _header(fig, width, body, texts)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
-    axes = fig.subplots(2, panels + 1, squeeze=False, width_ratios=widths, height_ratios=[3, 2.3])
+    grid = fig.add_gridspec(len(heights), panels + 1, width_ratios=widths, height_ratios=heights)
     last = max(int(row["epoch"]) for row in rows)
-    for ax in axes.flat:
+    upper = [fig.add_subplot(grid[0, column]) for column in range(panels + 1)]
+    lower = [fig.add_subplot(grid[1, column]) for column in range(panels)] if numbers else []
+    if weights:
+        _draw_weight_gaps(fig.add_subplot(grid[-1, :-1]), weights, trainers, last, int(9 * (width - 3.6)))
+    seconds = fig.add_subplot(grid[1, -1])
+    for ax in (*upper, *lower, seconds):
         _style_panel(ax, last)
-    studies = {entry["candidate"]: entry["study"] for entry in verdict.get("comparisons", ()) if entry.get("study")}
-    for upper, lower, name in zip(*axes[:, :-1], shown, strict=False):
-        _draw_curves(upper, curves, trainers, name)
+    for ax, name in zip(upper, shown, strict=False):
+        _draw_curves(ax, curves, trainers, name)
+    for ax, name in zip(lower, shown, strict=False):
         if studies:
-            _draw_differences(lower, curves, trainers, name, studies)
+            _draw_differences(ax, curves, trainers, name, studies)
         else:
-            _draw_gaps(lower, curves, trainers, name, noise)
+            _draw_gaps(ax, curves, trainers, name, noise)
     if not shown:
-        axes[0, 0].set_title("no metrics were reported", loc="left")
-    _draw_seconds(axes[1, -1], curves, trainers)
+        upper[0].set_title("no metrics were reported", loc="left")
+    _draw_seconds(seconds, curves, trainers)
     validation = any(name.startswith("val_") for name in columns)
-    crosses = any(line.get_marker() == "x" for ax in axes.flat for line in ax.lines)
+    crosses = any(line.get_marker() == "x" for ax in fig.axes for line in ax.lines)
     _legend(
-        axes[0, -1],
+        upper[-1],
         trainers,
         validation,
         crosses,
@@ -184,14 +202,15 @@ def _layers(trainers: Sequence[str], trainer: str, hollow: bool, many: bool = Fa
     return [line]
 
 
-def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name: str, shift: float = 0) -> None:
+def _line(ax: Axes, values: Values, trainers: Sequence[str], trainer: str, name: str, marker: float = 1) -> None:
     """Draws one column of ``metrics.csv`` or its gap; an epoch without a number interrupts the line."""
     epochs = range(min(values), max(values) + 1)
     numbers = [values.get(epoch, math.nan) for epoch in epochs]
     y = [number if math.isfinite(number) else math.nan for number in numbers]
     label = f"{trainer} {name}"
     for layer in _layers(trainers, trainer, name.startswith("val_"), many=len(epochs) > 15):
-        ax.plot([epoch + shift for epoch in epochs], y, label=label, clip_on=False, **layer)
+        layer["markersize"] *= marker
+        ax.plot(list(epochs), y, label=label, clip_on=False, **layer)
         label = "_core"
 
 
@@ -287,42 +306,28 @@ def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Se
 
 def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, noise: Sequence[Curves]) -> None:
     """Draws the gaps of one metric between each candidate and the reference, with the effect of rounding."""
-    series = [(trainer, name) for trainer in trainers[1:] for name in (metric, f"val_{metric}")]
     gaps, sizes = [], []
     for (trainer, seed), candidate in curves.items():
         reference = curves.get((trainers[0], seed))
         if trainer == trainers[0] or reference is None:
             continue
-        for name in (metric, f"val_{metric}"):
+        for name in (f"val_{metric}", metric):
             expected, actual = reference.get(name, {}), candidate.get(name, {})
             sizes += [abs(v) for v in (*expected.values(), *actual.values()) if math.isfinite(v) and v]
             both = sorted(reference["epoch"].keys() & candidate["epoch"].keys() & (expected.keys() | actual.keys()))
             values = {epoch: absolute_gap(expected.get(epoch), actual.get(epoch)) for epoch in both}
-            # Shifted sideways, since the gaps of equal trainers would cover each other.
-            shift = 0.5 * ((series.index((trainer, name)) + 0.5) / len(series) - 0.5)
             known = {epoch: value for epoch, value in values.items() if value is not None}
-            if known:
-                _line(ax, known, trainers, trainer, name, shift)
-            _draw_crosses(ax, [e + shift for e in values if e not in known], 0.95, trainers, trainer)
+            if known:  # a small filled marker leaves an equal gap of validation visible as a ring around it
+                _line(ax, known, trainers, trainer, name, 1.0 if name.startswith("val_") else 0.5)
+            _draw_crosses(ax, [e for e in values if e not in known], 0.95, trainers, trainer)
             gaps += list(values.values())
     numbers = [value for value in gaps if value]
     envelope = envelope_of(curves, trainers[0], metric, noise)
     numbers += [value for value in envelope.values() if value]
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
-    floor = 10.0 ** math.floor(math.log10(min(low, *numbers, 1e-8)))
-    top = 10.0 ** min(math.ceil(math.log10(max(high, *numbers, 1e-2)) + 0.3), 308)
-    # A logarithmic axis with a zero: linear below the smallest gap, logarithmic above.
-    ax.set_yscale("symlog", linthresh=floor, linscale=1)
-    ax.set_ylim(-floor / 3, top)
-    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
-    step = math.ceil(len(decades) / 6)
-    ax.yaxis.set_major_locator(FixedLocator([0, *(10.0**decade for decade in decades[::step])]))
-    ax.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
-    ax.yaxis.set_minor_locator(FixedLocator([]))
-    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    _logarithmic_with_zero(ax, min(low, *numbers, 1e-8), max(high, *numbers, 1e-2))
     ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
-    ax.spines["bottom"].set_visible(False)
     ax.set_ylabel("|candidate \N{MINUS SIGN} reference|")
     ax.set_title("gap to the reference per epoch", loc="left", fontsize=10)
     equal = bool(gaps) and all(value == 0 for value in gaps)
@@ -339,6 +344,74 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
             labels[heights[-1]] = "noise\ntwins"
     for y, text in labels.items():  # next to the panel, where curves cannot cross them
         ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+
+
+def _logarithmic_with_zero(ax: Axes, low: float, high: float) -> None:
+    """Sets a vertical axis that is linear below ``low`` and logarithmic above, and draws the line of zero."""
+    floor = 10.0 ** math.floor(math.log10(low))
+    top = 10.0 ** min(math.ceil(math.log10(high) + 0.3), 308)
+    ax.set_yscale("symlog", linthresh=floor, linscale=1)
+    ax.set_ylim(-floor / 3, top)
+    decades = range(round(math.log10(floor)), round(math.log10(top)) + 1)
+    step = math.ceil(len(decades) / 6)
+    ax.yaxis.set_major_locator(FixedLocator([0, *(10.0**decade for decade in decades[::step])]))
+    ax.yaxis.set_major_formatter(lambda y, _: f"$10^{{{round(math.log10(y))}}}$" if y > 0 else "0")
+    ax.yaxis.set_minor_locator(FixedLocator([]))
+    ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
+    ax.spines["bottom"].set_visible(False)
+
+
+def _draw_weight_gaps(
+    ax: Axes,
+    compared: Sequence[tuple[Mapping[str, Any], str, GapSeries]],
+    trainers: Sequence[str],
+    last: int,
+    width: int,
+) -> None:
+    """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding.
+
+    The horizontal axis ends with the epoch ``last``; the title has at most ``width`` characters a line.
+    """
+    _style_panel(ax, last)
+    ax.set_xlim(-0.02 * last, last * 1.02)
+    told = []
+    for entry, _, gaps in compared:
+        (layer,) = _layers(trainers, entry["candidate"], hollow=False, many=last > 15)
+        ends = np.flatnonzero(np.diff(gaps.epochs, append=-1))
+        y = np.where(np.isfinite(gaps.gaps), gaps.gaps, np.nan)
+        label = f"{entry['candidate']} weight gap"
+        ax.plot(_in_epochs(gaps), y, label=label, clip_on=False, markevery=ends.tolist(), **layer)
+        if not gaps.equal.all():
+            told.append(f"{entry['candidate']} from {where(entry)[:1].lower()}{where(entry)[1:]}")
+            ax.axvline(_in_epochs(gaps)[np.argmin(gaps.equal)], color=layer["color"], linewidth=1, linestyle=":")
+    finite = np.concatenate([gaps.gaps[np.isfinite(gaps.gaps) & (gaps.gaps > 0)] for _, _, gaps in compared])
+    noisy = next((gaps for _, _, gaps in compared if np.isfinite(gaps.noise).any()), None)
+    first = compared[0][2]
+    known = first.rounding[np.isfinite(first.rounding) & (first.rounding > 0)]
+    labels = {0.0: "exactly\nequal"}
+    if noisy is not None:
+        ax.fill_between(_in_epochs(noisy), noisy.noise, color=GREY, alpha=0.25, linewidth=0, zorder=0.9)
+        labels[float(np.nanmax(noisy.noise))] = "noise twins"
+    elif len(known):
+        x, low = _in_epochs(first), first.rounding
+        ax.fill_between(x, low, 2 * low, color="#F0E442", alpha=0.6, linewidth=0, zorder=1)
+        labels[float(1.4 * known[-1])] = "one rounding\nof every weight"
+    _logarithmic_with_zero(ax, min([*finite, *known, 1e-8]), max([*finite, *known, 1e-2]))
+    ax.set_xlabel("epoch (every step is drawn; markers at the ends of epochs)")
+    ax.set_ylabel("distance of all weights")
+    found = f"; differs: {', '.join(told)}" if told else ": equal, bit for bit"
+    title = _wrap(f"weight gap after every step{found}", width, 2)
+    ax.set_title(_plain(title), loc="left", fontsize=11, fontweight="bold")
+    for height, text in labels.items():
+        ax.annotate(text, (1, height), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+
+
+def _in_epochs(gaps: GapSeries) -> np.ndarray:
+    """The places on an axis of epochs, float64 ``[places]``: an epoch's last step is at its number."""
+    steps = gaps.steps.astype(np.float64)
+    lasts = {epoch: max(steps[gaps.epochs == epoch].max(), 1.0) for epoch in np.unique(gaps.epochs).tolist()}
+    share = np.where(steps == EPOCH_END, 1.0, steps / np.array([lasts[epoch] for epoch in gaps.epochs.tolist()]))
+    return np.asarray(gaps.epochs - 1 + share)
 
 
 def _draw_seconds(ax: Axes, curves: Curves, trainers: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from compare.records import COSTS, RecordError, read_costs, read_rows, read_verdict
+from compare.records import COSTS, RecordError, has_records, read_costs, read_rows, read_verdict
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import read_run
 from compare.reporting.curves import Curves, read_curves
@@ -110,6 +110,13 @@ class RunFiles:
             last = max(columns["epoch"])
             finished[trainer] = min(finished.get(trainer, last), last)
         return finished
+
+
+def sources(folder: Path) -> list[str]:
+    """The files and folders from which a run's pages are drawn, as far as they are there."""
+    names = [name for name in ("run.json", "verdict.json", "metrics.csv", COSTS) if (folder / name).is_file()]
+    names += ["records"] * has_records(folder)
+    return [*names, *["twins"] * any(folder.glob("twins/*/metrics.csv"))]
 
 
 @contextmanager

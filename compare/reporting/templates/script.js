@@ -1,55 +1,175 @@
 "use strict";
-// Tooltips with exact values: the pointer, or the arrow keys on a focused chart, select an epoch or step.
-for (const figure of document.querySelectorAll("figure[data-chart]")) {
-  const stops = JSON.parse(figure.querySelector("script").textContent);
-  if (!stops.length) continue;
-  const plot = figure.querySelector(".plot"), tip = figure.querySelector(".tip"), cursor = figure.querySelector(".cursor");
-  let at = -1;
-  const show = (number) => {
-    at = Math.max(0, Math.min(stops.length - 1, number));
-    const [x, name, rows] = stops[at];
-    tip.replaceChildren();
-    tip.append(Object.assign(document.createElement("b"), { textContent: name }));
-    for (const [who, text] of rows) {
-      const line = document.createElement("div");
-      for (const part of [who, text]) line.append(Object.assign(document.createElement("span"), { textContent: part }));
-      tip.append(line);
-    }
-    tip.hidden = cursor.hidden = false;
-    cursor.style.left = x + "%";
-    const wide = plot.clientWidth, room = tip.offsetWidth + 14, place = (x / 100) * wide;
-    tip.style.left = Math.max(0, Math.min(wide - tip.offsetWidth, place + room > wide ? place - room : place + 14)) + "px";
-    plot.setAttribute("aria-valuenow", at + 1);
-    plot.setAttribute("aria-valuetext", name + ": " + rows.map((row) => row[0] + " " + row[1]).join("; "));
-  };
-  const hide = () => { tip.hidden = cursor.hidden = true; };
-  const nearest = (event) => {
-    const box = plot.getBoundingClientRect(), x = (100 * (event.clientX - box.left)) / box.width;
+// What the pages do beyond being read. Everything can be seen without it.
+document.documentElement.classList.add("live");
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// Charts. Positions are percentages of the whole horizontal axis; a view is the part of it that is shown.
+const hidden = {}; // by group, what the checkboxes hide
+const isShown = (group, key) => !key.split(" ").some((token) => hidden[group]?.has(token));
+
+class Chart {
+  constructor(figure) {
+    this.figure = figure;
+    this.group = figure.dataset.group;
+    this.stops = JSON.parse(figure.querySelector("script").textContent);
+    this.views = JSON.parse(figure.dataset.views ?? "[]");
+    this.view = { low: 0, high: 100 };
+    for (const part of ["plot", "tip", "cursor", "xs"]) this[part] = figure.querySelector("." + part);
+    this.names = this.plot.dataset.names && JSON.parse(this.plot.dataset.names);
+    this.at = -1;
+    this.fixed = all("circle.mark, svg.at, line.epoch, line.bar", this.plot).map((each) => {
+      const names = { circle: ["cx"], line: ["x1", "x2"] }[each.tagName] ?? ["x"];
+      return { each, names, x: parseFloat(each.getAttribute(names[0])) };
+    });
+  }
+  rows(stop) {
+    if (this.names) return this.names.map((name, number) => [name, stop[2][number]]);
+    return stop[2].filter((row) => isShown(this.group, row[2]));
+  }
+  place(x) { return (100 * (x - this.view.low)) / (this.view.high - this.view.low); }
+  nearest(x) {
     let best = 0;
-    stops.forEach((stop, number) => { if (Math.abs(stop[0] - x) < Math.abs(stops[best][0] - x)) best = number; });
-    show(best);
+    this.stops.forEach((stop, number) => { if (Math.abs(stop[0] - x) < Math.abs(this.stops[best][0] - x)) best = number; });
+    return best;
+  }
+  said(stop) { return stop[1] + ": " + this.rows(stop).map((row) => row[0] + " " + row[1]).join("; "); }
+  select(number) {
+    const inside = this.stops.flatMap((stop, k) => (stop[0] >= this.view.low && stop[0] <= this.view.high ? [k] : []));
+    this.at = Math.max(inside[0] ?? 0, Math.min(inside.at(-1) ?? 0, number));
+    const stop = this.stops[this.at];
+    this.plot.setAttribute("aria-valuenow", this.at + 1);
+    this.plot.setAttribute("aria-valuetext", this.said(stop));
+    for (const other of charts.filter((each) => each.group === this.group)) {
+      other.mark(stop[0], other === this || other.figure.dataset.kind === this.figure.dataset.kind);
+    }
+  }
+  mark(x, withValues) { // beside the lines, at the height of their middle
+    const left = this.place(x), stop = this.stops[this.nearest(x)], rows = stop ? this.rows(stop) : [];
+    this.cursor.hidden = left < 0 || left > 100;
+    this.cursor.style.left = left + "%";
+    this.tip.hidden = this.cursor.hidden || !withValues || !rows.length;
+    if (this.tip.hidden) return;
+    const line = (tag, texts) => {
+      const made = document.createElement(tag);
+      made.append(...texts.map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      return made;
+    };
+    this.tip.replaceChildren(line("b", [stop[1]]), ...rows.map((row) => line("div", row.slice(0, 2))));
+    const wide = this.plot.clientWidth, room = this.tip.offsetWidth + 16, at = (left / 100) * wide;
+    const beside = at + room > wide ? at - room : at + 16;
+    this.tip.style.left = Math.max(0, Math.min(wide - this.tip.offsetWidth, beside)) + "px";
+    const heights = rows.map((row) => row[3]).filter((y) => typeof y === "number");
+    const middle = heights.length ? (Math.min(...heights) + Math.max(...heights)) / 2 : 50;
+    const top = (middle / 100) * this.plot.clientHeight - this.tip.offsetHeight / 2;
+    this.tip.style.top = Math.max(0, Math.min(this.plot.clientHeight - this.tip.offsetHeight, top)) + "px";
+  }
+  unmark() { this.tip.hidden = this.cursor.hidden = true; }
+  zoom(view) {
+    this.view = view;
+    const part = view.low > 0 || view.high < 100;
+    for (const area of all("svg.area", this.plot)) {
+      const height = area.getAttribute("viewBox").split(" ")[3];
+      area.setAttribute("viewBox", `${10 * view.low} 0 ${10 * (view.high - view.low)} ${height}`);
+      area.classList.toggle("part", part);
+    }
+    for (const { each, names, x } of this.fixed) {
+      const to = this.place(x);
+      names.forEach((name) => each.setAttribute(name, to + "%"));
+      each.classList.toggle("away", to < -0.5 || to > 100.5);
+    }
+    const label = (text, x) => {
+      const made = Object.assign(document.createElement("span"), { textContent: text });
+      if (x === undefined) made.className = "name"; else made.style.left = this.place(x) + "%";
+      return made;
+    };
+    this.xs.replaceChildren(...view.ticks.map(([x, text]) => label(text, x)), label(view.x_name));
+    this.unmark();
+  }
+  show() { // hides the lines that are not chosen, and fits the axis to the longest of the others
+    const lines = all("g[data-key]", this.plot);
+    for (const each of lines) each.classList.toggle("away", !isShown(this.group, each.dataset.key));
+    const ends = lines.filter((each) => each.dataset.end && !each.classList.contains("away"));
+    if (this.views.length && !this.views[0].name) {
+      const end = Math.max(0, ...ends.map((each) => parseFloat(each.dataset.end)));
+      this.zoom(this.views.find((view) => view.high >= end) ?? this.views.at(-1));
+    }
+    this.unmark();
+  }
+  listen() {
+    const { plot, stops } = this;
+    const hide = () => charts.filter((each) => each.group === this.group).forEach((each) => each.unmark());
+    const follow = (event) => {
+      const box = plot.getBoundingClientRect(), share = (event.clientX - box.left) / box.width;
+      this.select(this.nearest(this.view.low + share * (this.view.high - this.view.low)));
+    };
+    const now = { role: "slider", tabindex: 0, "aria-valuemin": 1, "aria-valuemax": stops.length, "aria-valuenow": 1 };
+    for (const [name, value] of Object.entries(now)) plot.setAttribute(name, value);
+    plot.setAttribute("aria-valuetext", this.said(stops[0]));
+    plot.addEventListener("pointermove", follow);
+    plot.addEventListener("pointerdown", follow);
+    plot.addEventListener("pointerleave", () => { if (document.activeElement !== plot) hide(); });
+    plot.addEventListener("focus", () => { if (plot.matches(":focus-visible")) this.select(Math.max(this.at, 0)); });
+    plot.addEventListener("blur", hide);
+    plot.addEventListener("keydown", (event) => {
+      const tenth = Math.ceil(stops.length / 10), at = this.at;
+      const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: stops.length - 1,
+        PageUp: at + tenth, PageDown: at - tenth }[event.key];
+      if (event.key === "Escape") hide();
+      if (to === undefined) return;
+      event.preventDefault();
+      this.select(to);
+    });
+  }
+}
+
+const charts = all("figure[data-chart]").map((figure) => new Chart(figure));
+for (const chart of charts) if (chart.stops.length) chart.listen();
+for (const box of all("input[data-shows]")) {
+  const choose = () => {
+    const { of: group, shows } = box.dataset;
+    (hidden[group] ??= new Set())[box.checked ? "delete" : "add"](shows);
+    charts.filter((each) => each.group === group).forEach((each) => each.show());
   };
-  plot.setAttribute("role", "slider");
-  plot.setAttribute("tabindex", "0");
-  plot.setAttribute("aria-valuemin", "1");
-  plot.setAttribute("aria-valuemax", stops.length);
-  plot.setAttribute("aria-valuenow", "1");
-  plot.setAttribute("aria-valuetext", stops[0][1] + ": " + stops[0][2].map((row) => row[0] + " " + row[1]).join("; "));
-  plot.addEventListener("pointermove", nearest);
-  plot.addEventListener("pointerdown", nearest);
-  plot.addEventListener("pointerleave", () => { if (document.activeElement !== plot) hide(); });
-  plot.addEventListener("focus", () => { if (plot.matches(":focus-visible")) show(Math.max(at, 0)); });
-  plot.addEventListener("blur", hide);
-  plot.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: stops.length - 1,
-      PageUp: at + Math.ceil(stops.length / 10), PageDown: at - Math.ceil(stops.length / 10) }[event.key];
-    if (event.key === "Escape") hide();
-    if (to === undefined) return;
-    event.preventDefault();
-    show(to);
+  box.addEventListener("change", choose);
+  if (!box.checked) choose(); // kept by the browser when the page was loaded again
+}
+for (const button of all(".zoom button")) {
+  button.addEventListener("click", () => {
+    all(".zoom button").forEach((each) => each.setAttribute("aria-pressed", each === button));
+    for (const each of charts) if (each.views[button.dataset.view]?.name) each.zoom(each.views[button.dataset.view]);
   });
 }
-for (const button of document.querySelectorAll("button.copy")) {
+
+// The list of runs: filter and sort.
+for (const form of all(".filters")) {
+  const rows = all("tbody tr[data-date]"), body = rows[0]?.parentElement, told = form.querySelector("output");
+  const apply = () => {
+    const chosen = Object.fromEntries(all("select", form).map((each) => [each.name, each.value]));
+    const { sort, ...filters } = chosen;
+    for (const row of rows) row.hidden = Object.entries(filters).some(([name, value]) => value && row.dataset[name] !== value);
+    const [by, backwards] = [sort.replace("-", ""), sort.startsWith("-")];
+    rows.sort((a, b) => a.dataset[by].localeCompare(b.dataset[by], "en", { numeric: true }) * (backwards ? -1 : 1));
+    body?.append(...rows);
+    const shown = rows.filter((row) => !row.hidden).length;
+    told.textContent = shown === rows.length ? "" : `${shown} of ${rows.length} runs shown`;
+    for (const head of all("th[data-sort]")) {
+      head.ariaSort = head.dataset.sort === by ? (backwards ? "descending" : "ascending") : null;
+    }
+  };
+  for (const head of all("th[data-sort]")) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "sort", textContent: head.textContent });
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const sort = form.querySelector("[name=sort]"), by = head.dataset.sort;
+      sort.value = sort.value === by ? "-" + by : by;
+      apply();
+    });
+  }
+  form.addEventListener("change", apply);
+  apply();
+}
+
+for (const button of all("button.copy")) {
   button.addEventListener("click", async () => {
     const text = button.parentElement.querySelector("pre").textContent;
     let done = true;
@@ -68,4 +188,4 @@ for (const button of document.querySelectorAll("button.copy")) {
   });
 }
 // Open all details before printing.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+addEventListener("beforeprint", () => all("details").forEach((each) => { each.open = true; }));

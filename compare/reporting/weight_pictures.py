@@ -1,0 +1,296 @@
+"""The charts of the weight gap per step: of a run's page, and of several runs; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.records import EPOCH_END, INITIAL
+from compare.reporting import layers
+from compare.reporting.charts import Axis, Band, Series, View, chart, counts, logarithmic
+from compare.reporting.gaps import GapSeries, gaps_of, reference_name
+from compare.reporting.run_files import RunFiles
+from compare.reporting.sentences import where
+
+STOPS = 300
+"""The largest number of points in the timeline, beside the steps around the first difference; a point shows the largest
+gap of the steps up to the next point."""
+COLUMNS = 100
+"""The same for the columns of the strip chart of layers."""
+AROUND = 100, 10
+"""How many steps before and after the first difference readers can zoom to."""
+
+Chart = dict[str, Any]
+Entry = Mapping[str, Any]
+"""One entry of ``comparisons`` in ``verdict.json``."""
+Compared = tuple[Entry, str, GapSeries]
+"""A comparison, the name of its reference, and the gaps."""
+
+
+@dataclass(frozen=True)
+class WeightCharts:
+    """The charts of the weight gap per step.
+
+    Attributes:
+        timeline: the distance of all weights; None if there is nothing to draw.
+        strips: for each comparison whose weights differ, the chart of its layers (see ``compare.reporting.layers``).
+    """
+
+    timeline: Chart | None
+    strips: Sequence[Chart]
+
+
+def weight_charts(files: RunFiles) -> WeightCharts:
+    """The charts of the weight gap per step, drawn from the run's records."""
+    entries = [entry for entry in files.entries if not entry.get("failure")]
+    if not entries or files.scope == "check":
+        return WeightCharts(None, [])
+    compared = gaps_of(files.folder, {**files.verdict, "comparisons": entries})
+    if compared:
+        return _weight_charts(compared, files)
+    if all(entry["training"]["verdict"] == "identical" for entry in entries):  # then every gap is 0
+        return WeightCharts(_all_equal(entries, files), [])
+    return WeightCharts(None, [])
+
+
+def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> WeightCharts:
+    unit = unit_of([entry for entry, _, _ in compared])
+    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+    new = 1 + np.flatnonzero(np.diff(longest.epochs))  # where epochs begin
+    axis = _place_axis(longest.epochs, new)
+    x_name = "start of epoch" if len(new) else unit
+    first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
+    views = _views(longest, first, axis, x_name, unit)
+    seed = f", seed {longest.seed}" if files.seeds > 1 else ""
+    timeline = _timeline(compared, files, axis, x_name, views, first, f"Weight gap after every {unit}{seed}")
+    strips = []
+    for entry, reference, gaps in compared:
+        strip = layers.strip(
+            f"{entry['candidate']} \N{MINUS SIGN} {reference}: weight gap of each layer after every {unit}{seed}",
+            gaps,
+            _starts(len(gaps.steps), COLUMNS, first, gaps),
+            axis,
+            x_name,
+            _namer(gaps),
+            views,
+        )
+        strips += [strip] if strip else []
+    return WeightCharts(timeline, strips)
+
+
+def _timeline(
+    compared: Sequence[Compared],
+    files: RunFiles,
+    axis: Axis,
+    x_name: str,
+    views: Sequence[View],
+    first: int | None,
+    title: str,
+) -> Chart:
+    """The distance of all weights after every step."""
+    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+    lines = []
+    for number, (entry, reference, gaps) in enumerate(compared):
+        name = f"{entry['candidate']} \N{MINUS SIGN} {reference}"
+        starts = _starts(len(gaps.steps), STOPS, first, gaps)
+        lines.append(_gap_line(name, style_of(files, entry["candidate"]), gaps, starts, f"g{number}"))
+    heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
+    bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
+    heights += [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0]
+    equal = all(gaps.equal.all() for _, _, gaps in compared)
+    unit = unit_of([entry for entry, _, _ in compared])
+    labels.append((0.0, f"equal, bit for bit, after every {unit}" if equal else "equal, bit for bit"))
+    place_name = _namer(longest)
+    return chart(
+        title,
+        "; ".join(f"{entry['candidate']}: {where(entry)}" for entry, _, _ in compared),
+        axis,
+        logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
+        lines,
+        x_name=x_name,
+        y_name="distance of all weights (Euclidean norm)",
+        bands=bands,
+        labels=labels,
+        lines=(1.0 + np.flatnonzero(np.diff(longest.epochs)) + 1).tolist(),
+        x_label=lambda value: place_name(int(value) - 1),
+        tall=True,
+        markers=len(longest.steps) <= 40,
+        group="steps",
+        views=views,
+    )
+
+
+def _starts(count: int, most: int, around: int | None, gaps: GapSeries) -> list[int]:
+    """The indices of the places that are drawn: few, but all around one, and the first that differs."""
+    starts = {*range(0, count, max(1, math.ceil(count / most))), *np.flatnonzero(~gaps.equal)[:1].tolist()}
+    if around is not None:
+        starts |= {*range(max(around - AROUND[0], 0), min(around + AROUND[0] + 1, count))}
+    return sorted(starts)
+
+
+def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: str) -> list[View]:
+    """The parts of the timeline to which readers can zoom: all of it, and the steps around the first difference."""
+    count = len(gaps.steps)
+    parts = [] if first is None else [around for around in AROUND if 2 * around + 1 < 0.8 * count]
+    if first is None or not parts:
+        return []
+    views = [View(f"All {unit}s", 0.0, 100.0, _in_percent(axis.ticks, axis), x_name)]
+    for around in parts:
+        low, high = max(first - around, 0), min(first + around, count - 1)
+        one_epoch = gaps.epochs[low] == gaps.epochs[high]
+        shown = sorted({first, *range(first, low - 1, -around // 2), *range(first, high + 1, around // 2)})
+        steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
+        name = f"{unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {unit}"
+        ticks = _in_percent([(at + 1.0, text) for at, text in zip(shown, steps, strict=True)], axis)
+        edges = 100 * axis.position(low + 0.5), 100 * axis.position(high + 1.5)
+        views.append(View(f"First difference ± {around} {unit}s", *edges, ticks, name))
+    return views
+
+
+def _in_percent(ticks: Sequence[tuple[float, str]], axis: Axis) -> list[tuple[float, str]]:
+    return [(round(100 * axis.position(value), 3), text) for value, text in ticks]
+
+
+def _namer(gaps: GapSeries) -> Callable[[int], str]:
+    """Maps the index of a place to its name."""
+    return lambda index: _place_name(int(gaps.epochs[index]), int(gaps.steps[index]))
+
+
+def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key: str) -> Series:
+    """The line of one candidate: the largest gap from each of the places ``starts`` up to the next."""
+    points: dict[float, float] = {}
+    tooltips: dict[float, str] = {}
+    for start, end in zip(starts, [*starts[1:], len(gaps.steps)], strict=True):
+        part = gaps.gaps[start:end]
+        finite = part[np.isfinite(part)]
+        value = float(finite.max()) if len(finite) else math.nan
+        points[start + 1] = value
+        equal = bool(gaps.equal[start:end].all())
+        text = "equal, bit for bit" if equal else f"{value:.3g}" if math.isfinite(value) else "not a number"
+        noise = gaps.noise[start:end]
+        if np.isfinite(noise).any():
+            text += f" (rounding alone: {np.nanmax(noise):.3g})"
+        largest = f", the largest of {end - start} steps" if end - start > 1 and not equal else ""
+        tooltips[start + 1] = text + largest
+    return Series(name, style, points, tooltips=tooltips, key=key)
+
+
+def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band], list[tuple[float, str]]]:
+    """The band that shows the effect of rounding, and its label: noise twins, or else one rounding of every weight."""
+    noisy = next((gaps for gaps in series if np.isfinite(gaps.noise).any()), None)
+    if noisy is not None:
+        at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
+        top = {i + 1.0: float(noisy.noise[i]) for i in at}
+        labels = [(list(top.values())[-1], "rounding alone, measured by noise twins")] if top else []
+        return [Band("twins", dict.fromkeys(top, 0.0), top)], labels
+    first = series[0]
+    steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
+    low = {i + 1.0: float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
+    if not any(value > 0 for value in low.values()):
+        return [], []
+    high = {at: 2 * value for at, value in low.items()}
+    return [Band("rounding", low, high)], [(list(high.values())[-1], "one rounding of every weight")]
+
+
+def _place_axis(epochs: np.ndarray, new: np.ndarray) -> Axis:
+    """The axis of the timeline: ticks at the starts of epochs, or at steps if there is a single epoch."""
+    position = _span(len(epochs))
+    if not len(new):
+        return Axis(position, counts(len(epochs)).ticks)
+    starts = [0, *new.tolist()]
+    return Axis(position, [(start + 1, f"{epochs[start]}") for start in starts[:: max(1, math.ceil(len(starts) / 10))]])
+
+
+def _span(count: int) -> Callable[[float], float]:
+    """Maps 1 to ``count`` to positions on an axis with a little padding."""
+    return lambda value: (value - 1) / max(count - 1, 1) * 0.98 + 0.01
+
+
+def style_of(files: RunFiles, candidate: str) -> int:
+    return max(1, min(files.names.index(candidate), 5)) if candidate in files.names else 1
+
+
+def unit_of(entries: Sequence[Entry]) -> str:
+    """The unit after which weights were compared: ``step``, ``call`` (of several steps) or ``epoch``."""
+    if entries and not any(entry["training"].get("steps_compared") for entry in entries):
+        return "epoch"
+    return "call" if any("steps_made" in entry["training"] for entry in entries) else "step"
+
+
+def _place_name(epoch: int, step: int) -> str:
+    if step == EPOCH_END:
+        return f"end of epoch {epoch}"
+    return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
+
+
+def _all_equal(entries: Sequence[Entry], files: RunFiles) -> Chart:
+    """The timeline of identical runs whose fingerprints are missing."""
+    unit = unit_of(entries)
+    steps = max(entry["training"]["steps_compared"] for entry in entries) or files.epochs
+    lines = [
+        Series(
+            f"{entry['candidate']} − {reference_name(entry, files.verdict['reference'])}",
+            style_of(files, entry["candidate"]),
+            {1: 0.0, float(steps): 0.0},
+            tooltips={1: "equal, bit for bit", float(steps): "equal, bit for bit"},
+            key=f"g{number}",
+        )
+        for number, entry in enumerate(entries)
+    ]
+    return chart(
+        f"Weight gap after every {unit}",
+        f"All weights are equal, bit for bit, after every {unit}.",
+        Axis(_span(steps), counts(steps).ticks),
+        logarithmic(1e-8, 1e-2, zero=True),
+        lines,
+        x_name=unit,
+        y_name="distance of all weights (Euclidean norm)",
+        labels=[(0.0, f"equal, bit for bit, after every {unit}")],
+        tall=True,
+        markers=False,
+        group="steps",
+    )
+
+
+def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
+    """The weight gap after every step of several runs, each as long as its run; None if no run has records."""
+    compared = [(i, *one) for i, (_, files) in enumerate(runs) for one in gaps_of(files.folder, files.verdict)]
+    if not compared:
+        return None
+    lengths = [len(gaps.steps) for _, _, _, gaps in compared]
+    every = max(lengths)
+    lines = []
+    for i, entry, reference, gaps in compared:
+        starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
+        label = f"{runs[i][0]}: {entry['candidate']} \N{MINUS SIGN} {reference}"
+        lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
+    heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
+    axis = Axis(_span(every), counts(every).ticks)
+    return chart(
+        "Weight gap after every step",
+        "; ".join(f"{runs[i][0]}, {entry['candidate']}: {where(entry)}" for i, entry, _, _ in compared),
+        axis,
+        logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
+        lines,
+        x_name="step of the run",
+        y_name="distance of all weights (Euclidean norm)",
+        labels=[(0.0, "equal, bit for bit")],
+        x_label=lambda value: f"step {value:,.0f} of the run",
+        tall=True,
+        markers=every <= 40,
+        group="steps",
+        views=views_of_lengths(lengths, axis, "step of the run"),
+    )
+
+
+def views_of_lengths(lengths: Sequence[int], axis: Axis, x_name: str) -> list[View]:
+    """For each length of a run the part of the axis that it takes: shown while no longer run is."""
+    views = []
+    for length in sorted(set(lengths)):
+        ticks = _in_percent(counts(length).ticks, axis)
+        views.append(View("", 0.0, min(100.0, 100 * axis.position(length + 0.5)), ticks, x_name))
+    return views
