@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +30,21 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
     """``SOURCE:ATTR`` in its two parts; the second is empty where there is none."""
     source, colon, attribute = wanted.rpartition(":")
     return (source, attribute) if colon and not wanted.endswith(".py") else (wanted, "")
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root; as it is if the working directory has been removed."""
+    try:
+        return path.absolute()
+    except OSError:
+        return path
+
+
+def shown_path(path: object) -> str:
+    """A path in a message: from the working directory if it is in there; anything else as it is."""
+    with suppress(OSError, ValueError):
+        return str(Path(str(path)).relative_to(Path.cwd()))
+    return str(path)
 
 
 def is_folder_name(name: Any) -> bool:

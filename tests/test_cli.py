@@ -174,8 +174,10 @@ def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: 
         ("x = 1\nx = 1 / 0\n", "broken.py cannot be imported: ZeroDivisionError: division by zero (FILE, line 2)"),
         ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (FILE, line 2)"),
         ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
-        ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (FILE, line 2)"),
-        ("import os\nos._exit(0)\n", "broken.py cannot be imported: ProcessExit: os._exit(0) (FILE, line 2)"),
+        (
+            "import compare\nraise compare.RequestError('mine')\n",
+            "broken.py cannot be imported: RequestError: mine (FILE, line 2)",
+        ),
     ],
 )
 def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
@@ -185,6 +187,36 @@ def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
     message = message.replace("FILE", str(tmp_path / "broken.py"))
     assert refuse("--trainers", "broken.py:Loop", "mine.py:Loop") == message
     assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+        ("import os\nos._exit(1)\n", "ProcessExit: os._exit(1)"),
+        ("import posix\nposix._exit(0)\n", "ProcessExit: os._exit(0)"),
+        ("\nraise GeneratorExit\n", "GeneratorExit"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--parallel"], ["--seeds", "2"], ["--check"], ["--resume", "--name", "begun"]])
+def test_a_file_of_ones_own_that_ends_the_process_is_no_verdict(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    what: str,
+    more: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(code)
+    arguments = ["--experiment", "broken.py", "--trainers", "fit", "loop", *more]
+    if "--resume" in more:
+        with claimed(Options(experiment="broken.py", name="begun")):
+            pass  # it was interrupted before the file was imported
+    assert cli.main(arguments) == 3
+    said = capsys.readouterr().err
+    told = f"{what} ({tmp_path / 'broken.py'}, line 2); raise an error instead\n"
+    assert said == f"compare.py: importing broken.py ended the run before its verdict: {told}"
 
 
 def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> None:

@@ -22,7 +22,7 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.naming import printable
+from compare.naming import absolute, printable, shown_path
 from compare.option import default_of
 from compare.options import Options, declaration
 from compare.user_errors import describe
@@ -95,7 +95,7 @@ def _shared_folder(options: Options) -> Iterator[Path]:
         RequestError: when it is to resume a run whose name is not known.
     """
     if options.name is not None:
-        yield options.reports / options.name
+        yield absolute(options.reports / options.name)
         return
     if options.resume:
         raise RequestError("--resume in a cluster of your own: give --name, so that every task finds the same folder")
@@ -129,7 +129,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         return _fail(error, EXIT_NO_VERDICT)
     except Exception as error:
         # A user's trainer raised: the verdict says so, the traceback is in the log.
-        return _fail(f"{describe(error)} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
+        return _fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
     others = len(options.trainers) - 1
     with processes.local(others) as executor:
         for _ in range(others):
-            executor.submit(_get_ready, processes.absolute(options), threads_each(options), os.getpid())
+            executor.submit(_get_ready, options, threads_each(options), os.getpid())
         yield executor
 
 
@@ -131,7 +131,7 @@ def _train(
     try:
         with _listening(recorders, console) as (address, key, broken):
             here = folder.resolve(), address, key
-            ready = processes.absolute(options), threads_each(options), os.getpid()
+            ready = options, threads_each(options), os.getpid()
             futures = {
                 name: executor.submit(_train_elsewhere, *ready, number, name, *here)
                 for number, (name, _) in enumerate(others, start=1)

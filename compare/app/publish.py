@@ -10,6 +10,7 @@ from rich.console import Console
 
 from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
+from compare.naming import shown_path
 from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
@@ -58,11 +59,15 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     del recorded, shown  # the pages read the records again: this memory is needed only once
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
-        say(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
+        say(
+            console,
+            f"{shown_path(folder.parent / 'index.html')} is not a list of runs and was left as it is",
+            style="yellow",
+        )
     _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():
-            say(console, str(folder / file))
+            say(console, shown_path(folder / file))
     return str(verdict["verdict"])
 
 

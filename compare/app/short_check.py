@@ -11,6 +11,7 @@ from compare.app.cluster_session import in_one_process
 from compare.app.loading import load
 from compare.app.train import load_data
 from compare.engine.keras_generation import select_keras
+from compare.naming import shown_path
 from compare.options import Options
 from compare.records import write_verdict
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
@@ -71,5 +72,5 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:
-        say(console, str(folder / file))
+        say(console, shown_path(folder / file))
     return Result(folder, verdict["verdict"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import StorageError
+from compare.naming import shown_path
 from compare.records.model import RecordError, read_file
 
 
@@ -23,8 +24,8 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be written ({error.strerror or error}); everything written before is kept: free some disk "
-            "space or make the folder writable, then continue with --resume"
+            f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
+            "free some disk space or make the folder writable, then continue with --resume"
         ) from error
 
 

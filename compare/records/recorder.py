@@ -32,6 +32,7 @@ from compare.records.model import (
     weights_path,
 )
 from compare.records.reader import SCHEMA, Block, read_sidecar, replicas, sidecar_path, steps_path
+from compare.records.run_json import identity_of
 
 
 class Recorder:
@@ -47,6 +48,7 @@ class Recorder:
     def __init__(self, folder: Path, metrics: MetricsFile, trainer: str, seed: int) -> None:
         self._metrics = metrics
         self._folder, self._trainer, self._seed = folder, trainer, seed
+        self._run = identity_of(folder)
         self._stem = stem_of(folder, trainer, seed)
         with storing(self._stem):
             self._stem.parent.mkdir(exist_ok=True)
@@ -133,6 +135,7 @@ class Recorder:
     def _write_sidecar(self, end: End | None = None) -> None:
         content = {
             "schema": SCHEMA,
+            "run": self._run,
             "trainer": self._trainer,
             "seed": self._seed,
             "replicas": self._replicas,
