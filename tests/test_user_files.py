@@ -125,6 +125,9 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
             "variables instead",
         ),
         (METRICS, 'return ["acuracy"]', "def build_metrics", "Could not interpret metric identifier: acuracy"),
+        (METRICS, "return 'accuracy'", "def build_metrics", "returned 'accuracy': it must return a list of metrics"),
+        (METRICS, "return {'accuracy'}", "def build_metrics", "returned set: it must return a list of metrics"),
+        (METRICS, "return (m for m in ['mse'])", "def build_metrics", "returned generator: it must return a list"),
         (METRICS, "return [5]", "def build_metrics", "5 is not a metric"),
         (METRICS, "return tf.keras.metrics.AUC()", "def build_metrics", "it must return a list of metrics"),
         (
@@ -230,9 +233,9 @@ def test_a_working_directory_that_user_code_changes_changes_no_folder(
         monkeypatch.chdir(here)
         more["resume"] = (here / "reports" / more["name"]).exists()
         result = compare.run("my_task.py", trainers=("fit", "my_loop.py:MyLoop"), **(asked | more))
-        assert result.verdict == "identical" and result.directory == here / "reports" / more["name"]
+        assert result.verdict == "identical" and result.path == here / "reports" / more["name"]
         assert Path.cwd() == (here if more["resume"] else elsewhere), "of a finished run nothing is imported"
-    assert {path.name for path in here.iterdir()} == {"my_task.py", "my_loop.py", "reports", "__pycache__"}
+    assert {path.name for path in here.iterdir()} - {"__pycache__"} == {"my_task.py", "my_loop.py", "reports"}
     assert list(elsewhere.iterdir()) == []
     content = read_json(here / "reports" / "b" / "run.json")
     assert (content["options"]["experiment"], content["options"]["reports"]) == ("my_task.py", "reports"), "as given"
