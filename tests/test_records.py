@@ -43,6 +43,7 @@ from compare.records import (
     write_json,
     write_verdict,
 )
+from compare.records.files import checksum
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -287,6 +288,18 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
         except RecordError:
             return
         assert after == verdict, "a blank for another, at most"
+
+
+def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    write_verdict(path, {"verdict": "identical"})
+    RunJson(folder=tmp_path, options={}).save()
+    assert read_verdict(path) == {"verdict": "identical"}, "older versions kept no checksum of it"
+    RunJson(folder=tmp_path, options={}, verdict_sha256=checksum({"verdict": "identical"})).save()
+    assert read_verdict(path) == {"verdict": "identical"}
+    write_verdict(path, {"verdict": "alike"})
+    with pytest.raises(RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"):
+        read_verdict(path)
 
 
 @given(text=st.text() | st.binary().map(lambda content: content.decode("latin-1")))

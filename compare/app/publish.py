@@ -12,6 +12,7 @@ from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
 from compare.naming import shown_path
 from compare.records import RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.sentences import causes, sentence, stops, truth_sentence
@@ -25,6 +26,7 @@ def finish(run: RunJson, console: Console) -> str:
     """
     run.save(status=TRAINED if run.may_go_on else EXPLAINED)
     verdict = judge_and_publish(run.folder, console)
+    run.verdict_sha256 = RunJson.read(run.folder).verdict_sha256
     if not run.may_go_on:
         run.save(status=FINISHED)
     return verdict
@@ -45,6 +47,7 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     """Judge a run from its files, write its reports and print the last lines; returns the verdict."""
     recorded = Recorded.read(folder)
     verdict = judge(recorded)
+    recorded.run.save(verdict_sha256=checksum(verdict))
     write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
     shown = recorded.shown

@@ -14,6 +14,7 @@ from compare.engine.keras_generation import select_keras
 from compare.naming import shown_path
 from compare.options import Options
 from compare.records import write_verdict
+from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say, style_of
@@ -68,7 +69,7 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         entry |= report.causes_json()
     write_verdict(folder / "verdict.json", verdict)
     run = RunJson(folder=folder, options=options.as_json())
-    run.save(status=EXPLAINED)
+    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict))
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:

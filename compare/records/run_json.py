@@ -86,6 +86,7 @@ class RunJson:
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
         finished: when everything had been measured (ISO 8601, UTC).
+        verdict_sha256: the checksum in ``verdict.json``; None if there is none yet, or an older version wrote it.
     """
 
     folder: Path
@@ -113,6 +114,7 @@ class RunJson:
     study: dict[str, Any] | None = None
     check: dict[str, Any] | None = None
     finished: str | None = None
+    verdict_sha256: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RunJson:
