@@ -139,6 +139,8 @@ def load(run: str | Path) -> Result:
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
+    if not isinstance(run, str | Path):
+        raise RequestError(f"compare.load: {type(run).__name__} is not a folder: give the folder of a run")
     folder = Path(run)
     try:
         verdict = read_verdict(folder / "verdict.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 # Replaces this folder, whose compare.py would shadow the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from compare.app.cli import main  # noqa: E402
+from compare.app.cli import command  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

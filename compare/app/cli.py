@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
 import os
 import shlex
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +29,9 @@ from compare.naming import absolute, printable, shown_path
 from compare.option import default_of
 from compare.options import Options, declaration
 from compare.user_errors import describe
+
+PATIENCE = 5.0
+"""Seconds that threads of user code have to end after the run."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -103,6 +109,24 @@ def _shared_folder(options: Options) -> Iterator[Path]:
         yield Path(folder)
 
 
+def command(arguments: Sequence[str] | None = None) -> int:
+    """As ``main``, in a process of its own, which ends although user code may have left threads that do not.
+
+    Python would wait for them; nothing of a run depends on them.
+    """
+    status = main(arguments)
+    deadline = time.monotonic() + PATIENCE
+    own = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    for thread in own:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in own):
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            forgiving(stream).flush()
+        os._exit(status)
+    return status
+
+
 def carry_out_and_report(options: Options, folder: Path) -> int:
     """Carry out a request and print its progress and errors; returns the exit status.
 
@@ -149,14 +173,21 @@ def _fail(error: object, status: int) -> int:
     return status
 
 
+def _regular(path: str, flags: int) -> int:
+    """Opens a file, but not a link to another folder, nor a pipe, which would be waited for."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
     """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
     sys.stderr.flush()
     try:
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115
     except OSError as error:
-        raise RequestError(f"{path} cannot be written ({error.strerror}); make room, or the folder writable") from None
+        raise RequestError(
+            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, make room, or the folder writable"
+        ) from None
     with open(os.dup(2), "w", buffering=1) as real, file as log:
         os.dup2(log.fileno(), 2)
         faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,6 +30,7 @@ def claimed(options: Options) -> Iterator[Path]:
     Raises:
         RequestError: if the name is taken, the folder cannot be created, or another process holds it.
     """
+    new = not os.path.exists(options.reports)
     folder = _begun(options) if options.resume else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -39,6 +40,16 @@ def claimed(options: Options) -> Iterator[Path]:
         raise RequestError(
             f"{shown_path(folder)} is in use by another process; wait until it ends, or choose another --name"
         ) from None
+    except OSError as error:
+        if error.filename is None or os.fspath(error.filename) != str(folder / ".lock"):
+            raise
+        raise RequestError(
+            f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); remove it, or choose another --name"
+        ) from None
+    finally:
+        if new and not folder.exists():  # the request was refused
+            with suppress(OSError):
+                folder.parent.rmdir()
 
 
 def _new(options: Options) -> Path:

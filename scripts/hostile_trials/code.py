@@ -85,6 +85,7 @@ DONE = [
     "import sys; sys.stderr = None", "import sys; sys.stdout = sys.stderr = open('/dev/full', 'w')",
     "import sys; sys.settrace(lambda *_: None)", "import sys; sys.dont_write_bytecode = False",
     "import threading; [threading.Thread(target=lambda: __import__('time').sleep(2)).start() for _ in range(20)]",
+    "import threading, time; threading.Thread(target=lambda: [time.sleep(1) for _ in iter(int, 1)]).start()",
     "import faulthandler; faulthandler.disable()", "import logging; logging.shutdown()",
     "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)", "import time; time.sleep(0.2)",
     "import socket; socket.setdefaulttimeout(0.001)", "import asyncio; asyncio.run(asyncio.sleep(0.01))",

@@ -14,7 +14,7 @@ from scripts.hostile_trials.common import Place, Result
 
 KILLS = 10
 """Kills in one trial, which share one undisturbed run."""
-SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 def trial(place: Place, generator: random.Random) -> Result:
