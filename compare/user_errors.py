@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,10 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
         if isinstance(error, RequestError | NoVerdictError) and _raised_by_user(error):
             # Its text says neither what this package's own errors say, nor where it was raised.
             raise _as_plain(error) from error
+        file, line, _ = place_of(function).partition(", line ")
+        if line and is_user_code(file) and not _place(error):
+            with suppress(AttributeError):
+                error.place = place_of(function)  # type: ignore[attr-defined] # it takes other arguments, say
         kind, text = _essence(error)
         if remedy := remedy_for(f"{kind}: {' '.join(text.split())}"):
             error.add_note(f"{_place(error) or place_of(function)}: {remedy}")

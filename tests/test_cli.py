@@ -307,7 +307,45 @@ def test_reports_where_nothing_can_be_written_are_refused(refuse: Refuse) -> Non
         assert refuse("--reports", reports).startswith(f"--reports {reports}: results cannot be written there (")
 
 
+@pytest.mark.parametrize("name", [".lock", "tensorflow.log"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_what_is_no_file_in_the_place_of_one_is_refused_and_left_as_it_is(
+    refuse: Refuse, tmp_path: Path, name: str, kind: str
+) -> None:
+    if (name, kind) == (".lock", "pipe"):
+        pytest.skip("a pipe can be locked")
+    (tmp_path / "precious").write_text("precious")
+    with claimed(Options(name="begun")) as folder:
+        pass
+    path = folder / name
+    path.unlink(missing_ok=True)
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "precious"),
+    }
+    make[kind]()
+    message = refuse("--resume", "--name", "begun")
+    assert message.startswith(f"reports/begun/{name} cannot be ") and "; remove it, " in message
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 # Exit status
+
+
+def test_a_thread_that_user_code_leaves_does_not_keep_the_command_from_ending(tmp_path: Path) -> None:
+    code = """
+import threading, time
+from compare.app import cli
+def main(arguments):
+    threading.Thread(target=time.sleep, args=[1000]).start()
+    print("done")
+    return 1
+cli.main, cli.PATIENCE = main, 0.1
+raise SystemExit(cli.command([]))
+"""
+    ended = python("-c", code, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "done\n", "")
 
 
 @pytest.mark.parametrize(
