@@ -166,6 +166,8 @@ def load(folder: str | Path) -> Result:
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
+    if not isinstance(folder, str | Path):
+        raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
     folder = Path(folder)
     try:
         verdict = read_verdict(folder / "verdict.json")

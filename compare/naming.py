@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -51,6 +52,21 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1)
     close = close or [name for name in names if len(word) > 2 and word in name][:1]
     return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root; as it is if the working directory has been removed."""
+    try:
+        return path.absolute()
+    except OSError:
+        return path
+
+
+def shown_path(path: object) -> str:
+    """A path in a message: from the working directory if it is in there; anything else as it is."""
+    with suppress(OSError, ValueError):
+        return str(Path(str(path)).relative_to(Path.cwd()))
+    return str(path)
 
 
 def is_folder_name(name: Any) -> bool:

@@ -15,7 +15,7 @@ from compare.execution import ITERATIONS, Execution
 
 # Needed at run time too, for the signature of compare.run.
 from compare.experiment import Experiment
-from compare.naming import is_file, is_folder_name, label, margin, source_and_attribute, unknown
+from compare.naming import absolute, is_file, is_folder_name, label, margin, source_and_attribute, unknown
 from compare.option import TRAINING, Converted, Option, default_of, flag, option
 from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
@@ -415,6 +415,8 @@ class Options:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.against is not None and not (self.against / "metrics.csv").is_file():
             raise RequestError(f"--against {self.against}: no recorded comparison is there (no metrics.csv)")
+        if self.against is not None:  # it is read again after training, and with the reports
+            self._set("against", absolute(self.against))
         if self.name is not None and not is_folder_name(self.name):
             raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
 
@@ -456,6 +458,29 @@ class Options:
             if declared.name not in changes and draft._reasons_against(declared):
                 changes[declared.name] = default_of(declared)
         return replace(self, **changes)
+
+    def located(self) -> Options:
+        """The same request with absolute names of files: user code may change the working directory."""
+        located = copy(self)
+        located._set("given", self._as_given)
+        located._set("data_dir", None if self.data_dir is None else absolute(self.data_dir))
+        located._set("experiment", _located(self.experiment))
+        located._set("trainers", tuple(_located(trainer) for trainer in self.trainers))
+        return located
+
+    @property
+    def _as_given(self) -> Options:
+        given: Options = vars(self).get("given", self)
+        return given
+
+    @property
+    def named_files(self) -> dict[str, str]:
+        """Experiment, trainers or scripts that were asked for by a text: as it was given, and as it is now."""
+        given = self._as_given
+        texts = zip((given.experiment, *given.trainers), (self.experiment, *self.trainers), strict=True)
+        if self.scripts:
+            texts = zip(given.scripts, self.scripts, strict=True)
+        return {before: now for before, now in texts if isinstance(before, str) and isinstance(now, str)}
 
     def _refuse_combinations(self) -> None:
         """Refuse values that exclude each other."""
@@ -510,10 +535,11 @@ class Options:
         return range(self.seed, self.seed + self.seeds)
 
     def as_json(self) -> dict[str, Any]:
-        """All options as plain values; objects by their name."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["experiment"] = _text(self.experiment)
-        content["trainers"] = [_text(trainer) for trainer in self.trainers]
+        """All options as plain values, as they were given; objects by their name."""
+        given = self._as_given
+        content = {field.name: getattr(given, field.name) for field in fields(given)}
+        content["experiment"] = _text(given.experiment)
+        content["trainers"] = [_text(trainer) for trainer in given.trainers]
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
         return {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
 
@@ -547,6 +573,13 @@ def declaration(declared: Field[Any]) -> Option:
 def _plain(name: str) -> str:
     """The name with dashes in place of characters that are special in a path or on a command line."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+def _located(wanted: Any) -> Any:
+    if not (isinstance(wanted, str) and is_file(wanted)):
+        return wanted
+    source, attribute = source_and_attribute(wanted)
+    return f"{absolute(Path(source))}{f':{attribute}' if attribute else ''}"
 
 
 def _text(thing: Any) -> str:

@@ -1,4 +1,7 @@
-"""Handles Ctrl-C and SIGTERM: both end a run in the same way, within a step or two; does not import TensorFlow."""
+"""Handles Ctrl-C, SIGTERM and the end of the terminal, which end a run in the same way, within a step or two.
+
+Does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,15 @@ _interrupted = threading.Event()
 
 
 def catch() -> None:
-    """Converts the first SIGINT or SIGTERM to KeyboardInterrupt; a second one terminates the process immediately."""
+    """Converts the first SIGINT, SIGTERM or SIGHUP to KeyboardInterrupt; a second one ends the process immediately.
+
+    A SIGHUP that is ignored, as under ``nohup``, stays ignored.
+    """
     _interrupted.clear()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _handle)
 
 
 def catch_again() -> None:

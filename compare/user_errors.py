@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     remedy = remedy_for(f"{kind}: {text}") or remedy
     text = printable(text)
     text = text if len(text) < LONGEST else text[:LONGEST] + " …"
-    if isinstance(error, RequestError | NoVerdictError) or kind == RequestError.__name__:
+    if not _raised_by_user(error) and (isinstance(error, RequestError | NoVerdictError) or kind == "RequestError"):
         return text  # it already contains the place and the remedy
     where = f" ({place})" if place else ""
     return f"{kind}: {text}".removesuffix(": ") + where + (f"; {remedy}" if remedy else "")
@@ -93,6 +93,8 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
             yield
         except RequestError as error:
             place = place_of(function)
+            if _raised_by_user(error):
+                raise RequestError(f"{part} raised {describe(error, place, 'fix it')}") from error
             if ", line " in str(error) or not is_user_code(place.partition(", line ")[0]):
                 raise
             raise RequestError(f"{part} ({place}): {error}") from error
@@ -120,6 +122,8 @@ class ProcessExit(BaseException):
 def refusing_exit() -> Iterator[None]:
     """Replaces ``os._exit``, ``os.execv`` and ``os.execve``, which end a process without cleaning up, in this process.
 
+    Also where ``os`` has them from: in the module ``posix``, say.
+
     Processes that user code forks keep them.
 
     Raises:
@@ -136,17 +140,18 @@ def refusing_exit() -> Iterator[None]:
 
         return refuse
 
-    originals = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
-    for name, original in originals.items():
-        setattr(os, name, refusing(name, original))
+    modules = os, sys.modules[os.name]
+    originals = {(module, name): getattr(module, name) for module in modules for name in ("_exit", "execv", "execve")}
+    for (module, name), original in originals.items():
+        setattr(module, name, refusing(name, original))
     try:
         yield
     except Exception:
         if not refused:  # otherwise it is what TensorFlow made of it
             raise
     finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
+        for (module, name), original in originals.items():
+            setattr(module, name, original)
     if refused:
         raise refused[0]
 
@@ -155,7 +160,8 @@ def refusing_exit() -> Iterator[None]:
 def without_exit(part: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
     """Converts what would end the process, such as ``sys.exit`` in a user's trainer, to an ordinary exception.
 
-    Any other exception is raised as it is, with a note if ``compare.remedies`` knows what to write instead.
+    Any other exception is raised as it is, with a note if ``compare.remedies`` knows what to write instead. One of this
+    package's own that user code raises becomes one of Python's own.
 
     Args:
         part: what the user wrote, such as "trainer mine".
@@ -171,6 +177,13 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
     except KeyboardInterrupt:
         raise
     except Exception as error:
+        if isinstance(error, RequestError | NoVerdictError) and _raised_by_user(error):
+            # Its text says neither what this package's own errors say, nor where it was raised.
+            raise _as_plain(error) from error
+        file, line, _ = place_of(function).partition(", line ")
+        if line and is_user_code(file) and not _place(error):
+            with suppress(AttributeError):
+                error.place = place_of(function)  # type: ignore[attr-defined] # it takes other arguments, say
         kind, text = _essence(error)
         if remedy := remedy_for(f"{kind}: {' '.join(text.split())}"):
             error.add_note(f"{_place(error) or place_of(function)}: {remedy}")
@@ -178,6 +191,18 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
     except BaseException as error:
         text = describe(error, place_of(function), "raise an error instead")
         raise NoVerdictError(f"{part} ended the run before its verdict: {text}") from error
+
+
+def _raised_by_user(error: BaseException) -> bool:
+    """Returns whether user code raised an exception itself, and not a function of this package that it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and (is_user_code(frames[-1].filename) or "in user code:" in str(error))
+
+
+def _as_plain(error: BaseException) -> Exception:
+    """Returns an exception of Python's own with the same message and traceback, described with its line."""
+    kind = ValueError if isinstance(error, ValueError) else RuntimeError
+    return kind(str(error)).with_traceback(error.__traceback__)
 
 
 def place_of_op(operation: Any) -> str:

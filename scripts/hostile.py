@@ -41,6 +41,7 @@ TRIALS = {
     "disks": (disks.trial, 30, "runs without room for their files or output"),
     "kills": (kills.trial, 100, f"kills of runs that are resumed, {kills.KILLS} per trial"),
     "flips": (flips.trial, 2000, "single bits flipped in a recorded run"),
+    "damage": (flips.damage, 200, "files of a recorded run cut, zeroed, doubled or replaced by another run's"),
 }
 """Every kind of trial: what does one, how many there are by default, and what they are."""
 PER_TRIAL = {"kills": kills.KILLS}

@@ -41,7 +41,7 @@ def serve():
             os.environ.update(environment)
             sys.argv = arguments
             exec(before, {})
-            return cli.main(arguments[1:])
+            return cli.command(arguments[1:])
         print(pid, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 

@@ -252,8 +252,10 @@ def test_a_trainer_of_ones_own_that_is_none_is_refused(refuse: Refuse, trainer: 
         ("x = 1\nx = 1 / 0\n", "broken.py cannot be imported: ZeroDivisionError: division by zero (FILE, line 2)"),
         ("def f():\n    raise OSError('a\\nb')\n\nf()\n", "broken.py cannot be imported: OSError: a b (FILE, line 2)"),
         ("x = (\n", "broken.py cannot be imported: SyntaxError: '(' was never closed (broken.py, line 1)"),
-        ("import sys\nsys.exit(0)\n", "broken.py cannot be imported: SystemExit: 0 (FILE, line 2)"),
-        ("import os\nos._exit(0)\n", "broken.py cannot be imported: ProcessExit: os._exit(0) (FILE, line 2)"),
+        (
+            "import compare\nraise compare.RequestError('mine')\n",
+            "broken.py cannot be imported: RequestError: mine (FILE, line 2)",
+        ),
     ],
 )
 def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
@@ -265,9 +267,40 @@ def test_a_file_of_ones_own_that_fails_is_refused_with_its_line(
     assert refuse("--experiment", "broken.py", "--trainers", "mine.py:Loop", "mine.py:Loop") == message
 
 
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0"),
+        ("import os\nos._exit(1)\n", "ProcessExit: os._exit(1)"),
+        ("import posix\nposix._exit(0)\n", "ProcessExit: os._exit(0)"),
+        ("\nraise GeneratorExit\n", "GeneratorExit"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--parallel"], ["--seeds", "2"], ["--check"], ["--resume", "--name", "begun"]])
+def test_a_file_of_ones_own_that_ends_the_process_is_no_verdict(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    what: str,
+    more: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(code)
+    arguments = ["--experiment", "broken.py", "--trainers", "fit", "loop", *more]
+    if "--resume" in more:
+        with claimed(Options(experiment="broken.py", name="begun")):
+            pass  # it was interrupted before the file was imported
+    assert cli.main(arguments) == 3
+    said = capsys.readouterr().err
+    told = f"{what} ({tmp_path / 'broken.py'}, line 2); raise an error instead\n"
+    assert said == f"compare.py: importing broken.py ended the run before its verdict: {told}"
+
+
 def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> None:
     trainers = ["--trainers", "mine.py:Loop", "mine.py:Loop"]
     assert refuse("--experiment", "gone.py", *trainers) == "gone.py: there is no such file"
+    assert not Path("reports").exists(), "nothing is left"
     assert refuse("--experiment", "mine.py", *trainers).startswith("mine.py has no 'experiment'")
     assert refuse("--experiment", "mine.py:number", *trainers) == "mine.py:number is a int, not a compare.Experiment"
     assert refuse("--experiment", "mine.py:number", "--data-dir", "x", *trainers).startswith(
@@ -352,7 +385,45 @@ def test_reports_where_nothing_can_be_written_are_refused(refuse: Refuse) -> Non
         assert refuse("--reports", reports).startswith(f"--reports {reports}: results cannot be written there (")
 
 
+@pytest.mark.parametrize("name", [".lock", "tensorflow.log"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_what_is_no_file_in_the_place_of_one_is_refused_and_left_as_it_is(
+    refuse: Refuse, tmp_path: Path, name: str, kind: str
+) -> None:
+    if (name, kind) == (".lock", "pipe"):
+        pytest.skip("a pipe can be locked")
+    (tmp_path / "precious").write_text("precious")
+    with claimed(Options(name="begun")) as folder:
+        pass
+    path = folder / name
+    path.unlink(missing_ok=True)
+    make = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "precious"),
+    }
+    make[kind]()
+    message = refuse("--resume", "--name", "begun")
+    assert message.startswith(f"reports/begun/{name} cannot be ") and "; remove it, " in message
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 # Exit status
+
+
+def test_a_thread_that_user_code_leaves_does_not_keep_the_command_from_ending(tmp_path: Path) -> None:
+    code = """
+import threading, time
+from compare.app import cli
+def main(arguments):
+    threading.Thread(target=time.sleep, args=[1000]).start()
+    print("done")
+    return 1
+cli.main, cli.PATIENCE = main, 0.1
+raise SystemExit(cli.command([]))
+"""
+    ended = python("-c", code, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "done\n", "")
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,12 @@ def test_every_place_for_user_code_exists_and_its_line_is_the_right_one():
         compile(files[name], name, "exec")
 
 
+def test_every_odd_trainer_changes_the_loop_and_is_python():
+    for what, (old, new) in code.TRAINERS.items():
+        assert code.LOOP.count(old) >= 1, what
+        compile(code.LOOP.replace(old, new), what, "exec")
+
+
 def test_requests_have_options_of_every_kind(tmp_path):
     generator, seen = random.Random(0), set()
     for _ in range(600):

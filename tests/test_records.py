@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +43,9 @@ from compare.records import (
     write_json,
     write_verdict,
 )
+from compare.records.files import checksum
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.run_json import RunJson
 
 Logs = Sequence[Mapping[str, float]]
 often = settings(max_examples=60, deadline=None, database=None)
@@ -287,6 +290,18 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
         assert after == verdict, "a blank for another, at most"
 
 
+def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    write_verdict(path, {"verdict": "identical"})
+    RunJson(folder=tmp_path, options={}).save()
+    assert read_verdict(path) == {"verdict": "identical"}, "older versions kept no checksum of it"
+    RunJson(folder=tmp_path, options={}, verdict_sha256=checksum({"verdict": "identical"})).save()
+    assert read_verdict(path) == {"verdict": "identical"}
+    write_verdict(path, {"verdict": "alike"})
+    with pytest.raises(RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"):
+        read_verdict(path)
+
+
 @given(text=st.text() | st.binary().map(lambda content: content.decode("latin-1")))
 @often
 def test_whatever_stands_in_a_verdict_is_read_or_an_error(text: str) -> None:
@@ -523,6 +538,27 @@ def test_records_of_another_trainer_or_run_are_an_error(tmp_path: Path) -> None:
     fit, _ = read_records(tmp_path / "a")
     with pytest.raises(RecordError, match=r"fit-seed0-epoch001\.npz: damaged, it does not match its checksum"):
         fit.weights(1)
+
+
+def test_records_and_metrics_copied_from_another_run_are_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b", "old"):
+        (tmp_path / name).mkdir()
+        RunJson(folder=tmp_path / name, options={}, identity=name if name != "old" else None).save()
+        record(tmp_path / name, fit=FIT, loop=FIT)
+        twins = tmp_path / name / "twins" / "loop"
+        twins.mkdir(parents=True)
+        record(twins, fit=FIT)
+        assert len(read_records(tmp_path / name)) == 2 and read_records(twins)
+    for other in ("b", "old"):
+        for part in ("records", "metrics.csv", "twins"):
+            into, from_ = tmp_path / "a" / part, tmp_path / other / part
+            shutil.copytree(from_, into, dirs_exist_ok=True) if from_.is_dir() else shutil.copy(from_, into)
+        told = r"fit-seed0\.json: belongs to another run than .*run\.json, as may .*metrics\.csv; run again, or"
+        for read in (read_records, read_rows, recover, lambda run: read_records(run / "twins" / "loop")):
+            with pytest.raises(RecordError, match=told):
+                read(tmp_path / "a")
+    (tmp_path / "a" / "run.json").unlink()
+    assert len(read_records(tmp_path / "a")) == 2, "records alone, as kept by those who need no more"
 
 
 def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp_path: Path) -> None:

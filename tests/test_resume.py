@@ -383,7 +383,7 @@ def test_a_second_process_is_refused_at_once(experiment, begun, tmp_path):
 # Signals.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_within_seconds_and_the_resume_command_is_printed(commands, tmp_path, number):
     (tmp_path / "task.py").write_text(TASK)
     command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--experiment", str(tmp_path / "task.py")]

@@ -65,6 +65,12 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
         ("import numpy as np", "import nunpy as np", "import nunpy", "No module named 'nunpy'"),
         ("experiment = compare", "task = compare", None, "has no 'experiment': name one of its attributes"),
         ("return (x[:40]", "raise OSError('no disk')  # (x[:40]", "raise OSError", "load_data raised OSError: no disk"),
+        (
+            "return (x[:40]",
+            "raise compare.RequestError('mine')  # (x[:40]",
+            "raise compare",
+            "load_data raised RequestError: mine (",
+        ),
         ("return (x[:40], y[:40]),", "return (x[:40], y[:30]),", "def load_data", "30, 40 examples: x, y and sample"),
         ("return (x[:40], y[:40]), (x[40:], y[40:])", "return x, y, x", "def load_data", "load_data must return (("),
         (
@@ -119,6 +125,9 @@ def test_the_files_without_an_error_are_identical(tmp_path: Path) -> None:
             "variables instead",
         ),
         (METRICS, 'return ["acuracy"]', "def build_metrics", "Could not interpret metric identifier: acuracy"),
+        (METRICS, "return 'accuracy'", "def build_metrics", "returned 'accuracy': it must return a list of metrics"),
+        (METRICS, "return {'accuracy'}", "def build_metrics", "returned set: it must return a list of metrics"),
+        (METRICS, "return (m for m in ['mse'])", "def build_metrics", "returned generator: it must return a list"),
         (METRICS, "return [5]", "def build_metrics", "5 is not a metric"),
         (METRICS, "return tf.keras.metrics.AUC()", "def build_metrics", "it must return a list of metrics"),
         (
@@ -159,6 +168,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
             "returned without ending epoch 1 of 2",
         ),
         ("                run.end_step()", "", None, None),
+        ("def train(self, run)", "def train(self, run, more)", "def train", "missing 1 required positional argument"),
         ("run.end_step()", "run.end_step(True)", "run.end_step", "end_step was called for True steps"),
         ("run.end_step()", "run.end_step('1')", "run.end_step", "end_step was called for '1' steps"),
         ("run.end_step()", "[run.end_step(), run.end_step()]", "[run.end_step", "end_step has been called for 2 steps"),
@@ -172,6 +182,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         ("{})", "{'loss': None})", "run.end_epoch", "takes a dict of metric name to float"),
         pytest.param("{})", "[1.0])", "run.end_epoch", "takes a dict of metric name to float", marks=pytest.mark.slow),
         ("step(x, y)\n", "raise ValueError('a bug of mine')\n", "raise ValueError", "ValueError: a bug of mine"),
+        ("step(x, y)\n", "import compare; raise compare.RequestError('mine')\n", "import compare", "ValueError: mine"),
         ("tf.reduce_mean(", "tf.reduce_meen(", "tf.reduce_meen", "reduce_meen"),
         ("model(x, training=True)", "model(x, True)", "model(x, True)", "; write model(x, training=True)"),
         ("model(x, training=True)", "model(x[:, :3], training=True)", "model(x[:, :3]", "input"),
@@ -208,6 +219,28 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     assert contract == (told.startswith(("returned", "inside", "for epoch", "takes", "end_step")))
     verdict = read_json(tmp_path / "reports" / "run" / "verdict.json")
     assert verdict["verdict"] == "not-comparable"
+
+
+def test_a_working_directory_that_user_code_changes_changes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir(), elsewhere.mkdir()
+    leaves = f"import os; os.chdir({str(elsewhere)!r})"
+    (here / "my_loop.py").write_text(LOOP.replace("import tensorflow", f"{leaves}\nimport tensorflow"))
+    (here / "my_task.py").write_text(TASK.replace("def load_data():", f"def load_data():\n    {leaves}"))
+    asked: dict[str, Any] = {"strategy": "default", "epochs": 1, "batch_size": 20, "quiet": True, "reports": "reports"}
+    for more in {"name": "a"}, {"name": "b", "against": "reports/a"}, {"name": "b", "against": "reports/a"}:
+        monkeypatch.chdir(here)
+        more["resume"] = (here / "reports" / more["name"]).exists()
+        result = compare.run("my_task.py", trainers=("fit", "my_loop.py:MyLoop"), **(asked | more))
+        assert result.verdict == "identical" and result.path == here / "reports" / more["name"]
+        assert Path.cwd() == (here if more["resume"] else elsewhere), "of a finished run nothing is imported"
+    assert {path.name for path in here.iterdir()} - {"__pycache__"} == {"my_task.py", "my_loop.py", "reports"}
+    assert list(elsewhere.iterdir()) == []
+    content = read_json(here / "reports" / "b" / "run.json")
+    assert (content["options"]["experiment"], content["options"]["reports"]) == ("my_task.py", "reports"), "as given"
+    assert content["code"].keys() == {"compare", "my_task.py", "my_loop.py:MyLoop"}
 
 
 def test_a_layer_that_is_shared_works_on_one_replica_and_is_refused_on_two(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
 import os
 import shlex
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +29,7 @@ from compare.app.requirements import refuse_if_missing
 from compare.app.standard_streams import forgiving
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.naming import printable
+from compare.naming import absolute, printable, shown_path
 from compare.option import default_of
 from compare.options import GROUPS, Options, declaration
 from compare.user_errors import describe
@@ -45,6 +48,10 @@ examples:
 
 Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no verdict, 130 interrupted.
 """
+
+
+PATIENCE = 5.0
+"""Seconds that threads of user code have to end after the run."""
 
 
 def program() -> str:
@@ -149,12 +156,30 @@ def _shared_folder(options: Options) -> Iterator[Path]:
         RequestError: when it is to resume a run whose name is not known.
     """
     if options.name is not None:
-        yield options.reports / options.name
+        yield absolute(options.reports / options.name)
         return
     if options.resume:
         raise RequestError("--resume in a cluster of your own: give --name, so that every task finds the same folder")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+def command(arguments: Sequence[str] | None = None) -> int:
+    """As ``main``, in a process of its own, which ends although user code may have left threads that do not.
+
+    Python would wait for them; nothing of a run depends on them.
+    """
+    status = main(arguments)
+    deadline = time.monotonic() + PATIENCE
+    own = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    for thread in own:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in own):
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            forgiving(stream).flush()
+        os._exit(status)
+    return status
 
 
 def carry_out_and_report(options: Options, folder: Path) -> int:
@@ -183,7 +208,7 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         return _fail(error, EXIT_NO_VERDICT)
     except Exception as error:
         # A user's trainer raised: the verdict says so, the traceback is in the log.
-        return _fail(f"{describe(error)} (traceback in {folder}/tensorflow.log)", EXIT_NO_VERDICT)
+        return _fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT)
 
 
 @contextmanager
@@ -203,14 +228,21 @@ def _fail(error: object, status: int) -> int:
     return status
 
 
+def _regular(path: str, flags: int) -> int:
+    """Opens a file, but not a link to another folder, nor a pipe, which would be waited for."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
     """Redirect stderr to a file, including TensorFlow's start-up messages, which bypass ``sys.stderr``."""
     sys.stderr.flush()
     try:
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115
     except OSError as error:
-        raise RequestError(f"{path} cannot be written ({error.strerror}); make room, or the folder writable") from None
+        raise RequestError(
+            f"{shown_path(path)} cannot be written ({error.strerror}); remove it, make room, or the folder writable"
+        ) from None
     with open(os.dup(2), "w", buffering=1) as real, file as log:
         os.dup2(log.fileno(), 2)
         faulthandler.enable(file=real)  # a crash in C++ still says on the terminal where it happened

@@ -48,8 +48,8 @@ class EarlyChecks:
         """Checks a trainer whose weights differ from the reference's."""
         if self._executor is None:
             self._executor = self._stack.enter_context(processes.local(1))
-        options, number = processes.absolute(self._options), self._names.index(trainer)
-        future = self._executor.submit(_check, options, self._threads, os.getpid(), number)
+        number = self._names.index(trainer)
+        future = self._executor.submit(_check, self._options, self._threads, os.getpid(), number)
         future.add_done_callback(lambda done: self._tell(trainer, done))
         self._running[trainer] = future
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ from rich.console import Console
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
-from compare.naming import is_file, source_and_attribute
+from compare.naming import is_file, shown_path, source_and_attribute
 from compare.options import Options
 from compare.reporting.terminal import tell
 from compare.trainer import Trainer
-from compare.user_errors import ProcessExit, describe, refusing_exit
+from compare.user_errors import describe, without_exit
 
 TRAINERS = {
     "fit": "compare.trainers.keras_fit:KerasFit",
@@ -52,7 +54,7 @@ def load_experiment(options: Options) -> Experiment:
         path, attribute = source_and_attribute(wanted)
         experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     if not isinstance(experiment, Experiment):
-        raise RequestError(f"{wanted} is a {type(experiment).__name__}, not a compare.Experiment")
+        raise RequestError(f"{shown_path(wanted)} is a {type(experiment).__name__}, not a compare.Experiment")
     return experiment
 
 
@@ -94,28 +96,25 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
     name = getattr(trainer, "name", None)
     if not (isinstance(name, str) and name and name.isprintable() and callable(getattr(trainer, "train", None))):
         raise RequestError(
-            f"{wanted} is no trainer: it needs a name in one printable line and a method train(self, run)"
+            f"{shown_path(wanted)} is no trainer: it needs a name in one printable line and a method train(self, run)"
         )
     return trainer  # type: ignore[no-any-return]
 
 
 def _attribute(module: Any, attribute: str, source: str) -> Any:
     if not hasattr(module, attribute):
-        raise RequestError(f"{source} has no {attribute!r}: name one of its attributes after the colon")
+        raise RequestError(f"{shown_path(source)} has no {attribute!r}: name one of its attributes after the colon")
     return getattr(module, attribute)
 
 
 def _module(name: str) -> Any:
-    try:
-        with refusing_exit():
-            return importlib.import_module(name)
-    except (Exception, SystemExit, ProcessExit) as error:
-        raise RequestError(f"{name} cannot be imported: {describe(error)}") from error
+    with _importing(name):
+        return importlib.import_module(name)
 
 
 def _file_module(path: Path) -> Any:
     if not path.is_file():
-        raise RequestError(f"{path}: there is no such file")
+        raise RequestError(f"{shown_path(path)}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -123,9 +122,21 @@ def _file_module(path: Path) -> Any:
     # Files may import their neighbours, as when Python itself runs them.
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.append(folder)
-    try:
-        with refusing_exit():
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit, ProcessExit) as error:
-        raise RequestError(f"{path} cannot be imported: {describe(error)}") from error
+    with _importing(shown_path(path)):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def _importing(what: str) -> Iterator[None]:
+    """Converts what user code raises when it is imported.
+
+    Raises:
+        RequestError: if it raises an error.
+        NoVerdictError: if it would end the process.
+    """
+    with without_exit(f"importing {what}"):
+        try:
+            yield
+        except Exception as error:
+            raise RequestError(f"{what} cannot be imported: {describe(error)}") from error

@@ -115,7 +115,7 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
     others = len(options.trainers) - 1
     with processes.local(others) as executor:
         for _ in range(others):
-            executor.submit(get_ready, processes.absolute(options), threads_each(options), os.getpid())
+            executor.submit(get_ready, options, threads_each(options), os.getpid())
         yield executor
 
 
@@ -198,7 +198,7 @@ def _train(
     try:
         with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
             where, digests = folder.resolve(), _digests(task)
-            ready = processes.absolute(options), threads_each(options), os.getpid()
+            ready = options, threads_each(options), os.getpid()
             futures = {
                 name: executor.submit(_train_elsewhere, *ready, number, name, where, address, key, digests)
                 for number, (name, _) in enumerate(others, start=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import tempfile
@@ -13,10 +12,8 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
-from typing import Any
 
 from compare.errors import RequestError
-from compare.naming import is_file, source_and_attribute
 from compare.option import flag
 from compare.options import Options
 
@@ -108,20 +105,6 @@ def limit_threads(threads: int) -> None:
     if tf.config.threading.get_intra_op_parallelism_threads() != threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-
-
-def absolute(options: Options) -> Options:
-    """The same options with absolute file names: workers may have another working directory."""
-
-    def full(wanted: Any) -> Any:
-        if not (isinstance(wanted, str) and is_file(wanted)):
-            return wanted
-        source, attribute = source_and_attribute(wanted)
-        return f"{Path(source).resolve()}{f':{attribute}' if attribute else ''}"
-
-    folder = None if options.data_dir is None else options.data_dir.resolve()
-    trainers = tuple(full(trainer) for trainer in options.trainers)
-    return dataclasses.replace(options, experiment=full(options.experiment), trainers=trainers, data_dir=folder)
 
 
 _watched: set[int] = set()

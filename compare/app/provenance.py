@@ -37,8 +37,8 @@ def code(options: Options) -> dict[str, str]:
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         package.update(path.read_bytes())
     digests = {"compare": package.hexdigest()}
-    for wanted in options.scripts if options.scripts else (options.experiment, *options.trainers):
-        if isinstance(wanted, str) and (source := _source(wanted)) is not None:
+    for wanted, located in options.named_files.items():
+        if (source := _source(located)) is not None:
             try:
                 digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
             except OSError:

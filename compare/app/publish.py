@@ -10,7 +10,9 @@ from rich.console import Console
 
 from compare.app.judge import Recorded, judge
 from compare.check.stage_views import stage_sentence
+from compare.naming import shown_path
 from compare.records import Record, RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
@@ -26,6 +28,7 @@ def finish(run: RunJson, console: Console) -> str:
     """
     run.save(status=TRAINED if run.may_go_on else EXPLAINED)
     verdict = judge_and_publish(run.folder, console)
+    run.verdict_sha256 = RunJson.read(run.folder).verdict_sha256
     if not run.may_go_on:
         run.save(status=FINISHED)
     return verdict
@@ -47,6 +50,7 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
         verdict, options = judge(recorded), recorded.run.options
+        recorded.run.save(verdict_sha256=checksum(verdict))
     shown = recorded.shown
     del recorded  # the pages read the records again: this memory is needed only once
     study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
@@ -82,7 +86,11 @@ def publish_verdict(
             plots.draw(folder)
     files = publish(folder) + files
     if html.is_foreign(folder.parent / "index.html"):
-        tell(console, f"{folder.parent / 'index.html'} is not a list of runs and was left as it is", style="yellow")
+        tell(
+            console,
+            f"{shown_path(folder.parent / 'index.html')} is not a list of runs and was left as it is",
+            style="yellow",
+        )
     if isinstance(console, NotebookConsole):
         for entry in verdict["comparisons"]:
             tell(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
@@ -90,7 +98,7 @@ def publish_verdict(
     _print_verdict(verdict, console, verbose=verbose)
     for file in files:
         if (folder / file).exists():
-            say(console, str(folder / file))
+            say(console, shown_path(folder / file))
     return str(verdict["verdict"])
 
 

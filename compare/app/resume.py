@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from compare.errors import RequestError
+from compare.naming import absolute
 from compare.option import flag
 from compare.options import Options, declaration
 from compare.records import Recorder, RecordError, hashes_at, kept, recover
@@ -147,9 +148,10 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
     """
     recorded, requested = before["options"], now["options"]
     fixed = [declared.name for declared in fields(Options) if not declaration(declared).may_change]
+    paths = [declared.name for declared in fields(Options) if declaration(declared).kind is Path]
     for name in fixed:
         # An option that is not recorded did not exist when the run began.
-        if name in recorded and recorded[name] != requested[name]:
+        if name in recorded and not _same(recorded[name], requested[name], is_path=name in paths):
             raise RequestError(
                 f"{who}: the run began with {flag(name)} {json.dumps(recorded[name])}, this request has "
                 f"{json.dumps(requested[name])}: give the original options, or start another run"
@@ -162,6 +164,12 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
                 raise RequestError(
                     f"{who}: {_named(part, name)} changed since the run began{values}: restore it, or start another run"
                 )
+
+
+def _same(recorded: Any, requested: Any, *, is_path: bool) -> bool:
+    if is_path and isinstance(recorded, str) and requested is not None:
+        return absolute(Path(recorded)) == absolute(Path(requested))  # earlier versions recorded it as it was given
+    return bool(recorded == requested)
 
 
 def _named(part: str, name: str) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
+from compare.naming import absolute, shown_path
 from compare.options import Options
 from compare.records.files import umask
 from compare.records.model import RecordError
@@ -28,6 +30,7 @@ def claimed(options: Options) -> Iterator[Path]:
     Raises:
         RequestError: if the name is taken, the folder cannot be created, or another process holds it.
     """
+    new = not os.path.exists(options.reports)
     folder = _begun(options) if options.resume else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -35,20 +38,32 @@ def claimed(options: Options) -> Iterator[Path]:
             yield folder
     except Timeout:
         raise RequestError(
-            f"{folder} is in use by another process; wait until it ends, or choose another --name"
+            f"{shown_path(folder)} is in use by another process; wait until it ends, or choose another --name"
         ) from None
+    except OSError as error:
+        if error.filename is None or os.fspath(error.filename) != str(folder / ".lock"):
+            raise
+        raise RequestError(
+            f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); remove it, or choose another --name"
+        ) from None
+    finally:
+        if new and not folder.exists():  # the request was refused
+            with suppress(OSError):
+                folder.parent.rmdir()
 
 
 def _new(options: Options) -> Path:
     """Creates the folder of a new run, with its options in ``run.json``; never changes an existing folder."""
-    wanted = options.reports / (options.name or options.default_name())
+    reports = absolute(options.reports)  # user code may change the working directory
+    wanted = reports / (options.name or options.default_name())
     temporary = None
     try:
-        options.reports.mkdir(parents=True, exist_ok=True)
+        reports.mkdir(parents=True, exist_ok=True)
         # Filled first and then renamed, so that an interruption never leaves a half-filled folder.
-        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=options.reports))
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=reports))
         temporary.chmod(0o777 & ~umask())
-        RunJson(folder=temporary, options=options.as_json(), code=code(options)).save()
+        identity = secrets.token_hex(8)
+        RunJson(folder=temporary, identity=identity, options=options.as_json(), code=code(options)).save()
         for number in range(1, 10_000):
             folder = numbered(wanted, number)
             try:
@@ -60,7 +75,7 @@ def _new(options: Options) -> Path:
                     raise
             if options.name is not None:
                 raise RequestError(
-                    f"--name {options.name}: {folder} exists and is not overwritten; choose another name"
+                    f"--name {options.name}: {shown_path(folder)} exists and is not overwritten; choose another name"
                     + (", or continue that run with --resume" if _unfinished(folder) else "")
                 )
         raise RequestError(
@@ -84,12 +99,12 @@ def numbered(wanted: Path, number: int) -> Path:
 
 def _begun(options: Options) -> Path:
     """The folder of the run to resume: the one called ``--name``, or the latest one with these options."""
-    wanted = options.reports / (options.name or options.default_name())
+    wanted = absolute(options.reports) / (options.name or options.default_name())
     last = 0
     while numbered(wanted, last + 1).is_dir() and (last == 0 or options.name is None):
         last += 1
     if last == 0:
-        raise RequestError(f"--resume: no run has begun in {wanted}; omit --resume to start one")
+        raise RequestError(f"--resume: no run has begun in {shown_path(wanted)}; omit --resume to start one")
     return numbered(wanted, last)
 
 

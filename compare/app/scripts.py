@@ -52,7 +52,7 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
         verdict = judge_and_publish(folder, console)
         if interrupted:
             raise KeyboardInterrupt
-        session.run.save(status=FINISHED)
+        session.run.save(status=FINISHED, verdict_sha256=RunJson.read(folder).verdict_sha256)
         return Result(folder, verdict)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from compare.app.loading import load_experiment, load_trainers
-from compare.app.processes import absolute, division, end_with, limit_threads, local, lost
+from compare.app.processes import division, end_with, limit_threads, local, lost
 from compare.app.resume import ResumePlan
 from compare.app.train import fail, prepare, train
 from compare.engine.keras_generation import select_keras
@@ -79,7 +79,7 @@ def run_all(
         RequestError: when no Dask scheduler answers.
         NoVerdictError: when workers keep dying.
     """
-    options = absolute(options)
+    options = options.located()
     left, attempts = list(jobs), 0
     while left:
         finished = 0

@@ -24,6 +24,7 @@ from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
+from compare.naming import shown_path
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -82,6 +83,7 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
         KeyboardInterrupt: when it was interrupted, after the finished part has been judged.
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
+    options = options.located()
     try:
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
@@ -150,7 +152,7 @@ def _finished_before(folder: Path, console: Console, options: Options) -> Result
     tell(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
     for text in sentences(verdict):
         tell(console, text + ".")
-    say(console, str(folder / "verdict.json"))
+    say(console, shown_path(folder / "verdict.json"))
     return Result(folder, verdict["verdict"])
 
 
@@ -164,7 +166,7 @@ def _look_at(against: Path | None) -> None:
         if against is not None:
             read_records(against)
     except RecordError as error:
-        raise RequestError(f"--against {against}: {error}") from None
+        raise RequestError(f"--against {shown_path(against)}: {error}") from None
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:
@@ -199,7 +201,7 @@ def _train_and_judge(
             diagnose.diagnose(run, session.trainers, session.task, options, console, early.reports)
     result = Result(folder, finish(run, console))
     if raised is not None:
-        raised.add_note(f"The other trainers' results are in {folder}.")
+        raised.add_note(f"The other trainers' results are in {shown_path(folder)}.")
         raise raised
     return result
 

@@ -11,8 +11,10 @@ from compare.app.cluster_session import in_one_process
 from compare.app.loading import load
 from compare.app.train import load_data
 from compare.engine.keras_generation import select_keras
+from compare.naming import shown_path
 from compare.options import Options
 from compare.records import write_verdict
+from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
@@ -71,9 +73,9 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         entry |= report.causes_json()
     write_verdict(folder / "verdict.json", verdict)
     run = RunJson(folder=folder, options=options.as_json())
-    run.save(status=EXPLAINED)
+    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict))
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:
-        say(console, str(folder / file))
+        say(console, shown_path(folder / file))
     return Result(folder, verdict["verdict"])

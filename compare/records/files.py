@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import StorageError
+from compare.naming import shown_path
 from compare.records.model import RecordError, read_file
 
 
@@ -23,8 +24,8 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be written ({error.strerror or error}); everything written before is kept: free some disk "
-            "space or make the folder writable, then continue with --resume"
+            f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
+            "free some disk space or make the folder writable, then continue with --resume"
         ) from error
 
 
@@ -139,14 +140,17 @@ def write_verdict(path: Path, verdict: Mapping[str, Any]) -> None:
 
 
 def read_verdict(path: Path) -> dict[str, Any]:
-    """Reads ``verdict.json`` and verifies its checksum.
+    """Reads ``verdict.json`` and verifies its checksum, also by the ``run.json`` beside it.
 
     Raises:
-        RecordError: if the file cannot be read or was changed after it was written.
+        RecordError: if the file cannot be read, was changed after it was written, or is that of another run.
     """
     content = read_checked(path, since=1)
     if "verdict" not in content:
         raise RecordError(path, "damaged, it has no verdict")
+    run = path.with_name("run.json")
+    if run.exists() and read_checked(run, since=2).get("verdict_sha256", checksum(content)) != checksum(content):
+        raise RecordError(path, f"is not the verdict that {shown_path(run)} belongs to")
     return content
 
 

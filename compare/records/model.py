@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compare.naming import file_name
+from compare.naming import file_name, shown_path
 
 INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
@@ -40,7 +40,7 @@ class RecordError(ValueError):
 
     def __str__(self) -> str:
         path, problem = self.args
-        return f"{path}: {' '.join(problem.split())}; run again, or restore it from a copy"
+        return f"{shown_path(path)}: {' '.join(problem.split())}; run again, or restore it from a copy"
 
 
 @dataclass(frozen=True)

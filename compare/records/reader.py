@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from compare.naming import shown_path
 from compare.records.costs import COSTS, read_costs
 from compare.records.files import checksum, read_checked, replace_file, storing
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
 from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, read_file, stem_of, step_dtype
+from compare.records.run_json import identity_of, run_of
 
 SCHEMA = 2
 """The version of the sidecar's format; those of version 1 have no checksums of themselves, of blocks and of weights."""
@@ -200,11 +202,13 @@ class Sidecar:
         record: the record without its fingerprints and its logs.
         types: by epoch, the float type of each reported metric.
         blocks: the blocks of the file of fingerprints, in order; None if an older version wrote it, without checksums.
+        run: the identity of the run; None if an older version wrote it, or there is no ``run.json``.
     """
 
     record: Record
     types: _Types
     blocks: Sequence[Block] | None
+    run: str | None = None
 
     @property
     def has_row_sums(self) -> bool:
@@ -244,6 +248,13 @@ class Sidecar:
 
 def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
     sidecars = [read_sidecar(path) for path in sorted((folder / "records").glob("*.json"))]
+    identity, run = identity_of(folder) if sidecars else None, run_of(folder)
+    for sidecar in sidecars if run.exists() else ():
+        if sidecar.run != identity:
+            metrics = shown_path(folder / "metrics.csv")
+            raise RecordError(
+                sidecar_path(sidecar.record.stem), f"belongs to another run than {shown_path(run)}, as may {metrics}"
+            )
     return {(sidecar.record.trainer, sidecar.record.seed): sidecar for sidecar in sidecars}
 
 
@@ -275,7 +286,7 @@ def read_sidecar(path: Path) -> Sidecar:
     if stem.name != stem_of(Path(), trainer, seed).name:
         raise RecordError(path, f"damaged, it holds the records of {trainer!r}, seed {seed}")
     record = Record(trainer, seed, variables, np.zeros(0, dtype), {}, stem, end, rows, weights or {})
-    return Sidecar(record, types, blocks)
+    return Sidecar(record, types, blocks, content.get("run"))
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:

@@ -33,6 +33,7 @@ from compare.records.model import (
     weights_path,
 )
 from compare.records.reader import SCHEMA, Block, read_sidecar, replicas, sidecar_path, steps_path
+from compare.records.run_json import identity_of
 
 
 class Recorder:
@@ -51,6 +52,7 @@ class Recorder:
     ) -> None:
         self._metrics, self._live = metrics, live
         self._folder, self._trainer, self._seed = folder, trainer, seed
+        self._run = identity_of(folder)
         self._stem = stem_of(folder, trainer, seed)
         with storing(self._stem):
             self._stem.parent.mkdir(exist_ok=True)
@@ -138,6 +140,7 @@ class Recorder:
     def _write_sidecar(self, end: End | None = None) -> None:
         content = {
             "schema": SCHEMA,
+            "run": self._run,
             "trainer": self._trainer,
             "seed": self._seed,
             "replicas": self._replicas,

@@ -63,6 +63,7 @@ class RunJson:
     Attributes:
         folder: the run's folder.
         schema: the version of the file format.
+        identity: a random text that all records of the run have, too; runs of older versions have none.
         status: ``begun``, ``training``, ``interrupted``, ``trained``, ``explained`` or ``finished``.
         title: one line that names the experiment, the trainers and the strategy.
         notes: notes shown with every result, such as "sample of the data set".
@@ -85,10 +86,12 @@ class RunJson:
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
         finished: when everything had been measured (ISO 8601, UTC).
+        verdict_sha256: the checksum in ``verdict.json``; None if there is none yet, or an older version wrote it.
     """
 
     folder: Path
     schema: int = SCHEMA
+    identity: str | None = None
     status: str = BEGUN
     title: str | None = None
     notes: list[str] | None = None
@@ -111,6 +114,7 @@ class RunJson:
     study: dict[str, Any] | None = None
     check: dict[str, Any] | None = None
     finished: str | None = None
+    verdict_sha256: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RunJson:
@@ -182,6 +186,23 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
     return content
+
+
+def run_of(folder: Path) -> Path:
+    """The ``run.json`` of the run that a folder with records belongs to: the run's own, or that of noise twins."""
+    own = folder / "run.json"
+    return folder.parents[1] / "run.json" if folder.parent.name == "twins" and not own.exists() else own
+
+
+def identity_of(folder: Path) -> str | None:
+    """The identity of the run that a folder with records belongs to; None if there is no ``run.json`` or it has none.
+
+    Raises:
+        RecordError: if ``run.json`` is damaged.
+    """
+    path = run_of(folder)
+    identity: str | None = read_run(path.parent).get("identity") if path.exists() else None
+    return identity
 
 
 def now() -> str:

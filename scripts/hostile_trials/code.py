@@ -43,7 +43,16 @@ RAISED = [
     "quit(1)", "import compare; raise compare.RequestError('a\\nb')", "import warnings; raise UserWarning('w')",
     "import asyncio; raise asyncio.CancelledError", "raise BrokenPipeError",
     "raise FileNotFoundError(2, 'gone', 'x')", "raise EOFError", "raise TimeoutError",
-    "import subprocess; subprocess.run(['false'], check=True)",
+    "import subprocess; subprocess.run(['false'], check=True)", "import posix; posix._exit(0)",
+    "import compare; raise compare.RequestError('[bold]no[/bold]')",
+    "from compare.errors import StorageError as E; raise E",
+    "raise ValueError from RuntimeError('cause')", "raise type('Q', (BaseException,), {})",
+    "assert False, {'a': object()}",
+    "int('x')", "[][0]", "{}['gone']", "None.nothing", "raise TypeError(b'\\xff')", "open('/proc/nothing')",
+    "raise ValueError(('a', 'tuple'))", "import threading; threading.current_thread().nothing()",
+    "import warnings; warnings.simplefilter('error'); warnings.warn('w')", "raise StopAsyncIteration",
+    "import json; json.loads('{')", "import numpy as np; np.zeros(3) @ np.zeros(4)", "exec('1 +')",
+    "import tensorflow as tf; tf.zeros(3) + tf.zeros(4)", "import concurrent.futures as c; raise c.BrokenExecutor",
 ]  # fmt: skip
 """Code that ends what calls it; its line must be named."""
 
@@ -71,7 +80,20 @@ DONE = [
     "import multiprocessing as m; m.set_start_method('spawn', force=True)",
     "import locale; locale.setlocale(0, 'C')",
     "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))",
-    "import decimal; decimal.getcontext().prec = 1",
+    "import decimal; decimal.getcontext().prec = 1", "import os; os.chdir('/proc')", "import os; os.nice(1)",
+    "import os; os.environ['TF_CONFIG'] = '{'", "import os; os.environ['KERAS_BACKEND'] = 'jax'",
+    "import sys; sys.stderr = None", "import sys; sys.stdout = sys.stderr = open('/dev/full', 'w')",
+    "import sys; sys.settrace(lambda *_: None)", "import sys; sys.dont_write_bytecode = False",
+    "import threading; [threading.Thread(target=lambda: __import__('time').sleep(2)).start() for _ in range(20)]",
+    "import threading, time; threading.Thread(target=lambda: [time.sleep(1) for _ in iter(int, 1)]).start()",
+    "import faulthandler; faulthandler.disable()", "import logging; logging.shutdown()",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)", "import time; time.sleep(0.2)",
+    "import socket; socket.setdefaulttimeout(0.001)", "import asyncio; asyncio.run(asyncio.sleep(0.01))",
+    "import sys; sys.setswitchinterval(1e-6)",
+    "import numpy as np; np.set_printoptions(1)",
+    "import sys; sys.argv[:] = ['x', '--help']", "import os; os.environ['HOME'] = '/gone'", "print('\\udcff\\x1b[2J')",
+    "import multiprocessing as m; m.Process(target=print).start()",
+    "import tensorflow as tf; tf.get_logger().setLevel('ERROR')", "import builtins; builtins.compare = 1",
 ]  # fmt: skip
 """Code that leaves something behind in the process and returns."""
 
@@ -95,20 +117,58 @@ DESTROYED = [
 RETURNED = [
     "None", "3", "'text'", "[]", "{}", "object()", "float('nan')", "lambda: None", "print", "b''", "...",
     "(1, 2, 3)", "[None]", "type", "iter([])", "{'a': 1}", "np.zeros(3)", "tf.zeros(3)", "(tf.keras, tf.keras)",
-    "float",
+    "float", "range(3)", "1j", "10**400", "(lambda: (yield))()", "type('A', (), {'__call__': lambda s: s})()",
+    "float('inf')", "tf.data.Dataset.range(3)", "[1, 'a', None]", "{'x': None}", "set()", "memoryview(b'x')",
+    "np.array([object()])", "tf.Variable(1.0)", "Ellipsis, NotImplemented", "tf.keras.metrics.Mean()",
+    "'accuracy'", "['accuracy', 'accuracy']", "(m for m in ['accuracy'])", "tf.keras.metrics.Mean",
 ]  # fmt: skip
 REPORTED = [
     "None", "3", "[]", "{'loss': None}", "{'loss': 'x'}", "{'loss': float('nan')}", "{'loss': 1j}", "{3: 1.0}",
     "{'': 1.0}", "{'a\\nb': 1.0}", "{'epoch': 1.0}", "{'seconds': 1.0}", "{'loss': 10**400}", "{'=1+1': 1.0}",
     "{'loss': tf.constant(1.0)}", "{'loss': tf.zeros(3)}", "{'x' * 3000: 1.0}", "{'../x': 1.0}", "{'loss': True}",
     "{'\\udcff': 1.0}", "{'\\x1b[31m': 1.0}", "{'trainer': 1.0}", "{'loss': float('inf')}",
-    "{'a,b': 1.0, '\"': 2.0}",
+    "{'a,b': 1.0, '\"': 2.0}", "{'loss': -0.0}", "{'loss': 5e-324}", "{'loss': b'1'}",
+    "{'loss': [1.0]}", "{'loss': {}}", "{None: 1.0}", "{'val_loss': 'nan'}", "iter(())", "[('loss', 1.0)]",
+    "{'loss': object()}", "{str(i): 1.0 for i in range(300)}", "{'\\u202eloss': 1.0}", "{'loss ': 1.0, 'loss': 2.0}",
+    "{'loss': 10**30}", "{'VAL_LOSS': 1.0}", "{'[bold]': 1.0}", "{'loss': tf.constant(1)}",
 ]  # fmt: skip
 CALLED = [
     "''", "' '", "'../../x'", "'a/b'", "'\\x1b[31mred'", "'x' * 300", "'fit'", "3", "None", "'a\\nb'", "'=1+1'",
     "'\\udcff'", "'\\u202etxt'", "'.'", "'..'", "'a' * 5000", "property(lambda self: 1 / 0)", "'loop:1'", "'<b>&'",
-    "'CON'", "'a b'",
+    "'CON'", "'a b'", "'/'", "'/etc/passwd'", "'~'", "'%s'", "'{x}'", "b'loop'", "['loop']", "'[red]x[/]'", "'-x'",
+    "'e\\u0301'", "'😀' * 60", "'a\\0b'", "'truth'", "'fit-2'", "'FIT'", "' fit'", "True", "float('nan')", "'<script>'",
 ]  # fmt: skip
+TRAIN, EPOCHS = "    def train(self, run):\n", "        for epoch in run.epochs:\n"
+NAME, BUILD, END_STEP = '    name = "my-loop"\n', "= run.build()\n", "run.end_step()\n"
+TRAINERS = {
+    "train is no function": (TRAIN, "    train = 3\n    def other(self, run):\n"),
+    "train without run": (TRAIN, "    def train(self):\n        run = None\n"),
+    "train takes more": (TRAIN, "    def train(self, run, more):\n"),
+    "train is a coroutine": (TRAIN, "    async def train(self, run):\n"),
+    "train is a generator": (TRAIN, TRAIN + "        yield\n"),
+    "train is static": (TRAIN, "    @staticmethod\n    def train(run):\n"),
+    "no name": (NAME, ""),
+    "cannot be made": (NAME, '    name = "x"\n    def __init__(self): raise ValueError("no")\n'),
+    "ends when it is made": (NAME, '    name = "x"\n    def __init__(self): raise SystemExit(0)\n'),
+    "builds twice": (BUILD, BUILD + "        run.build()\n"),
+    "does not build": (BUILD, "= [None] * 4\n"),
+    "epochs backwards": (EPOCHS, "        for epoch in reversed(run.epochs):\n"),
+    "one epoch too many": (EPOCHS, "        for epoch in range(1, run.epochs[-1] + 2):\n"),
+    "no epoch": (EPOCHS, "        for epoch in ():\n"),
+    "an epoch twice": ("run.end_epoch(epoch, {})\n", "[run.end_epoch(epoch, {}) for _ in range(2)]\n"),
+    "no step": ("step(x, y)\n", "pass\n"),
+    "too many steps": (END_STEP, "run.end_step(10**9)\n"),
+    "huge count": (END_STEP, "run.end_step(10**30)\n"),
+    "negative count": (END_STEP, "run.end_step(-1)\n"),
+    "closes the run": (END_STEP, "run.end_step(); run.close()\n"),
+    "weights not a number": (END_STEP, "[v.assign(v * float('nan')) for v in model.variables]; run.end_step()\n"),
+    "other weights": (END_STEP, "run.end_step(); model.set_weights([w * 0 for w in model.get_weights()])\n"),
+    "changes the run": (BUILD, BUILD + "        run.epochs = range(1, 99)\n"),
+    "a model of its own": (BUILD, BUILD + "        model = tf.keras.models.clone_model(model)\n"),
+    "the data is changed": ("step(x, y)\n", "x = x * 0; step(x, y)\n"),
+}
+"""Trainers: a text of the loop, and what takes its place."""
+NAN = "class Nan(tf.keras.losses.Loss):\n    def call(self, y, p): return tf.reduce_sum(p, -1) * float('nan')\n\n\n"
 CONTENTS = ["float('nan')", "float('inf')", "1e38", "0.0", "-1e-45"]
 
 
@@ -128,7 +188,8 @@ def trial(place: Place, generator: random.Random) -> Result:
     """One command with hostile user code."""
     place.fresh()
     hostile = generator.choices(
-        [_raising, _lasting, _destroying, _returning, _reporting, _naming, _holding], [30, 20, 14, 12, 8, 8, 8]
+        [_raising, _lasting, _destroying, _returning, _reporting, _naming, _holding, _training],
+        [26, 18, 10, 12, 8, 8, 10, 8],
     )[0](generator)
     (place.here / "task.py").write_text(hostile.task)
     (place.here / "loop.py").write_text(hostile.loop)
@@ -222,6 +283,44 @@ def _holding(generator: random.Random) -> Hostile:
         "learning rate": ("SGD(0.1)", f"SGD({value})"),
         "100,000 outputs": ("Dense(2)", "Dense(100_000)"),
         "0 outputs": ("Dense(2)", "Dense(0)"),
+        "one example": ("(x[:40], y[:40])", "(x[:1], y[:1])"),
+        "one validation example": ("(x[40:], y[40:])", "(x[40:41], y[40:41])"),
+        "mismatched lengths": ("(x[:40], y[:40])", "(x[:40], y[:39])"),
+        "mismatched widths": ("(x[40:], y[40:])", "(x[40:, :3], y[40:])"),
+        "a scalar": ("(x[:40], y[:40])", "(1.0, y[:40])"),
+        "four parts": ("(x[:40], y[:40])", "(x[:40], y[:40], y[:40], y[:40])"),
+        "weights of another length": ("(x[:40], y[:40])", "(x[:40], y[:40], x[:3, 0])"),
+        "negative weights": ("(x[:40], y[:40])", "(x[:40], y[:40], -abs(x[:40, 0]))"),
+        "no y": ("(x[:40], y[:40])", "(x[:40],)"),
+        "ragged lists": ("(x[:40], y[:40])", "([[1.0], [1.0, 2.0]] * 20, y[:40])"),
+        "labels as floats": ('.astype("int32")', '.astype("float64")'),
+        "labels as text": ('.astype("int32")', ".astype(str)"),
+        "dates": ('.astype("float32")', '.astype("datetime64[s]")'),
+        "big-endian": ('.astype("float32")', '.astype(">f4")'),
+        "structured": ("(x[:40], y[:40])", "(x[:40].view([('a', 'f4')]), y[:40])"),
+        "masked": ("(x[:40], y[:40])", "(np.ma.masked_less(x[:40], 0), y[:40])"),
+        "read-only": ("(x[:40], y[:40])", "(np.broadcast_to(x[:1], (40, 4)), y[:40])"),
+        "no trainable weights": ("layers.Dense(2)", "layers.Dense(2, trainable=False)"),
+        "no weights": ("layers.Dense(2)", "layers.Activation('linear')"),
+        "loss is not a number": ("build_loss=build_loss", "build_loss=lambda: Nan()"),
+        "momentum 2": ("SGD(0.1)", "SGD(0.1, momentum=2)"),
+        "model of a lambda": ("layers.Dense(2)", "layers.Lambda(lambda x: x[:, :2])"),
+        "experiment's name": ('name="task"', "name='../../x'"),
+        "callbacks of another kind": ("build_loss=build_loss,", "build_loss=build_loss, build_callbacks=lambda: [3],"),
+        "class weights of another kind": ("build_loss=build_loss,", "build_loss=build_loss, class_weight={'a': 1},"),
+        "class weights without a class": ("build_loss=build_loss,", "build_loss=build_loss, class_weight={0: 1.0},"),
+        "prepare returns nothing": ("build_loss=build_loss,", "build_loss=build_loss, prepare=lambda x, y: None,"),
     }
     what = generator.choice(list(kinds))
-    return Hostile(TASK.replace(*kinds[what]), LOOP, f"{what}: {kinds[what][1].strip()}", "data and settings")
+    task = TASK.replace(*kinds[what])
+    if "Nan()" in task:
+        task = task.replace("experiment = ", NAN + "experiment = ")
+    return Hostile(task, LOOP, f"{what}: {kinds[what][1].strip()}", "data and settings")
+
+
+def _training(generator: random.Random) -> Hostile:
+    """A trainer that is none, or trains in a way that no one expects."""
+    trainer = generator.choice(list(TRAINERS))
+    old, new = TRAINERS[trainer]
+    assert old in LOOP, trainer
+    return Hostile(TASK, LOOP.replace(old, new), f"{trainer}: {new.strip()[:80]}", "odd trainers")

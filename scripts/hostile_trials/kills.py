@@ -14,7 +14,7 @@ from scripts.hostile_trials.common import Place, Result
 
 KILLS = 10
 """Kills in one trial, which share one undisturbed run."""
-SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 def trial(place: Place, generator: random.Random) -> Result:
@@ -22,7 +22,7 @@ def trial(place: Place, generator: random.Random) -> Result:
     folder = place.folder / "kills"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    number, replicas = generator.choice(SIGNALS), generator.choice([1, 1, 2])
+    number, replicas = generator.choice(SIGNALS), generator.choice([1] * 9 + [2])
     with contextlib.redirect_stdout(io.StringIO()) as said:
         outcome = kill_and_resume(folder, replicas, KILLS, generator, place.commands, number)
     what = f"{outcome.kills} kills by {number.name}, {replicas} replica(s), {outcome.runs} runs: {outcome.phases}"

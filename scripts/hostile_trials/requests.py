@@ -43,7 +43,8 @@ HUGE = ["9" * 25, "9" * 5000, str(2**31), str(2**32), str(2**63), "1000000"]
 TEXTS = [
     "", " ", "nothing", "\udcff", "é", "a\nb", "\x1b[31mred", "a" * 300, "a" * 5000, "../out", ".", "..", "~",
     "$HOME", "%s%n%(x)s", "{folder}", "{0}", "{strategy}", "[bold]", "<b>&amp;", "-x", "x;y", "a/b", "*", "None",
-    "\u202e", "=1+1", "a:b:c", ":", "::", "\\", "'\"", "None:None", "\t", "..\\..", "CON", "😀",
+    "\u202e", "=1+1", "e\u0301", "\u00a0", "-", "--", "0", "/", "//", "../../..", "a\\nb", "\ufeffx", "a:b:c", ":",
+    "::", "\\", "'\"", "None:None", "\t", "..\\..", "CON", "😀",
 ]  # fmt: skip
 NAMES = [
     "task.py", "reports", "reports/old", "gone", "pipe", "pipe.py", "folder.py", "circle", "dangling", "/dev/null",
@@ -300,6 +301,49 @@ def tf_config(here: Path, generator: random.Random) -> Request:
     return Request(arguments, "TF_CONFIG", {"TF_CONFIG": generator.choice([*[text] * 5, *ways])})
 
 
+def folders(here: Path, generator: random.Random) -> Request:
+    """Folders that are links, have strange names, are nested or cannot be written, and a run that is in use."""
+    name = generator.choice(
+        ["ü 😀", "a" * 200, "-x", "e\u0301", " x ", "$HOME", "%s", "a'b\"c", "reports/deep/er", "x\u202ey"]
+    )
+    folder = here / name
+    folder.mkdir(parents=True)
+    ways: dict[str, Callable[[], object]] = {
+        "plain": lambda: None,
+        "link": lambda: (folder.rmdir(), folder.symlink_to("reports")),
+        "link outside": lambda: (folder.rmdir(), folder.symlink_to("../tmp")),
+        "file": lambda: (folder.rmdir(), folder.write_text("")),
+        "foreign index": lambda: (folder / "index.html").write_text("<p>mine"),
+        "index is a folder": lambda: (folder / "index.html").mkdir(),
+        "index is a pipe": lambda: os.mkfifo(folder / "index.html"),
+        "neighbour is damaged": lambda: _neighbour(here / "reports" / "old", folder, "run.json", generator),
+        "neighbour's verdict is damaged": lambda: _neighbour(
+            here / "reports" / "old", folder, "verdict.json", generator
+        ),
+        "neighbour is a pipe": lambda: os.mkfifo(folder / "old"),
+        "attribute": lambda: folder.chmod(0o500),
+    }
+    way = generator.choice(list(ways))
+    ways[way]()
+    arguments = [
+        *SMALL,
+        *generator.choice([["--check"], ["--quiet"], ["--name", "new"], ["--name", "new", "--resume"]]),
+    ]
+    before = f"import os; os.chdir({str(folder)!r})" if generator.random() < 0.1 and folder.is_dir() else ""
+    inside = "link" in way or bool(before)
+    given = generator.choice([name, f"./{name}/", f"reports/../{name}"])
+    if given[0] == "-":
+        arguments += [f"--reports={given}"]
+    else:
+        arguments += ["--reports", given]
+    return Request(arguments, "folders", before=before, reports=None if inside else name, what=way)
+
+
+def _neighbour(old: Path, folder: Path, file: str, generator: random.Random) -> None:
+    shutil.copytree(old, folder / "old")
+    _harm(folder / "old" / file, generator)
+
+
 def environment(here: Path, generator: random.Random) -> Request:
     """Variables and a working directory that no one expects."""
     variables = [
@@ -330,6 +374,7 @@ def scripts(here: Path, generator: random.Random) -> Request:
 
 KINDS: dict[Callable[[Path, random.Random], Request], float] = {
     options: 55, experiment_file: 10, trainer_file: 8, data_files: 6, recorded_run: 12, tf_config: 6, environment: 3,
+    folders: 8,
     scripts: 3,
 }  # fmt: skip
 """The kinds of bad requests, and how many of a hundred there are of each."""
