@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import sys
 import time
+from concurrent.futures import Future
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,14 @@ from forked import Commands
 from processes import alive, descendants
 from rich.console import Console
 
-from compare.app.parallel_trainers import _listening
+from compare.app import parallel_trainers, processes
+from compare.app.early_check import EarlyChecks
+from compare.app.parallel_trainers import _listening, at_once, why_not
+from compare.check.report import Finding, Report
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import read_json, read_metrics, read_records, read_verdict
+from compare.verdict import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = """
@@ -183,7 +191,7 @@ def test_no_process_outlives_a_killed_run(commands: Commands, task: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="has no sockets in files")
 def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> None:
-    with _listening({}, Console(quiet=True)) as (address, _, _):
+    with _listening({}, {}, Console(quiet=True)) as (address, _, _):
         assert Path(address).is_socket() and Path(address).parent.stat().st_mode & 0o077 == 0
 
 
@@ -194,3 +202,96 @@ def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> No
 def test_requests_that_are_parallel_already_or_need_one_process_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"--parallel .*leave it out"):
         Options(parallel=True, **given)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "free", "gpu", "reason"),
+    [
+        ({}, 2, 8 * GIB, False, None),
+        ({"trainers": ("fit", "loop", "tutorial")}, 2, 8 * GIB, False, None),
+        ({}, 2, None, False, None),
+        ({}, 1, 8 * GIB, False, "there is one processor"),
+        ({"trainers": ("fit", *["loop"] * 4)}, 2, 64 * GIB, False, "5 trainers are too many for 2 processors"),
+        ({}, 2, 2 * GIB, False, "2.0 GiB of memory are free, 3.0 GiB would be needed"),
+        ({}, 2, 8 * GIB, True, "a GPU is not shared between processes"),
+        ({"sequential": True}, 2, 8 * GIB, False, ""),
+        ({"check": True}, 2, 8 * GIB, False, ""),
+        ({"seeds": 2}, 2, 8 * GIB, False, ""),
+        ({"strategy": "multi-worker"}, 2, 8 * GIB, False, ""),
+    ],
+)
+def test_all_train_at_once_where_a_machine_can(
+    options: dict[str, Any], cores: int, free: int, gpu: bool, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: cores)
+    monkeypatch.setattr(processes, "free_memory", lambda: free)
+    monkeypatch.setattr(parallel_trainers, "GPUS", ["/dev/null"] if gpu else [])
+    assert why_not(Options(**options)) == reason
+    if gpu:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert why_not(Options(**options)) is None
+
+
+def test_free_memory_is_some_of_the_machines() -> None:
+    free = processes.free_memory()
+    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_what_is_resumed_goes_on_as_it_began(began: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_trainers, "why_not", lambda options: "there is one processor" if began else None)
+    (tmp_path / "run.json").write_text(json.dumps({"options": {"parallel": began}}))
+    console = Console(quiet=True)
+    assert at_once(Options(resume=True), tmp_path, console).parallel is began
+    assert not at_once(Options(resume=True, sequential=True), tmp_path, console).parallel
+    assert at_once(Options(), tmp_path, console).parallel is not began
+
+
+RANDOM_DATA = (
+    TASK.replace("default_rng(1)", "default_rng()")
+    + """
+
+class Wrong(compare.CustomLoop):
+    name = "wrong"
+
+    def compute_loss(self, y, predictions, sample_weight):
+        return 2 * super().compute_loss(y, predictions, sample_weight)
+"""
+)
+
+
+def test_other_data_in_each_process_are_noticed_and_a_difference_is_said_at_once(
+    commands: Commands, tmp_path: Path
+) -> None:
+    task = tmp_path / "task.py"
+    task.write_text(RANDOM_DATA)
+    status, out, errors = commands.run(command(task, "random", "--parallel", "--epochs", "2"))
+    assert (status, errors) == (0, ""), out
+    assert "loop  trains after fit: load_data gives other data in another process" in out
+    task.write_text(RANDOM_DATA.replace("default_rng()", "default_rng(1)"))
+    status, out, errors = commands.run(
+        command(task, "wrong", "--parallel", "--epochs", "2", "--trainers", "fit", f"{task}:Wrong")
+    )
+    assert (status, errors) == (1, ""), out
+    lines = out.splitlines()
+    said = lines.index("wrong  weights differ from step 1 of epoch 1 on from those of fit")
+    assert said < next(i for i, line in enumerate(lines) if line.startswith("wrong  epoch 2/2"))
+    assert "Looking for the cause" not in out, "it was looked for while both trained"
+    assert "cause: loss-scaled (in wrong)" in out
+
+
+def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> None:
+    finding = Finding("loss-scaled", "training", "loop", "twice as large", "loss")
+    comparison = Comparison("loop", Training("different", 1.0, None, 1), Reporting("identical", {}))
+    report = Report("fit", (1,), comparison, findings=(finding,))
+    done: Future[Any] = Future()
+    done.set_result(report)
+    for training in (True, False):
+        out = StringIO()
+        with EarlyChecks(Options(), ["fit", "loop"], 1, Console(file=out, width=200)) as early:
+            assert training or early.reports() == {}
+            early._tell("loop", done)
+        assert ("cause: loss-scaled (in loop): twice as large" in out.getvalue()) == training

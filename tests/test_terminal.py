@@ -49,7 +49,7 @@ def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None 
 def printed(*, terminal: bool, **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=200, highlight=False, **options)
-    gap = RunningGap()
+    gap = RunningGap("fit")
     train(console, gap, "fit")
     train(console, gap, "loop")
     train(console, gap, "mine", off_from=3)
@@ -65,6 +65,32 @@ def test_where_no_one_watches_an_epoch_is_one_line_with_the_gap_so_far() -> None
         "mine  epoch 1/2  loss 1.0000  2.0 s, 32 examples/s, weights equal",
         "mine  epoch 2/2  loss 0.5000  2.0 s, 32 examples/s, weight gap 5.0e-01 (norm) since epoch 2, step 1",
     ]
+
+
+def records_of(epoch: int, off: bool = False) -> list[Any]:
+    steps = [
+        StepRecord(epoch, step, np.full((1, 1), 10 * epoch + step + 100 * off, np.uint64), np.full((1, 2), 1.0 + off))
+        for step in (1, 2, EPOCH_END)
+    ]
+    return [*steps, EpochRecord(epoch, {}, 2.0, 32.0)]
+
+
+@pytest.mark.parametrize("ahead", ["fit", "loop"])
+def test_trainers_at_the_same_time_are_compared_whoever_is_ahead(ahead: str) -> None:
+    out, found = io.StringIO(), []
+    gap = RunningGap("fit", lambda *difference: found.append(difference))
+    bars = {name: TrainerProgress(Console(file=out), name, range(1, 3), 2, 32, gap) for name in ("fit", "loop")}
+    behind = "loop" if ahead == "fit" else "fit"
+    for record in [*records_of(1), *records_of(2, off=ahead == "loop")]:
+        bars[ahead](record)
+    assert found == [] and "weight" not in out.getvalue() and gap.now("loop") == ""
+    for record in [*records_of(1), *records_of(2, off=behind == "loop")]:
+        bars[behind](record)
+    assert found == [("loop", (2, 1))] and gap.now("loop") == "weights differ"
+    first, second = (line.removeprefix(f"{behind}  ") for line in out.getvalue().splitlines()[2:])
+    whose = "" if behind == "loop" else "loop: "
+    assert first == f"epoch 1/2  2.0 s, 32 examples/s, {whose}weights equal"
+    assert second == f"epoch 2/2  2.0 s, 32 examples/s, {whose}weight gap 1.4e+00 (norm) since epoch 2, step 1"
 
 
 def test_a_watcher_sees_that_weights_are_equal_until_they_differ() -> None:
@@ -152,8 +178,7 @@ def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monk
 
 def test_a_resumed_reference_says_nothing_of_the_gap() -> None:
     out = io.StringIO()
-    console, gap = Console(file=out), RunningGap()
-    gap.begin("fit")  # through already: none of its steps is seen
+    console, gap = Console(file=out), RunningGap("fit")  # which is through already: none of its steps is seen
     train(console, gap, "loop")
     assert "weight" not in out.getvalue()
 
@@ -207,7 +232,7 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     shown = name.replace("\x1b", r"\x1b").replace("\x07", r"\x07").replace("\u202e", r"\u202e")
     for terminal in (False, True):
         out = io.StringIO()
-        console, gap = Console(file=out, force_terminal=terminal, width=200, highlight=False), RunningGap()
+        console, gap = Console(file=out, force_terminal=terminal, width=200, highlight=False), RunningGap(name)
         train(console, gap, name)
         train(console, gap, "other")  # with the bar of the reference, which is done
         assert shown in out.getvalue() and (shown == name or name not in out.getvalue())
