@@ -166,7 +166,7 @@ def test_a_killed_study_is_resumed_and_no_finished_run_is_repeated(task: Path) -
     assert through and len(through) < 6
     done = run(task, "Counted", *options, "--resume")
     assert done.returncode == 0, done.stderr
-    assert f"{len(through)} runs have finished already" in done.stdout
+    assert f"{len(through)} trainings have finished already" in done.stdout
     assert {name: (study / "records" / f"{name}.steps").stat().st_mtime_ns for name in through} == before
     rows = read_metrics(study / "metrics.csv")
     order = [(seed, trainer) for seed in "012" for trainer in ("fit", "counted") for _ in range(2)]
