@@ -275,12 +275,13 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> E
     with live_log(session.folder, names, options.seeds, wanted=options.tensorboard) as live:
         if study:
             raised = train_study(names, options, task, run, session.plan, console, live)
-        elif executor is not None:
-            raised = train_in_parallel(session.trainers, options, task, run, console, live, executor, early.start)
         else:
             with waiting(console, "trying the first steps of your trainers"):
                 trial.try_trainers(session.trainers, options, task)
-            raised = train_all(session.trainers, options, task, run, session.plan, console, live)
+            if executor is not None:
+                raised = train_in_parallel(session.trainers, options, task, run, console, live, executor, early.start)
+            else:
+                raised = train_all(session.trainers, options, task, run, session.plan, console, live)
     if options.truth and not study:
         train_truth(options, task, session.folder, session.plan, console)
     digests = {str(seed): describe_run.digest(weights) for seed, weights in task.initial_weights.items()}
