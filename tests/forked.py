@@ -26,9 +26,7 @@ class Commands:
 import gc, json, os, sys
 import tensorflow, pandas, matplotlib.pyplot
 from compare import trainers
-from compare.app import cli, parallel_trainers, session
-if not json.loads(sys.argv[1]):
-    parallel_trainers.why_not = lambda options: ""
+from compare.app import cli, session
 gc.freeze()  # as the command does that imports TensorFlow itself
 
 def serve():
@@ -48,15 +46,10 @@ def serve():
 sys.exit(serve())
 """
 
-    def __init__(self, folder, *, at_once=False, **environment):
-        """Args:
-        folder: where outputs are kept.
-        at_once: whether trainers train at the same time by default, as they do in the command; it takes longer.
-        environment: environment variables.
-        """
+    def __init__(self, folder, **environment):
         self.files = folder / "stdout", folder / "stderr"
         self.server = subprocess.Popen(
-            [sys.executable, "-c", self.SERVER, json.dumps(at_once)],
+            [sys.executable, "-c", self.SERVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

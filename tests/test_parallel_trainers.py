@@ -226,6 +226,7 @@ GIB = 2**30
 def test_all_train_at_once_where_a_machine_can(
     options: dict[str, Any], cores: int, free: int, gpu: bool, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setattr(processes, "cores", lambda: cores)
     monkeypatch.setattr(processes, "free_memory", lambda: free)
     monkeypatch.setattr(parallel_trainers, "GPUS", ["/dev/null"] if gpu else [])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 import time
 import traceback
@@ -80,6 +81,8 @@ def why_not(options: Options) -> str | None:
         return ""
     if options.spec.several_processes or options.spec.name == "tpu" or this_task() is not None:
         return ""
+    if "tensorflow" in sys.modules:
+        return ""  # imported by somebody else, who may have used it with all threads
     if processes.cores() < 2:
         return "there is one processor"
     if len(options.trainers) > 2 * processes.cores():
