@@ -223,6 +223,7 @@ def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> No
     trainers = ["--trainers", "mine.py:Loop", "mine.py:Loop"]
     assert refuse("--experiment", "gone.py", *trainers) == "gone.py: there is no such file"
     assert not Path("reports").exists(), "nothing is left"
+    assert "… unknown; there are " in (text := refuse("--trainers", "a" * 5000, "loop")) and len(text) < 500
     assert refuse("--experiment", "mine.py", *trainers).startswith("mine.py has no 'experiment'")
     assert refuse("--experiment", "mine.py:number", *trainers) == "mine.py:number is a int, not a compare.Experiment"
     assert refuse("--experiment", "mine.py:number", "--data-dir", "x", *trainers).startswith(

@@ -289,6 +289,10 @@ def test_runs_side_by_side_share_their_scales(tmp_path: Path) -> None:
         recorded.different(tmp_path / "b"),
         recorded.not_comparable_run(tmp_path / "c"),
     ]
+    (tmp_path / "link.html").symlink_to("nowhere")
+    for wrong in ("link.html", "."):
+        assert redraw.main([*map(str, runs), "--out", str(tmp_path / wrong)]) == 2
+    assert (tmp_path / "link.html").is_symlink()
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
