@@ -65,7 +65,9 @@ def absolute(path: Path) -> Path:
 def shown_path(path: object) -> str:
     """A path in a message: from the working directory if it is in there; anything else as it is."""
     with suppress(OSError, ValueError):
-        return str(Path(str(path)).relative_to(Path.cwd()))
+        here = Path.cwd()
+        if here != here.parent:
+            return str(Path(str(path)).relative_to(here))
     return str(path)
 
 

@@ -414,7 +414,9 @@ class Options:
         if self.tensorboard and find_spec("tensorboard") is None:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         if self.against is not None and not (self.against / "metrics.csv").is_file():
-            raise RequestError(f"--against {self.against}: no recorded comparison is there (no metrics.csv)")
+            raise RequestError(
+                f"--against {self.against}: no recorded comparison is there (a folder with a metrics.csv)"
+            )
         if self.against is not None:  # it is read again after training, and with the reports
             self._set("against", absolute(self.against))
         if self.name is not None and not is_folder_name(self.name):

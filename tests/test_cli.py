@@ -301,6 +301,7 @@ def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> No
     trainers = ["--trainers", "mine.py:Loop", "mine.py:Loop"]
     assert refuse("--experiment", "gone.py", *trainers) == "gone.py: there is no such file"
     assert not Path("reports").exists(), "nothing is left"
+    assert "… unknown; there are " in (text := refuse("--trainers", "a" * 5000, "loop")) and len(text) < 500
     assert refuse("--experiment", "mine.py", *trainers).startswith("mine.py has no 'experiment'")
     assert refuse("--experiment", "mine.py:number", *trainers) == "mine.py:number is a int, not a compare.Experiment"
     assert refuse("--experiment", "mine.py:number", "--data-dir", "x", *trainers).startswith(
@@ -433,14 +434,14 @@ raise SystemExit(cli.command([]))
 def test_the_exit_status_is_the_verdicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, status: int
 ) -> None:
-    monkeypatch.setattr("compare.app.session.carry_out", lambda options, folder, console: Result(folder, verdict))
+    monkeypatch.setattr("compare.app.session.carry_out", lambda options, folder, *_, **__: Result(folder, verdict))
     assert cli.main(["--reports", str(tmp_path)]) == status
 
 
 def test_an_interruption_is_said_and_exit_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> Result:
+    def interrupted(*_: object, **__: object) -> Result:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("compare.app.session.carry_out", interrupted)

@@ -393,6 +393,10 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
         recorded.different(tmp_path / "b"),
         recorded.not_comparable_run(tmp_path / "c"),
     ]
+    (tmp_path / "link.html").symlink_to("nowhere")
+    for wrong in ("link.html", "."):
+        assert redraw.main([*map(str, runs), "--out", str(tmp_path / wrong)]) == 2
+    assert (tmp_path / "link.html").is_symlink()
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)

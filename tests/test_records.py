@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare.errors import RequestError
+from compare.errors import RequestError, StorageError
 from compare.naming import file_name
 from compare.records import (
     COSTS,
@@ -38,6 +38,7 @@ from compare.records import (
     read_rows,
     read_verdict,
     recover,
+    replace_file,
     shortest,
     step_dtype,
     write_json,
@@ -573,6 +574,27 @@ def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp
         read_costs(path)
     (repair,) = recover(tmp_path)
     assert repair.startswith(f"{path} was damaged and removed") and read_costs(path) == {}
+
+
+def test_costs_of_another_run_are_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        RunJson(folder=tmp_path / name, options={}, identity=name).save()
+        Recorder(tmp_path / name, MetricsFile(tmp_path / name / "metrics.csv"), "fit", 0).keep_costs({"seconds": 1})
+        assert read_costs(tmp_path / name / COSTS) == {"fit": {"0": {"seconds": 1}}}
+    shutil.copy(tmp_path / "a" / COSTS, tmp_path / "b" / COSTS)
+    with pytest.raises(RecordError, match=r"costs\.json: damaged, the costs of 'fit', seed 0 do not match"):
+        read_costs(tmp_path / "b" / COSTS)
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may: ``--out /dev/null``, say."""
+    device = tmp_path / "device"
+    device.write_text("")
+    monkeypatch.setattr(Path, "is_char_device", lambda path: path == device)
+    with pytest.raises(StorageError, match="it is a device"):
+        replace_file(device, b"x")
+    assert device.read_text() == ""
 
 
 def test_fingerprints_cut_anywhere_are_an_error(run: Path) -> None:

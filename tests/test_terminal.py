@@ -129,7 +129,7 @@ def test_a_slow_start_and_a_slow_validation_are_named(monkeypatch: pytest.Monkey
     progress(EpochRecord(1, {}, 2.0, 32.0))
     progress(EpochRecord(2, {}, 2.0, 32.0))
     now = 9.0
-    assert progress.line(79).endswith("left  finishing, 2 s") and "epoch 2/2" in progress._line(79)
+    assert progress.line(79).endswith("left  finishing, 2 s") and "epoch 2/2" in progress.line(79)
 
 
 def test_in_a_terminal_metrics_and_words_stay_whole_and_paths_and_code_can_be_copied() -> None:

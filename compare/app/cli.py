@@ -6,6 +6,7 @@ import argparse
 import atexit
 import faulthandler
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -224,7 +225,8 @@ def _traced() -> Iterator[None]:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"{program()}: {printable(' '.join(str(error).split()))}", file=forgiving(sys.stderr))
+    text = re.sub(r"(\S{300})\S{200,}", r"\1…", " ".join(str(error).split()))  # an endless name or value
+    print(f"{program()}: {printable(text)}", file=forgiving(sys.stderr))
     return status
 
 

@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         if options.out is not None and len(options.runs) < 2:
             raise RequestError("--out is for the page of several runs: give two or more")
+        if options.out is not None and (
+            options.out.is_symlink() or (options.out.exists() and not options.out.is_file())
+        ):
+            raise RequestError(f"--out {options.out}: it is no ordinary file and is not replaced; give another name")
         for page in make(options.runs, options.out, options.tensorboard):
             print(page)
         return 0

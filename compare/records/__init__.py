@@ -8,6 +8,9 @@ For each trainer and seed, a run keeps:
   the rows of ``metrics.csv``, of each block that was appended to the fingerprints, of the weights, and of itself;
 - ``records/TRAINER-seedN-epochM.npz``: the weights themselves at the end of every epoch.
 
+The JSON files and ``costs.json`` also have the random identity that ``run.json`` was given when the run began, and
+``run.json`` has the checksum of ``verdict.json``: files of another run are not taken for a run's own.
+
 All files are appended to and flushed as each epoch ends, because the next epoch may fail. If a process dies at any
 point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
 """

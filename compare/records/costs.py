@@ -9,6 +9,7 @@ from typing import Any
 
 from compare.records.files import checksum, read_json, write_json
 from compare.records.model import RecordError
+from compare.records.run_json import identity_of
 
 COSTS = "costs.json"
 """The file with the costs of each trainer and seed: the duration of the first step and of a later step in seconds, the
@@ -26,9 +27,11 @@ def add_costs(path: Path, trainer: str, seed: int, costs: Mapping[str, Any]) -> 
         RecordError: if the file exists and is damaged.
         StorageError: if the file cannot be written.
     """
-    content = read_costs(path)
+    content, run = read_costs(path), identity_of(path.parent)
     content.setdefault(trainer, {})[str(seed)] = dict(costs)
-    sums = {name: {seed: _sum(name, seed, each) for seed, each in seeds.items()} for name, seeds in content.items()}
+    sums = {
+        name: {seed: _sum(run, name, seed, each) for seed, each in seeds.items()} for name, seeds in content.items()
+    }
     write_json(
         path,
         {name: {s: {**each, "sha256": sums[name][s]} for s, each in seeds.items()} for name, seeds in content.items()},
@@ -42,11 +45,12 @@ def read_costs(path: Path) -> Costs:
         RecordError: if the file is damaged.
     """
     content = read_json(path) if os.path.lexists(path) else {}
+    run = identity_of(path.parent) if content else None
     try:
         for trainer, seeds in content.items():
             for seed, costs in seeds.items():
                 found = costs.pop("sha256", None)
-                if found not in (None, _sum(trainer, seed, costs)):
+                if found not in (None, _sum(run, trainer, seed, costs)):
                     problem = f"damaged, the costs of {trainer!r}, seed {seed} do not match their checksum"
                     raise RecordError(path, problem)
     except (AttributeError, TypeError):
@@ -54,5 +58,7 @@ def read_costs(path: Path) -> Costs:
     return dict(content)
 
 
-def _sum(trainer: str, seed: str, costs: Mapping[str, Any]) -> str:
-    return checksum({"trainer": trainer, "seed": seed, "costs": costs})
+def _sum(run: str | None, trainer: str, seed: str, costs: Mapping[str, Any]) -> str:
+    """The checksum of an entry, which another run's differs from."""
+    content = {"trainer": trainer, "seed": seed, "costs": costs}
+    return checksum(content if run is None else {**content, "run": run})

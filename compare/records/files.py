@@ -36,6 +36,8 @@ def replace_file(path: Path, content: bytes) -> None:
         StorageError: if the file cannot be written, for example because the disk is full.
     """
     with storing(path):
+        if path.is_char_device() or path.is_block_device():
+            raise OSError("it is a device")
         # A random name that did not exist: nobody can put a link in its place.
         number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
