@@ -44,7 +44,7 @@ def test_the_notebook_gives_its_committed_outputs(tmp_path: Path) -> None:
     assert "\ndifferent: my-loop does not train like fit" in printed
     assert "\nidentical: fixed trains exactly like fit" in printed
     assert "call compare.configure(replicas=4) before any other use of TensorFlow" in printed
-    assert len(printed.splitlines()) == 8, "no line per epoch, no table, no messages of TensorFlow"
+    assert len(printed.splitlines()) == 9, "no line per epoch, no table, no messages of TensorFlow"
 
     lines = outputs(copy, "display_data", "text/html")
     assert lines == outputs(NOTEBOOK, "display_data", "text/html")
@@ -66,7 +66,7 @@ def test_a_line_in_a_notebook_is_updated_and_not_repeated(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.setattr(jupyter, "REFRESH_SECONDS", 0.0)
-    console, gap = jupyter.NotebookConsole(sys.stdout, quiet=False), RunningGap()
+    console, gap = jupyter.NotebookConsole(sys.stdout, quiet=False), RunningGap("fit")
     for name, hashed in (("fit", 1), ("<loop>", 2)):
         shown.clear()
         with jupyter.progress(console, name, range(1, 3), 2, 8, gap) as line:
