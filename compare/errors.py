@@ -22,3 +22,18 @@ EXIT_NO_VERDICT = 3
 """Exit status for a run without a verdict; ``compare.verdict`` has the exit statuses of verdicts."""
 EXIT_INTERRUPTED = 130
 """Exit status for an interrupted run (by Ctrl-C, say)."""
+
+
+class EndedEarlyError(Exception):
+    """Training ends here, for a reason that is no mistake in the code; what was recorded is compared.
+
+    Attributes:
+        epoch: the epoch in which this was decided.
+        step: the step of that epoch after which it was decided; None for the end of the epoch.
+        what: the reason, for messages.
+    """
+
+    def __init__(self, epoch: int, step: int | None, what: str) -> None:
+        where = f"epoch {epoch}" if step is None else f"step {step:,} of epoch {epoch}"
+        super().__init__(f"after {where} {what}")
+        self.epoch, self.step, self.what = epoch, step, what

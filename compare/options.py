@@ -17,7 +17,16 @@ from compare.execution import ITERATIONS, Execution
 from compare.experiment import Experiment
 from compare.naming import absolute, is_file, is_folder_name, label, margin, source_and_attribute, unknown
 from compare.option import TRAINING, Converted, Option, default_of, flag, option
-from compare.situations import FULL_TRAINING, NO_CHECKPOINTS, OWN_PROCESSES, SCRIPTS, SINGLE_STEPS, SITUATIONS, STUDY
+from compare.situations import (
+    FULL_TRAINING,
+    NO_CHECKPOINTS,
+    OWN_PROCESSES,
+    SCRIPTS,
+    SINGLE_STEPS,
+    SITUATIONS,
+    STEP_BY_STEP,
+    STUDY,
+)
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.trainer import Trainer
 from compare.watch.settings import MADE_ALIKE
@@ -368,11 +377,11 @@ class Options:
     )
     stop_at_difference: bool = option(
         False,
-        "with --scripts, end both as soon as a step differs",
+        "end training as soon as a step differs",
         kind=bool,
         with_scripts=True,
-        refused=SCRIPTS,
-        group=TWO_SCRIPTS,
+        refused=STEP_BY_STEP,
+        group=COMPARED,
     )
     own: Converted[Texts, tuple[str, ...]] = option(
         (),

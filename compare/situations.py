@@ -22,6 +22,10 @@ SITUATIONS: dict[str, Callable[[Options], bool]] = {
 """When an option may be refused, as declared with it."""
 
 FULL_TRAINING = {"check": "is for a full training, and --check is none: leave one of them out"}
+STEP_BY_STEP = FULL_TRAINING | {
+    "study": "compares single steps, and a study its results: leave out --seeds {seeds}, or this",
+    "several processes": "cannot be combined with --strategy {strategy}, whose steps are in other processes",
+}
 STUDY = {"single seed": "is for a study of several seeds: add --seeds N"}
 OWN_PROCESSES = {
     "several processes": "cannot be combined with --strategy {strategy}, which starts its own processes for every run: "

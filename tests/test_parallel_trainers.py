@@ -296,3 +296,19 @@ def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> N
             assert training or early.reports() == {}
             early._tell("loop", done)
         assert ("cause: loss-scaled (in loop): twice as large" in out.getvalue()) == training
+
+
+@pytest.mark.parametrize("way", ["--parallel", "--sequential"])
+def test_training_ends_at_the_first_difference_if_asked_to(commands: Commands, tmp_path: Path, way: str) -> None:
+    task = tmp_path / "task.py"
+    task.write_text(RANDOM_DATA.replace("default_rng()", "default_rng(1)"))
+    wrong = ["--trainers", "fit", f"{task}:Wrong", "--stop-at-difference"]
+    status, out, errors = commands.run(command(task, "wrong", way, *wrong))
+    assert (status, errors) == (1, ""), out
+    assert "wrong stops: after step 1 of epoch 1 the weights of wrong differ" in out or way == "--parallel"
+    verdict = read_verdict(tmp_path / "wrong" / "verdict.json")
+    assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 1, "step": 1}
+    assert [cause["id"] for cause in verdict["comparisons"][0]["causes"]] == ["loss-scaled"]
+    stopped = [stop["trainer"] for stop in verdict["stopped"]]
+    assert "wrong" in stopped and (way == "--parallel") >= ("fit" in stopped)
+    assert all("--stop-at-difference" in stop["what"] for stop in verdict["stopped"])

@@ -25,10 +25,10 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.loading import TRAINERS, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
-from compare.app.train import DIED, fail, no_progress, prepare, running_gap, train_on
+from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
-from compare.errors import RequestError, StorageError
+from compare.errors import EndedEarlyError, RequestError, StorageError
 from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink, StepRecord
 from compare.records.run_json import RunJson
@@ -181,16 +181,24 @@ def _train(
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
     (own, trainer), *others = trainers
-    gap, epochs = running_gap(own, console, on_difference), range(1, options.epochs + 1)
+    stop = StopAtDifference(wanted=options.stop_at_difference)
+
+    def differs(name: str, place: Place) -> None:
+        stop.ask(name)
+        on_difference(name, place)
+
+    gap, epochs = running_gap(own, console, differs), range(1, options.epochs + 1)
     size = task.steps_per_epoch, task.global_batch_size
     bars = {name: progress(console, name, epochs, *size, gap) for name, _ in trainers}
-    seen: dict[str, Sink] = {name: _both(live(name, options.seed), bars[name]) for name, _ in others}
+    seen = {name: both(both(live(name, options.seed), bars[name]), stop) for name, _ in others}
     seen[own] = live(own, options.seed)
     recorders = {name: Recorder(folder, metrics, name, options.seed, seen[name]) for name, _ in trainers}
 
     def train_here(name: str, trainer: Trainer, recorder: Recorder) -> None:
         try:
-            train_on(name, trainer, options, task, folder, plan, recorder, console, name, partial(_begun, bars[name]))
+            train_on(
+                name, trainer, options, task, folder, plan, recorder, console, name, partial(_begun, bars[name], stop)
+            )
         except (StorageError, RecordError):
             raise
         except Exception as error:
@@ -219,7 +227,7 @@ def _train(
                         dict(others)[name],
                         Recorder(folder, metrics, name, options.seed, live(name, options.seed)),
                     )
-                elif text:
+                elif text and not stop.asked:
                     failed.append((name, text))
         if broken:
             raise broken[0]
@@ -239,18 +247,10 @@ def _digests(task: TrainingTask) -> tuple[str, str]:
     return task.train.sha256(), task.validation.sha256()
 
 
-def _both(first: Sink, second: Sink) -> Sink:
-    def both(record: AnyRecord) -> None:
-        first(record)
-        second(record)
-
-    return both
-
-
-def _begun(bar: AnyProgress, epochs: range) -> AbstractContextManager[Sink]:
+def _begun(bar: AnyProgress, stop: Sink, epochs: range) -> AbstractContextManager[Sink]:
     """Lets a progress that is shown already begin."""
     bar.begin(epochs)
-    return nullcontext(bar)
+    return nullcontext(both(bar, stop))
 
 
 _prepared: list[TrainingTask] = []
@@ -391,6 +391,10 @@ def _listening(
             connection.send(True)
         except (EOFError, ConnectionError):
             pass  # its process is gone
+        except EndedEarlyError as end:
+            recorders[name].end(End(end.epoch, end.step, end.what))
+            tell(console, f"{name} stops: {end}", style="red")
+            connection.close()  # which ends the training there
         except Exception as error:
             broken.append(error)
             connection.close()  # which ends the training there

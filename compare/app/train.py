@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,22 @@ from compare.app.loading import TRAINERS
 from compare.app.resume import ResumePlan, ResumePoint
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
-from compare.errors import RequestError, StorageError
+from compare.errors import EndedEarlyError, RequestError, StorageError
 from compare.naming import file_name
 from compare.options import Options
-from compare.records import EPOCH_END, INITIAL, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    AnyRecord,
+    End,
+    InitialWeights,
+    MetricsFile,
+    Place,
+    Recorder,
+    RecordError,
+    Sink,
+    StepRecord,
+)
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.live_tensorboard import SinkOf
@@ -50,11 +62,54 @@ def no_progress(epochs: range) -> AbstractContextManager[Sink]:
     return nullcontext(lambda record: None)
 
 
+@contextmanager
 def shown_alone(
-    console: Console, trainer: str, task: TrainingTask, gap: RunningGap | None, shown: str, epochs: range
-) -> AbstractContextManager[Sink]:
-    """Shows the progress of the only trainer that is training."""
-    return progress(console, trainer, epochs, task.steps_per_epoch, task.global_batch_size, gap, shown)
+    console: Console,
+    trainer: str,
+    task: TrainingTask,
+    gap: RunningGap | None,
+    shown: str,
+    stop: Sink,
+    epochs: range,
+) -> Iterator[Sink]:
+    """Shows the progress of the only trainer that is training, and may stop it."""
+    with progress(console, trainer, epochs, task.steps_per_epoch, task.global_batch_size, gap, shown) as bar:
+        yield both(bar, stop)
+
+
+def both(first: Sink, second: Sink) -> Sink:
+    """One sink for two."""
+
+    def told(record: AnyRecord) -> None:
+        first(record)
+        second(record)
+
+    return told
+
+
+class StopAtDifference:
+    """The sink that ends a training once weights are known to differ from the reference's.
+
+    Args:
+        wanted: whether ``--stop-at-difference`` was given; if not, it does nothing.
+    """
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted, self._reason = wanted, ""
+
+    def ask(self, trainer: str) -> None:
+        """Asks to end, since the weights of ``trainer`` differ."""
+        if self._wanted:
+            self._reason = f"the weights of {trainer} differ, and --stop-at-difference was given"
+
+    @property
+    def asked(self) -> bool:
+        """Whether it ends the training."""
+        return bool(self._reason)
+
+    def __call__(self, record: AnyRecord) -> None:
+        if self._reason and isinstance(record, StepRecord) and record.step > INITIAL:
+            raise EndedEarlyError(record.epoch, record.step, self._reason)
 
 
 def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
@@ -120,13 +175,14 @@ def train_all(
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
-        gap = running_gap(trainers[0][0], console)
+        stops = {name: StopAtDifference(wanted=options.stop_at_difference) for name, _ in trainers}
+        gap = running_gap(trainers[0][0], console, partial(_stop, stops))
         for (name, trainer), wanted in zip(trainers, options.trainers, strict=True):
             recorder = Recorder(folder, metrics, name, seed, live(name, seed))
             try:
                 shown = name if options.seeds == 1 else f"{name}, seed {seed}"
                 of_seed = dataclasses.replace(options, seed=seed)
-                bar = partial(shown_alone, console, name, task, gap, shown)
+                bar = partial(shown_alone, console, name, task, gap, shown, stops[name])
                 train_on(name, trainer, of_seed, task, folder, plan, recorder, console, shown, bar)
             except (StorageError, RecordError, KeyboardInterrupt):
                 raise
@@ -138,6 +194,10 @@ def train_all(
             finally:
                 recorder.flush()
     return raised
+
+
+def _stop(stops: Mapping[str, StopAtDifference], trainer: str, place: Place) -> None:
+    stops[trainer].ask(trainer)
 
 
 def running_gap(
@@ -162,7 +222,8 @@ def train_truth(options: Options, task: TrainingTask, folder: Path, plan: Resume
     never_saved = dataclasses.replace(options, checkpoint_every=0)
     recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), Truth.name, options.seed)
     exact = exact_task(task)
-    bar = partial(shown_alone, console, Truth.name, exact, None, Truth.name)
+    never = StopAtDifference(wanted=False)
+    bar = partial(shown_alone, console, Truth.name, exact, None, Truth.name, never)
     train_on(Truth.name, Truth(), never_saved, exact, folder, plan, recorder, console, Truth.name, bar)
 
 
@@ -263,7 +324,7 @@ def train(
         TrainerError: when the trainer breaks the contract.
         NotResumableError: when training cannot continue from there.
     """
-    from compare.engine.run import NotFiniteError, Run, TrainerError  # noqa: PLC0415 (lazy)
+    from compare.engine.run import Run, TrainerError  # noqa: PLC0415 (lazy)
 
     name = name or trainer.name
     epochs = range(point.epoch + 1, options.epochs + 1)
@@ -280,7 +341,7 @@ def train(
         try:
             with without_exit(f"trainer {name}", trainer.train):
                 trainer.train(run)
-        except NotFiniteError as error:
+        except EndedEarlyError as error:
             tell(console, f"{name} stops: {error}", style="red")
             return End(error.epoch, error.step, error.what)
         except TrainerError as error:

@@ -27,7 +27,7 @@ from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
-from compare.errors import RequestError
+from compare.errors import EndedEarlyError, RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
@@ -40,19 +40,8 @@ class TrainerError(RequestError):
     """A trainer violates the contract; the message says what it did, and what to do instead."""
 
 
-class NotFiniteError(Exception):
-    """Weights or a loss became NaN or infinite, so that further training is pointless.
-
-    Attributes:
-        epoch: the epoch in which this was detected.
-        step: the step of that epoch after which it was detected; None for the end of the epoch.
-        what: the values that are not finite, in words.
-    """
-
-    def __init__(self, epoch: int, step: int | None, what: str) -> None:
-        where = f"epoch {epoch}" if step is None else f"step {step:,} of epoch {epoch}"
-        super().__init__(f"after {where} {what}")
-        self.epoch, self.step, self.what = epoch, step, what
+class NotFiniteError(EndedEarlyError):
+    """Weights or a loss became NaN or infinite, so that further training is pointless."""
 
 
 class NotResumableError(Exception):
