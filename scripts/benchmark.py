@@ -43,7 +43,7 @@ PROGRAMS = {
     "pytorch": "scripts/benchmarks/with_torch.py {data} {epochs} {examples}",
     "keras-jax": "scripts/benchmarks/with_jax.py {data} {epochs} {examples}",
     "main-job": "scripts/compare.py --data-dir {data} --epochs {epochs} --train-examples {examples} --reports {out}",
-    "main-job-parallel": "scripts/compare.py --parallel --data-dir {data} --epochs {epochs} "
+    "main-job-sequential": "scripts/compare.py --sequential --data-dir {data} --epochs {epochs} "
     "--train-examples {examples} --reports {out}",
 }
 DEFAULT = [name for name in PROGRAMS if not name.startswith("main-job")]
@@ -83,7 +83,7 @@ def run(program: str, python: str, data: str, epochs: int, examples: int) -> dic
     last = ends[-1][1]
     figures = {
         "seconds_per_epoch": epoch,
-        "cpu_seconds_per_epoch": float("nan") if program == "main-job-parallel" else cpu,
+        "cpu_seconds_per_epoch": float("nan") if program == "main-job" else cpu,
         "start_seconds": ends[0][1].wall_seconds - epoch,
         "late_seconds": done.wall_seconds - last.wall_seconds,
         "wall_seconds": done.wall_seconds,
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--train-examples", type=int, default=60_000, help="first N images to train on (default: all)")
     folder = Path("/usr/share/datasets/fashion-mnist")
     parser.add_argument("--data-dir", type=Path, default=folder, help="Fashion-MNIST's folder (default: %(default)s)")
-    text = f"run these programs only: {', '.join(PROGRAMS)} (default: all but main-job and main-job-parallel)"
+    text = f"run these programs only: {', '.join(PROGRAMS)} (default: all but main-job and main-job-sequential)"
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=DEFAULT, metavar="NAME", help=text)
     text = (
         "the interpreter for orbit, pytorch and keras-jax. Use a separate environment: where these libraries are "
