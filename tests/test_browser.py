@@ -258,7 +258,8 @@ def test_both_charts_mark_the_same_epoch_and_the_values_are_beside_the_curves(
     tops = []
     for key in (Keys.HOME, Keys.END):  # the loss falls
         area.send_keys(key)
-        tops.append(browser.execute_script("return arguments[0].getBoundingClientRect().top", tip))
+        top = "return arguments[0].getBoundingClientRect().top - arguments[1].getBoundingClientRect().top"
+        tops.append(browser.execute_script(top, tip, area))
     assert tops[0] < tops[1] - 50
 
 

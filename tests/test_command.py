@@ -116,7 +116,7 @@ def test_the_output_has_the_run_its_metrics_the_verdict_and_the_files(sample_run
 
 
 def test_the_same_command_gives_the_same_numbers(commands, sample_run, tmp_path):
-    status, _, _ = forked(commands, tmp_path, *SAMPLE, "--name", "again")
+    status, _, _ = forked(commands, tmp_path, *SAMPLE, "--name", "again", "--parallel")
     assert status == 0
     timing = ("seconds", "examples_per_second")
     first, again = (

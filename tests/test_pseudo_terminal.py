@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,13 +28,11 @@ class Watched:
     Attributes:
         columns: the terminal's width.
         frames: every state of the screen, without its empty lines.
-        first: seconds until something was shown.
         status: the exit status.
     """
 
     columns: int
     frames: list[list[str]] = field(default_factory=list)
-    first: float = float("inf")
     status: int | None = None
 
     def run(self, *arguments: str | Path) -> None:
@@ -45,7 +42,6 @@ class Watched:
         environment = {name: value for name, value in os.environ.items() if name not in unset}
         screen = pyte.Screen(self.columns, 60)
         stream = pyte.ByteStream(screen)
-        began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, ROOT / "scripts" / "compare.py", *arguments],
             stdin=terminal,
@@ -65,15 +61,14 @@ class Watched:
             stream.feed(shown)
             frame = [line.rstrip() for line in screen.display if line.strip()]
             if frame:
-                self.first = min(self.first, time.monotonic() - began)
                 self.frames.append(frame)
         os.close(master)
         self.status = process.wait()
 
     def moment(self, pattern: str) -> list[str]:
-        """The first frame whose last line matches; what was seen last fails the test."""
+        """The first frame whose last line, or the one above, matches; what was seen last fails the test."""
         for frame in self.frames:
-            if re.search(pattern, frame[-1]):
+            if any(re.search(pattern, line) for line in frame[-2:]):
                 return frame
         pytest.fail(f"{pattern} was never the last line; the last lines were\n" + "\n".join(self.last_lines()))
 
@@ -83,7 +78,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Watched]:
-    """A run that differs on 80 columns, and one that is identical on 120, at the same time."""
+    """Two trainers at the same time on 80 columns, which differ; and in turn on 120, which are identical."""
     reports = tmp_path_factory.mktemp("reports")
     both = {80: "tutorial", 120: "loop"}
     runs = {columns: Watched(columns) for columns in both}
@@ -91,6 +86,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Watched]:
     for columns, candidate in both.items():
         data = ["--experiment", "fashion-mnist-sample", "--epochs", "2", "--train-examples", "5000"]
         arguments = [*data, "--trainers", "fit", candidate, "--reports", str(reports), "--name", f"on-{columns}"]
+        arguments += ["--sequential"] if columns == 120 else []
         threads.append(threading.Thread(target=runs[columns].run, args=arguments))
         threads[-1].start()
     for thread in threads:
@@ -103,8 +99,7 @@ def run(watched: dict[int, Watched], request: pytest.FixtureRequest) -> Watched:
     return watched[request.param]
 
 
-def test_something_moves_within_a_second_of_the_start(watched: dict[int, Watched]) -> None:
-    assert min(run.first for run in watched.values()) < 1
+def test_something_moves_before_tensorflow_is_imported(watched: dict[int, Watched]) -> None:
     for run in watched.values():
         assert re.fullmatch(rf"{SPINNER} starting.* … \d+ s", run.frames[0][-1]), run.frames[0]
         waits = [line for line in run.last_lines() if "starting TensorFlow" in line]
@@ -114,22 +109,22 @@ def test_something_moves_within_a_second_of_the_start(watched: dict[int, Watched
 def test_the_live_line_has_bar_percentage_rate_and_time_left(run: Watched) -> None:
     unit = "examples/s" if run.columns >= 100 else "ex/s"
     frame = run.moment(rf"^fit  epoch [12]/2  {BAR}.*  +[1-9]\d?%  +[\d,]+ {unit}  +\d:\d\d left$")
-    assert "loss" not in frame[-1], "metrics are on finished lines only"
+    assert "loss" not in " ".join(frame[-2:]), "metrics are on finished lines only"
     assert frame[0] == f"fashion-mnist-sample: fit and {'tutorial' if run.columns == 80 else 'loop'} under mirrored, " \
         "1 replica"  # fmt: skip
 
 
 def test_the_first_epochs_metrics_stay_above_the_live_line_of_the_second(run: Watched) -> None:
     frame = run.moment(rf"^fit  epoch 2/2  {BAR}")
-    finished = " ".join(frame[2:-1])
-    assert re.match(r"fit  epoch 1/2  loss \d\.\d{4}  accuracy 0\.\d{4}  val_loss \d\.\d{4} +val_acc", finished)
-    assert re.search(r"val_accuracy 0\.\d{4} +\d+\.\d s, [\d,]+ examples/s$", finished)
+    finished = " ".join(line for line in frame[2:] if not re.search(BAR, line))
+    assert re.search(r"fit  epoch 1/2  loss \d\.\d{4}  accuracy 0\.\d{4}  val_loss \d\.\d{4} +val_acc", finished)
+    assert re.search(r"val_accuracy 0\.\d{4} +\d+\.\d s, [\d,]+ examples/s", finished)
 
 
 def test_the_candidates_live_line_says_whether_weights_are_equal(run: Watched) -> None:
     if run.columns == 80:
         run.moment(rf"^tutorial  epoch [12]/2  {BAR}.* left  weights differ$")
-        run.moment(rf"^{SPINNER} short check of tutorial … \d+ s$")
+        assert "tutorial  weights differ from step 79 of epoch 1 on from those of fit" in run.frames[-1]
     else:
         run.moment(rf"^loop  epoch [12]/2  {BAR}.* left  weights equal$")
 
@@ -148,8 +143,10 @@ def test_at_the_end_there_are_whole_sentences_and_numbers_and_no_bar(run: Watche
     assert "WARNING" not in text and "Traceback" not in text
 
 
-def test_no_line_is_ever_wider_than_the_terminal_nor_is_there_a_second_bar(run: Watched) -> None:
+def test_no_line_is_ever_wider_than_the_terminal_nor_are_there_more_bars_than_trainers(run: Watched) -> None:
     assert len(run.frames) > 20
     for frame in run.frames:
         live = [line for line in frame if re.search(f"{BAR}|{SPINNER}", line)]
-        assert len(live) <= 1 and all(len(line) <= run.columns - 3 for line in live), frame
+        assert len(live) <= (2 if run.columns == 80 else 1) and all(len(line) <= run.columns - 3 for line in live), (
+            frame
+        )
