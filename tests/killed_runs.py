@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,12 +103,15 @@ def kill_and_resume(
     generator: random.Random,
     processes=subprocess,
     number: signal.Signals = signal.SIGKILL,
+    more: Sequence[str] = (),
 ) -> Outcome:
     """Kill so many ``processes`` of runs with so many replicas; the runs go to ``folder``. Prints a line per run.
 
+    Each has ``more`` arguments.
+
     Any other signal than SIGKILL must end a process with status 130, or as the signal does by default.
     """
-    command = command_in(folder, replicas)
+    command = [*command_in(folder, replicas), *more]
     began = time.perf_counter()
     processes.run([*command, "--name", "never-interrupted"], check=True)
     whole = time.perf_counter() - began

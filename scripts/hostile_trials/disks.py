@@ -14,6 +14,7 @@ from pathlib import Path
 from killed_runs import TASK, command_in, left_by
 
 from scripts.hostile_trials.common import COMMAND, Place, Request, Result
+from scripts.hostile_trials.kills import WAYS
 
 NO_OUTPUT = "for number in {numbers}: os.dup2(os.open('/dev/full', os.O_WRONLY), number)\n"
 
@@ -21,6 +22,7 @@ NO_OUTPUT = "for number in {numbers}: os.dup2(os.open('/dev/full', os.O_WRONLY),
 def trial(place: Place, generator: random.Random) -> Result:
     """One run without room for its files, or for what it prints; then the same with room, by --resume."""
     place.fresh()
+    (place.here / "way").write_text(generator.choice(WAYS))
     ways: list[Callable[[Place, random.Random], Result]] = [_small_files, _small_files, _no_output]
     if os.geteuid() == 0 and _mounts(place.folder):
         ways += [_small_disk, _small_disk]
@@ -59,7 +61,8 @@ def _request(place: Place, kind: str, before: str, what: str) -> Request:
 
 def _arguments(place: Place) -> list[str]:
     """The command of ``killed_runs``, in this place."""
-    return [*command_in(place.here, 1)[len(COMMAND) :], "--reports", "reports", "--name", "full"]
+    way = (place.here / "way").read_text()
+    return [*command_in(place.here, 1)[len(COMMAND) :], "--reports", "reports", "--name", "full", way]
 
 
 def _resumed(place: Place, result: Result) -> Result:
@@ -70,13 +73,16 @@ def _resumed(place: Place, result: Result) -> Result:
     if ended.status != 0:
         failures.append(f"with room and {'--resume' if begun else 'anew'}: status {ended.status}: {ended.err[-400:]}")
     else:
-        expected, found = _undisturbed(place), left_by(place.here / "reports" / "full")
+        expected, found = (
+            _undisturbed(place, (place.here / "way").read_text()),
+            left_by(place.here / "reports" / "full"),
+        )
         failures += [f"resumed, and other {part}" for part in expected if found.get(part) != expected[part]]
     return Result(result.kind, result.what, failures, shown=result.shown)
 
 
 @cache
-def _undisturbed(place: Place) -> dict[str, object]:
+def _undisturbed(place: Place, way: str) -> dict[str, object]:
     """What the run leaves where there is room."""
     ended = place.run(Request([*_arguments(place), "--name", "undisturbed"], ""))
     assert ended.status == 0, ended
