@@ -36,6 +36,8 @@ LONGEST = (
     "test_gallery",
     "test_cluster",
     "test_notebook",
+    "test_pseudo_terminal",
+    "test_truth",
     "test_trainers",
     "test_twins",
     "test_check_any",

@@ -180,7 +180,15 @@ def plot(browser: Any, title: str) -> Any:
 
 
 def point_at(browser: Any, title: str) -> None:
-    ActionChains(browser).move_to_element(plot(browser, title)).perform()
+    """Moves the pointer to the middle of a chart; again, if scrolling under the resting pointer took it away."""
+    found = plot(browser, title)
+    tip = found.find_element(By.XPATH, "ancestor::figure").find_element(By.CSS_SELECTOR, ".tip")
+
+    def moved(_: Any) -> bool:
+        ActionChains(browser).move_to_element_with_offset(found, 0, 5).move_to_element(found).perform()
+        return tip.is_displayed()
+
+    WebDriverWait(browser, 10).until(moved)
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])

@@ -15,7 +15,7 @@ from compare.app.loading import load_trainers
 from compare.options import Options
 from compare.records import Place
 from compare.reporting.sentences import causes
-from compare.reporting.terminal import say, tell
+from compare.reporting.terminal import tell
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class EarlyChecks:
             return  # the verdict says it, or more is known then
         tell(self._console, f"{trainer}  the short check has found why its weights differ:", style="yellow")
         for line in causes(done.result().as_json()["comparisons"][0]):
-            (say if line.startswith("    ") else tell)(self._console, line)
+            tell(self._console, line)
 
 
 @without_exit("your code")

@@ -264,7 +264,6 @@ def get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
     if not _prepared:
         select_keras(options.keras)
         processes.limit_threads(threads)
-
         _prepared.append(prepare(options, load_experiment(options)))
         _digests(_prepared[0])  # which are kept, for later
     return _prepared[0]

@@ -78,6 +78,7 @@ class Examples:
             )
         self.count: int = lengths.pop()
         self._prepare = prepare
+        self._sha256: str | None = None
 
     def first(self, count: int) -> Examples:
         """Returns the first ``count`` examples."""
@@ -134,8 +135,10 @@ class Examples:
 
     def sha256(self) -> str:
         """Returns a digest of the structure, dtypes, shapes and bytes of all arrays."""
-        structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
-        return _digest(repr(structure), [self.arrays])
+        if self._sha256 is None:
+            structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
+            self._sha256 = _digest(repr(structure), [self.arrays])
+        return self._sha256
 
     def batches(self, order: tf.Tensor | None, bounds: Sequence[tuple[int, int]]) -> tf.data.Dataset:
         """Returns the batches ``order[start:stop]`` for every (start, stop) in ``bounds``.
