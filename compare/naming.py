@@ -55,9 +55,9 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root; as it is if the working directory has been removed."""
+    """The path from the root, without ``..``; as it is if the working directory has been removed."""
     try:
-        return path.absolute()
+        return path.resolve() if ".." in path.parts else path.absolute()
     except OSError:
         return path
 

@@ -32,7 +32,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
         place: the place to name if the traceback contains no user code.
         remedy: what to do about it, unless ``compare.remedies`` has better advice.
     """
-    kind, text = _essence(error)
+    kind, text = essence(error)
     place = getattr(error, "place", "") or _place(error) or place
     text = " ".join(text.split())
     remedy = remedy_for(f"{kind}: {text}") or remedy
@@ -44,7 +44,7 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     return f"{kind}: {text}".removesuffix(": ") + where + (f"; {remedy}" if remedy else "")
 
 
-def _essence(error: BaseException) -> tuple[str, str]:
+def essence(error: BaseException) -> tuple[str, str]:
     """Returns the type and the message of an exception, without the long context that TensorFlow and Keras add."""
     kind, text = type(error).__name__, re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     # Cut off the arguments of a layer's call, the names of nodes, and advice for which there is better.
@@ -184,7 +184,7 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
         if line and is_user_code(file) and not _place(error):
             with suppress(AttributeError):
                 error.place = place_of(function)  # type: ignore[attr-defined] # it takes other arguments, say
-        kind, text = _essence(error)
+        kind, text = essence(error)
         if remedy := remedy_for(f"{kind}: {' '.join(text.split())}"):
             error.add_note(f"{_place(error) or place_of(function)}: {remedy}")
         raise

@@ -186,6 +186,42 @@ def test_a_mask_that_is_lost_between_two_layers_is_named(tensorflow):
     assert "the mask of embedding is lost" in report.findings[0].evidence
 
 
+class WithFirstLoss(Plain):
+    """Adds one of the layers' losses only."""
+
+    def train(self, run):
+        build = run.build
+
+        def kept():
+            self.model, *others = build()
+            return self.model, *others
+
+        run.build = kept
+        super().train(run)
+
+    def value(self, loss):
+        return loss + self.model.losses[0]
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "told"),
+    [
+        ("kernel_regularizer", "the gradient of sequential/dense_1/kernel does not include its layer's loss"),
+        ("activity_regularizer", "the gradient leaves out loss 2 of the layers' 2"),
+    ],
+)
+def test_a_loss_of_one_layer_that_is_left_out_is_named(tensorflow, regularizer, told):
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    dense = functools.partial(tensorflow.keras.layers.Dense, **{regularizer: "l2"})
+    model = lambda: tensorflow.keras.Sequential([dense(16, activation="relu"), dense(3)])  # noqa: E731
+    made = tasks.experiment(train=200, validation=100, build_model=model)
+    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=32).check(WithFirstLoss())
+    assert [finding.id for finding in report.findings] == ["regularization-missing"], report
+    assert told in report.findings[0].evidence
+
+
 def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
     from compare.check import Checker
     from compare.trainers.keras_fit import KerasFit

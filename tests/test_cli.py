@@ -371,6 +371,15 @@ def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: P
     assert names == [options.default_name() + number for number in ("", "-2", "-3")]
 
 
+@pytest.mark.parametrize("reports", ["a/b/c", "new/../other"])
+def test_a_refused_request_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reports: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--experiment", "gone.py", "--reports", reports]) == 2
+    assert "gone.py: there is no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("reports", ["file", "file/below", "dangling"])
 def test_reports_that_cannot_be_a_folder_are_refused(refuse: Refuse, tmp_path: Path, reports: str) -> None:
     (tmp_path / "file").write_text("precious")

@@ -18,7 +18,7 @@ from killed_runs import TASK
 
 import compare.check
 from compare import records
-from compare.app.standard_streams import forgiving
+from compare.app.standard_streams import forgiving, print_traceback
 from compare.errors import NoVerdictError
 from compare.records import read_json
 
@@ -309,6 +309,15 @@ def test_what_cannot_be_printed_is_dropped():
         stream.flush()
         stream.write("more")
         assert not stream.isatty()
+
+
+def test_a_traceback_that_cannot_be_written_raises_nothing(monkeypatch):
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        try:
+            raise ValueError
+        except ValueError:
+            print_traceback()
 
 
 def test_a_stream_that_user_code_closes_drops_the_rest(tmp_path):

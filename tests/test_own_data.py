@@ -52,6 +52,7 @@ def cut(rows, size=4):
         ([cut([3] * 16 + [1] * 4), cut(ALL)], {"examples-repeated"}, "and 18 of all 20 are never seen"),
         ([cut(ALL, 5), cut(ALL[::-1], 5)], {"batch-size-differs"}, "its batches have 5 examples, but the global batch"),
         ([cut(RUN[::-1]), cut(RUN)], set(), "the examples are in another order"),
+        ([[rows + rows for rows in epoch] for epoch in FIT], set(), "predictions for its batch 2 times"),
         ([[rows[:3] for rows in epoch] for epoch in FIT], {"examples-dropped"}, "2 of all 10 examples are never seen"),
         ([cut(RUN, 8)[:1], cut(RUN[::-1], 8)[:1]], {"batch-size-differs"}, "each update is made from 2 batches of 4"),
     ],

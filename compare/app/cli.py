@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -27,7 +26,7 @@ from compare import __version__, signals
 from compare.app import standard_streams
 from compare.app.one_line_parser import OneLineParser
 from compare.app.requirements import refuse_if_missing
-from compare.app.standard_streams import forgiving
+from compare.app.standard_streams import forgiving, print_traceback
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.naming import absolute, printable, shown_path
@@ -137,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except Exception as error:  # Python would exit with 1, which means a verdict
         if not isinstance(error, NoVerdictError):
-            traceback.print_exc()
+            print_traceback()
         return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
 
 
@@ -220,7 +219,7 @@ def _traced() -> Iterator[None]:
     except (RequestError, NoVerdictError):
         raise
     except Exception:
-        traceback.print_exc()
+        print_traceback()
         raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import traceback
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.console import Console
 from compare.app import local_cluster
 from compare.app.loading import load, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
+from compare.app.standard_streams import print_traceback
 from compare.app.train import prepare, train_on
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
@@ -128,4 +128,4 @@ def take_part(options: Options, folder: Path) -> None:
             try:
                 train_on(name, trainer, dataclasses.replace(options, seed=seed), task, folder, plan)
             except Exception:
-                traceback.print_exc()  # the chief goes on with the next trainer, and reports
+                print_traceback()  # the chief goes on with the next trainer, and reports

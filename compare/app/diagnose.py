@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from compare.app.judge import Pair, Recorded, pairs
+from compare.app.standard_streams import print_traceback
 from compare.check import Checker, Report
 from compare.check.late_callbacks import callback_names, missing_callbacks
 from compare.engine.noise_twins import TwinRun
@@ -89,7 +89,7 @@ def _reports(
                 data=(task.train, task.validation),
             )
     except Exception as error:
-        traceback.print_exc()
+        print_traceback()
         tell(console, f"The short check failed: {describe(error)}")
         return {}
     reports = {}
@@ -98,7 +98,7 @@ def _reports(
             with waiting(console, f"short check of {name}"):
                 reports[name] = checker.look_inside(checker.check(trainer), trainer)
         except Exception as error:
-            traceback.print_exc()
+            print_traceback()
             tell(console, f"The short check of {name} failed: {describe(error)}")
     return reports
 
@@ -132,7 +132,7 @@ def _measure_noise(
         try:
             _train_twins(pair, start, dict(trainers)[name], folder, task, options, console)
         except Exception as error:  # the comparison stands without them
-            traceback.print_exc()
+            print_traceback()
             tell(console, f"The noise twins failed: {describe(error)}")
 
 

@@ -10,7 +10,6 @@ import secrets
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -25,6 +24,7 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.loading import TRAINERS, load_experiment, load_trainers
 from compare.app.resume import ResumePlan
+from compare.app.standard_streams import print_traceback
 from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
@@ -202,7 +202,7 @@ def _train(
         except (StorageError, RecordError):
             raise
         except Exception as error:
-            traceback.print_exc()
+            print_traceback()
             failed.append((name, error))
 
     failed: list[tuple[str, Exception | str]] = []
@@ -297,8 +297,10 @@ def _train_elsewhere(
         try:
             plan = ResumePlan(folder, options.resume)
             train_on(name, trainer, options, task, folder, plan, recorder, console, name, recorder.begin)
+        except (StorageError, RecordError):
+            raise
         except Exception as error:
-            traceback.print_exc()
+            print_traceback()
             return describe(error)
         finally:
             with suppress(OSError, EOFError):  # the parent could not write, and says so

@@ -30,7 +30,8 @@ def claimed(options: Options) -> Iterator[Path]:
     Raises:
         RequestError: if the name is taken, the folder cannot be created, or another process holds it.
     """
-    new = not os.path.exists(options.reports)
+    reports = absolute(options.reports)
+    new = [each for each in (reports, *reports.parents) if not os.path.exists(each)]
     folder = _begun(options) if options.resume else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -47,9 +48,10 @@ def claimed(options: Options) -> Iterator[Path]:
             f"{shown_path(folder / '.lock')} cannot be locked ({error.strerror}); remove it, or choose another --name"
         ) from None
     finally:
-        if new and not folder.exists():  # the request was refused
+        if not folder.exists():  # the request was refused
             with suppress(OSError):
-                folder.parent.rmdir()
+                for each in new:
+                    each.rmdir()
 
 
 def _new(options: Options) -> Path:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from rich.console import Console
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.processes import division, end_with, limit_threads, local, lost
 from compare.app.resume import ResumePlan
+from compare.app.standard_streams import print_traceback
 from compare.app.train import fail, prepare, train
 from compare.engine.keras_generation import select_keras
 from compare.errors import NoVerdictError, RequestError
@@ -160,7 +160,7 @@ def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray],
         try:
             end = train(trainer, options.changed(seed=seed, seeds=1), task, [sink], name=name)
         except Exception as raised:
-            traceback.print_exc()
+            print_traceback()
             error = describe(raised)
         return Finished(records, error, end)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -40,6 +41,11 @@ def forgiving(stream: TextIO) -> TextIO:
     The stream may be closed in the meantime, and its encoding may lack characters that a user's names have.
     """
     return cast(TextIO, _Forgiving(stream))
+
+
+def print_traceback() -> None:
+    """Prints the traceback of the exception that is being handled to stderr, a file that may be on a full disk."""
+    traceback.print_exc(file=forgiving(sys.stderr))
 
 
 class _Forgiving:

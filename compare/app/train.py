@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from compare.app.loading import TRAINERS
 from compare.app.resume import ResumePlan, ResumePoint
+from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
 from compare.errors import EndedEarlyError, RequestError, StorageError
@@ -187,7 +187,7 @@ def train_all(
             except (StorageError, RecordError, KeyboardInterrupt):
                 raise
             except Exception as error:
-                traceback.print_exc()
+                print_traceback()
                 fail(run, name, error, console)
                 if wanted not in TRAINERS:
                     raised = raised or error

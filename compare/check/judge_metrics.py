@@ -47,8 +47,6 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                 [replace(metric.right, trained_loss=True), metric.right] if recipe != Recipe() else [metric.right]
             )
             as_trained = formulas[:1] if formulas[0].trained_loss else []
-            if recipe.unregularized and metric.is_loss:
-                as_trained += [replace(metric.right, without=i) for i in range(metric.penalties)]
             if any(metric.residual(formula) <= THRESHOLD for formula in as_trained):
                 what = "is the loss" if metric.is_loss else "weights examples as in the loss"
                 judgement.mark_wrong(f"{key} {what} that is trained on, which is not the experiment's")

@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
-from compare.check.recipe import GIVEN, MetricFormula, Recipe, Split, mean_of_means
+from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
 from compare.check.replay import PassResult
 from compare.engine.strategies import keras_version
 
@@ -107,7 +107,9 @@ class MetricTable:
     @staticmethod
     def _right(recipe: Recipe) -> Recipe:
         """The recipe with the same forward pass and the experiment's loss."""
-        return replace(recipe, loss=GIVEN, loss_weights=None, sample_weights=True, class_weights=True)
+        right = Recipe()
+        names = ("loss", "loss_weights", "sample_weights", "class_weights", "omitted")
+        return replace(recipe, **{name: getattr(right, name) for name in names})
 
     def _cell(self, right: PassResult, trained: PassResult, part: Batch, split: Split, replica: int) -> Cell:
         share = self.recipe.share(split)[replica] * split.replicas

@@ -97,6 +97,8 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
         return [], []
     own = not seen <= data.of_run.keys()
     source = data.of_experiment if own else data.of_run
+    if (times := _passes(reference, candidate)) > 1:
+        return [], [f"each step computes predictions for its batch {times} times"]
     begin = "the loop does not use run.train_dataset: " if own else ""
     causes = [*_labels(data, candidate), *_batch_size(reference, candidate, batches, own)]
     if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
@@ -105,6 +107,16 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
     named = [(cause, begin + text) for cause, text in causes]
     text = "it takes the experiment's examples in an order of its own" if own else "the examples are in another order"
     return named, [] if named else [begin + text]
+
+
+def _passes(reference: Seen, candidate: Seen) -> int:
+    """How often every step of the candidate sees each example of the reference's step; 0 if it sees other ones."""
+    ratios = set()
+    for step in reference.steps.steps:
+        batch, rows = (Counter(example_rows(side.steps, step)) for side in (reference, candidate))
+        times = rows.total() // max(batch.total(), 1)
+        ratios.add(times if rows == Counter({row: times * number for row, number in batch.items()}) else 0)
+    return ratios.pop() if len(ratios) == 1 else 0
 
 
 def _labels(data: Data, candidate: Seen) -> Iterator[Named]:

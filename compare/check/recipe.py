@@ -86,7 +86,7 @@ class Recipe:
         class_weights: whether class weights are used.
         share: the weight of each example.
         regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
-        unregularized: the indices of trainable variables whose gradient lacks the layers' losses.
+        omitted: the indices of the layers' losses that are left out.
         micro: the number of examples in the micro-batches whose gradients are added up; 0 for none.
         micro_factor: a factor of each micro-batch's gradient.
         reduce: "sum" over replicas, "own" if each replica keeps its own gradient, or "first" if all replicas use
@@ -107,7 +107,7 @@ class Recipe:
     class_weights: bool = True
     share: Share = mean_of_means
     regularization: float = 1.0
-    unregularized: frozenset[int] = frozenset()
+    omitted: frozenset[int] = frozenset()
     micro: int = 0
     micro_factor: float = 1.0
     reduce: str = "sum"
@@ -125,7 +125,7 @@ class Recipe:
     @property
     def one_pass(self) -> tuple[Any, ...]:
         """What the result of one pass depends on."""
-        return *self.graph, self.sample_weights, self.class_weights, self.scale
+        return *self.graph, self.sample_weights, self.class_weights, self.scale, self.omitted
 
 
 def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float = 0.0) -> float:

@@ -297,8 +297,6 @@ class Replay:
             for piece in micro_batches(part, recipe.micro):
                 result = self.replica_pass(step, replica, piece, recipe, nudge)
                 of_layers = recipe.regularization / self.replicas * result.regularization.astype(np.float64)
-                if recipe.unregularized:
-                    of_layers = self._without(of_layers, recipe.unregularized)
                 weight = share[replica]
                 if recipe.micro:
                     weight = recipe.micro_factor / (self.replicas * (piece.stop - piece.start))
@@ -323,8 +321,7 @@ class Replay:
                 rows = self.replica_pass(step, replica, parts[replica], recipe, nudge).rows
                 for k, (data, of_layers) in rows.items():
                     if k not in recipe.untrained:
-                        own = None if k in recipe.unregularized else of_layers
-                        gradients[k] = add_rows(data, share[replica], own, recipe.regularization / self.replicas)
+                        gradients[k] = add_rows(data, share[replica], of_layers, recipe.regularization / self.replicas)
             typed.append(gradients)
         return typed
 
@@ -387,8 +384,8 @@ class Replay:
             weights = of_classes if weights is None else weights * of_classes
         inputs = tf.nest.map_structure(tf.constant, (x, y) if weights is None else (x, y, weights))
         compute = self._function(recipe, inputs, trains)
-        scale = tf.constant(recipe.scale)
-        data, regularization, sparse, loss, penalties, outputs, predictions, masks = compute(scale, *inputs)
+        numbers = tf.constant(recipe.scale), tf.constant(sorted(recipe.omitted), tf.int32)
+        data, regularization, sparse, loss, penalties, outputs, predictions, masks = compute(*numbers, *inputs)
         return PassResult(
             pack(data),
             pack(regularization),
@@ -418,11 +415,11 @@ class Replay:
             self._provide_loss(recipe)
             x, y, *_ = self._signature
             open_sizes = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), inputs[2:])
-            signature = [tf.TensorSpec([]), x, y, *open_sizes]
+            signature = [tf.TensorSpec([]), tf.TensorSpec([None], tf.int32), x, y, *open_sizes]
             function = self._training_pass if trains else self._validation_pass
 
-            def traced(scale: tf.Tensor, *inputs: Any) -> Any:
-                return function(recipe, scale, *inputs)
+            def traced(scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
+                return function(recipe, scale, omitted, *inputs)
 
             self._functions[key] = tf.function(traced, input_signature=signature, jit_compile=recipe.xla)
         return self._functions[key]
@@ -438,7 +435,7 @@ class Replay:
         elif recipe.loss == UNSMOOTHED and (unsmoothed := self.unsmoothed()):
             self._losses.setdefault(UNSMOOTHED, self._compiled(unsmoothed[0]))
 
-    def _forward_pass(self, recipe: Recipe, x: Any, y: Any, weights: Any = None) -> Any:
+    def _forward_pass(self, recipe: Recipe, omitted: tf.Tensor, x: Any, y: Any, weights: Any = None) -> Any:
         """Returns total loss, losses of layers, losses of outputs, predictions, and masks; traced.
 
         The total is the sum of the examples' losses.
@@ -465,18 +462,20 @@ class Replay:
         # Keras gives one replica's mean, to be multiplied by the number of examples; a sum is corrected by the factor.
         examples = tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], value.dtype)
         total = value * examples * self._factor
-        penalties = [tf.reduce_sum(tf.cast(penalty, value.dtype)) for penalty in self.model.losses]
+        kept = [tf.cast(tf.reduce_all(omitted != i), value.dtype) for i in range(len(self.model.losses))]
+        losses = zip(kept, self.model.losses, strict=True)
+        penalties = [weight * tf.reduce_sum(tf.cast(penalty, value.dtype)) for weight, penalty in losses]
         self._has_penalties = bool(penalties)
         outputs = {metric.name: metric.result() for metric in loss.metrics}
         return total, penalties, outputs, predictions, masks
 
-    def _validation_pass(self, recipe: Recipe, scale: tf.Tensor, *inputs: Any) -> Any:
-        return [], [], {}, *self._forward_pass(recipe, *inputs)
+    def _validation_pass(self, recipe: Recipe, scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
+        return [], [], {}, *self._forward_pass(recipe, omitted, *inputs)
 
-    def _training_pass(self, recipe: Recipe, scale: tf.Tensor, *inputs: Any) -> Any:
+    def _training_pass(self, recipe: Recipe, scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
         variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
         with tf.GradientTape(persistent=True) as tape:
-            total, penalties, *rest = self._forward_pass(recipe, *inputs)
+            total, penalties, *rest = self._forward_pass(recipe, omitted, *inputs)
             penalty = tf.add_n(penalties or [tf.zeros([], total.dtype)])
             scaled = total * tf.cast(scale, total.dtype)
         of_data = tape.gradient(scaled, variables[: self.trainable])

@@ -20,6 +20,7 @@ import tensorflow as tf
 from compare.engine.fingerprints import distributed
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
+from compare.user_errors import essence
 
 PREFIX = "ckpt"
 COPIES = "copies/"
@@ -115,7 +116,7 @@ class Checkpoints:
             )
             manager.save(checkpoint_number=epoch)
         except (OSError, tf.errors.OpError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = " ".join(essence(error)[1].split())[-200:]
             raise StorageError(
                 f"{path_of(self._folder, epoch)}: the checkpoint cannot be written ({text}); earlier files are kept: "
                 "free disk space or make the folder writable, then continue with --resume"

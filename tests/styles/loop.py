@@ -62,7 +62,7 @@ class Loop:
             logs = self.reported(logs)
             self.end_epoch(epoch, dict(logs))
             self.run.end_epoch(epoch, logs)
-            if self.model.stop_training:
+            if getattr(self.model, "stop_training", False):  # a clone has none
                 break
         if getattr(self.optimizer, "use_ema", False):
             self.optimizer.finalize_variable_values(self.model.trainable_variables)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
-from compare.check.recipe import BROADCAST, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Recipe, Share, Split
+from compare.check.recipe import BROADCAST, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
 from compare.check.stages import some
 
 if TYPE_CHECKING:
@@ -154,29 +154,35 @@ def _uneven(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     yield Variant({"regularization": 0.0}, "the gradient does not include the layers' losses")
-    if lacking := _unregularized(case, recipe):
-        names = some([case.observation.names[k] for k in sorted(lacking)])
-        changes = {"unregularized": frozenset(lacking)}
-        yield Variant(changes, f"the gradient of {names} does not include its layer's loss", measured=True)
-
-
-def _unregularized(case: Case, recipe: Recipe) -> set[int]:
-    """The variables whose gradient in the first step lacks the layers' losses, if those of others have them."""
     feed = case.feed(recipe)
     if not feed or not recipe.regularization:
-        return set()
-    step, span = case.steps[0], feed[0]
-    right, without = (
-        case.replay.unflatten(case.replay.gradients(step, span, replace(recipe, regularization=weight))[0])
-        for weight in (recipe.regularization, 0.0)
-    )
-    observed = case.replay.unflatten(case.effective[0][0])
-    lacking = set()
-    for k, (seen, whole, data) in enumerate(zip(observed, right, without, strict=True)):
-        penalty = whole - data
-        if np.any(penalty) and np.linalg.norm(seen - data) < 0.1 * np.linalg.norm(penalty):
-            lacking.add(k)
-    return lacking
+        return
+    data, each = _of_data_and_layers(case, recipe, feed[0])
+    if len(each) < 2:
+        return
+    observed = case.effective[0][0] - data
+    weights = np.linalg.lstsq(each @ each.T, each @ observed, rcond=None)[0]
+    omitted = [i for i, weight in enumerate(weights) if abs(weight) < 0.1 and np.any(each[i])]
+    if omitted and len(omitted) < len(each):
+        which = some([str(i + 1) for i in omitted])
+        text = f"the gradient leaves out loss{'es' * (len(omitted) > 1)} {which} of the layers' {len(each)}"
+        touched = [[k for k, part in enumerate(case.replay.unflatten(each[i])) if np.any(part)] for i in omitted]
+        if all(len(variables) == 1 for variables in touched):
+            names = some([case.observation.names[k] for (k,) in touched])
+            text = f"the gradient of {names} does not include its layer's loss"
+        yield Variant({"omitted": frozenset(omitted)}, text, measured=True)
+
+
+def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndarray, np.ndarray]:
+    """``[weights]`` and ``[losses, weights]``: the gradients in the first step of the data's and each layer's loss."""
+
+    def gradient(**changes: Any) -> np.ndarray:
+        return case.replay.gradients(case.steps[0], span, replace(recipe, **changes))[0]
+
+    first = case.replay.parts(span)[0]
+    losses = set(range(len(case.replay.replica_pass(case.steps[0], 0, first, recipe).penalties)))
+    data = gradient(regularization=0.0)
+    return data, np.array([gradient(omitted=frozenset(losses - {i})) - data for i in sorted(losses)])
 
 
 def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
