@@ -38,7 +38,7 @@ def code(options: Options) -> dict[str, str]:
         package.update(path.read_bytes())
     digests = {"compare": package.hexdigest()}
     for wanted, located in options.named_files.items():
-        if (source := _source(located)) is not None:
+        if (source := _source(located)) is not None and source.is_file():  # a pipe would be waited for
             try:
                 digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
             except OSError:

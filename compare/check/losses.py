@@ -24,6 +24,13 @@ def other_logits(loss: Any) -> Any:
         return None
 
 
+def squash_for(loss: Any) -> Any:
+    """The function that makes probabilities of the logits that a loss takes; None if it takes none."""
+    if tf.nest.is_nested(loss) or not getattr(loss, "from_logits", getattr(loss, "_fn_kwargs", {}).get("from_logits")):
+        return None
+    return tf.nn.sigmoid if "Binary" in type(loss).__name__ else tf.nn.softmax
+
+
 def without_smoothing(loss: Any) -> tuple[Any, float] | None:
     """Returns the loss without label smoothing, and how much it has; None if it has none."""
     try:

@@ -50,11 +50,13 @@ class ApplyCall:
         optimizer: the index of the optimizer's class and settings in ``Observation.optimizers``.
         learning_rate: the learning rate of this step.
         iterations: the optimizer's iteration count before this step.
+        variables: the indices of the trainable variables that it was given a gradient for.
     """
 
     optimizer: int
     learning_rate: float
     iterations: int
+    variables: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)  # compared by identity, so that results can be cached by step
@@ -81,6 +83,13 @@ class OptimizerStep:
     def learning_rate(self) -> float:
         """The optimizer's learning rate; that of the first optimizer if there are several."""
         return self.calls[0].learning_rate if self.calls else 0.0
+
+    @property
+    def groups(self) -> tuple[frozenset[int], ...]:
+        """The variables of each call where one optimizer was applied several times, counting each; else empty."""
+        counts = [call.iterations - self.calls[0].iterations for call in self.calls]
+        one = len({call.optimizer for call in self.calls}) == 1 and counts == list(range(len(counts)))
+        return tuple(call.variables for call in self.calls) if one and len(self.calls) > 1 else ()
 
     @property
     def with_gradient(self) -> set[int]:

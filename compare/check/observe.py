@@ -195,7 +195,7 @@ class ProbeRun(CraftedRun):
         for position, value in zip(present, values, strict=True):
             is_sparse = position in indices
             gradients[position] = Rows(indices[position], value, state[position].shape) if is_sparse else value
-        call = ApplyCall(settings, float(learning_rate), int(iterations))
+        call = ApplyCall(settings, float(learning_rate), int(iterations), frozenset(present))
         with self._lock:
             if alone:
                 others: list[list[Gradient]] = [

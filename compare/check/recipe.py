@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
-UNSMOOTHED, UNMASKED = "unsmoothed", "unmasked"
+UNSMOOTHED, UNMASKED, SQUASHED = "unsmoothed", "unmasked", "squashed"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Recipe:
         training: the ``training`` flag of the forward pass.
         inference: the names of layers that are called with ``training=False`` all the same.
         masks: whether layers pass on their masks.
-        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing) or ``UNMASKED``.
+        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``, or
+            ``SQUASHED`` (of a softmax or sigmoid of the predictions).
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
         sample_weights: whether sample weights are used.
         class_weights: whether class weights are used.
@@ -162,6 +163,7 @@ class Update:
         restarts: the steps before which the optimizer loses its slots and its iteration count.
         learning_rates: the learning rate of each step; None for the optimizer's own.
         iterations: the optimizer's iteration count before each step; None for 0, 1, 2 and so on.
+        groups: the variables of each of several calls of ``apply`` in every step; empty for one call for all.
         clip: when the optimizer clips: "per-replica", before the sum over replicas (as in Keras 3), "reduced",
             after it (as in Keras 2), or "off".
         reduce: as in ``Recipe``.
@@ -175,6 +177,7 @@ class Update:
     restarts: frozenset[int] = frozenset()
     learning_rates: tuple[float, ...] | None = None
     iterations: tuple[int, ...] | None = None
+    groups: tuple[frozenset[int], ...] = ()
     clip: str = "per-replica"
     reduce: str = "sum"
     untrained: frozenset[int] = frozenset()

@@ -15,9 +15,20 @@ import tensorflow as tf
 from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
 from compare.check.dropout import fix_dropout
-from compare.check.losses import broadcast, broadcastable, class_weights, other_logits, without_smoothing
+from compare.check.losses import broadcast, broadcastable, class_weights, other_logits, squash_for, without_smoothing
 from compare.check.observation import Gradient, OptimizerStep, Rows
-from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Clip, Recipe, Span, Split
+from compare.check.recipe import (
+    BROADCAST,
+    GIVEN,
+    OTHER_LOGITS,
+    SQUASHED,
+    UNMASKED,
+    UNSMOOTHED,
+    Clip,
+    Recipe,
+    Span,
+    Split,
+)
 from compare.engine.building import restore_policy, scalars
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
@@ -152,6 +163,10 @@ class Replay:
         if not flags:
             return None
         return tf.nest.map_structure(lambda loss, other: other or loss, losses, others), flags[0]
+
+    def squash(self) -> Any:
+        """The function that makes probabilities of the logits that the loss takes; None if it takes none."""
+        return squash_for(self.experiment.build_loss())
 
     def unsmoothed(self) -> tuple[Any, float] | None:
         """The losses without label smoothing, and how much the first one has; None if no loss has any."""
@@ -454,6 +469,9 @@ class Replay:
             metric.reset_state()
         if kind == BROADCAST:
             value = broadcast(self.experiment.build_loss(), y, predictions, weights)
+        elif kind == SQUASHED:
+            squashed = tf.nest.map_structure(self.squash(), predictions)
+            value = loss(y, tf.nest.map_structure(tf.identity, squashed), weights)  # see below
         elif kind == OTHER_LOGITS:
             # From a Softmax layer's output Keras recovers the logits whatever the flag says, but not through identity.
             value = loss(y, tf.nest.map_structure(tf.identity, predictions), weights)

@@ -94,12 +94,19 @@ def _not_shared(case: Case) -> str | None:
 
 
 def _validation_changes(case: Case) -> str | None:
-    """Evidence that non-trainable state changes after an epoch's last step as a training-mode forward pass does."""
+    """Evidence that validation trains, or changes other state as a forward pass in training mode does."""
     observation, usual = case.observation, case.reference.changed_after_steps
     trained = set(observation.names[: observation.trainable])
     for epoch, gaps in observation.changed_after_steps.items():
         changed = [name for name in gaps if name not in usual.get(epoch, {})]
-        if not changed or trained & set(changed):
+        if not changed:
+            continue
+        if trained & set(changed):
+            more = len(observation.of_epoch(epoch)) - len(case.replay.spans[epoch])
+            if more > 0 and more == len(case.replay.validation):
+                return (
+                    f"after the last step of epoch {epoch}, every batch of validation updates the weights, {more} times"
+                )
             continue
         if _explained_by_forward_pass(case, epoch, changed):
             are = "is" if len(changed) == 1 else "are"

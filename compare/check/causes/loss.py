@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
-from compare.check.recipe import BROADCAST, OTHER_LOGITS, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
+from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
 from compare.check.stages import some
 
 if TYPE_CHECKING:
@@ -198,6 +198,11 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
             {"loss": OTHER_LOGITS},
             f"the loss is computed with from_logits={other[1]}, the experiment's with from_logits={not other[1]}",
         )
+    squash = case.replay.squash()
+    if squash is not None:
+        name = squash.__name__.removesuffix("_v2")
+        text = f"the loss, which takes logits, is given {name}(predictions): {name} is applied twice"
+        yield Variant({"loss": SQUASHED}, text)
 
 
 def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -252,7 +257,7 @@ def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if factor is None or recipe.micro or not size:
         return
     count = round(factor)
-    if count >= 2 and abs(factor - count) < 1e-3 and size % count == 0:
+    if count >= 2 and abs(factor - count) < 0.1 and size % count == 0:  # regularization may blur it
         text = f"the gradients of micro-batches of {size // count} are added up, not averaged: {count} times too large"
         yield Variant({"micro": size // count}, text, measured=True, remedy=OF_MICRO_BATCH)
 

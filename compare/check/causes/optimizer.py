@@ -89,6 +89,9 @@ def _lost_count(case: Case) -> Iterator[Change]:
         first = case.steps[min(restarts)]
         text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
         yield {"restarts": restarts, "iterations": counts}, text
+    elif (groups := case.steps[0].groups) and all(step.groups == groups for step in case.steps):
+        text = f"apply is called {len(groups)} times in each step, and the optimizer counts as many steps"
+        yield {"groups": groups}, text
     elif counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
         text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
         yield {"iterations": counts}, text
