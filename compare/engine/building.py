@@ -18,7 +18,10 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "build_optimizer": ("a tf.keras.optimizers.Optimizer", lambda value: hasattr(value, "apply_gradients")),
     "build_loss": (
         "a tf.keras.losses.Loss, or one for each output",
-        lambda value: all(loss is None or hasattr(loss, "call") for loss in tf.nest.flatten(value)),
+        lambda value: (
+            any(loss is not None for loss in tf.nest.flatten(value))
+            and all(loss is None or hasattr(loss, "call") for loss in tf.nest.flatten(value))
+        ),
     ),
 }
 """What a function of an experiment must return: a description for messages, and a check."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -185,6 +186,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     content = read_checked(folder / "run.json", since=SCHEMA)
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
+    for item in fields(RunJson):
+        kind = {"str": str, "int": int, "list": list}.get(re.split(r"\W", str(item.type))[0], dict)
+        if item.name != "folder" and not isinstance(content.get(item.name), kind | None):
+            raise RecordError(folder / "run.json", f"its {item.name} is no {kind.__name__}")
     return content
 
 

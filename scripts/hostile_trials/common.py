@@ -250,8 +250,11 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _counts(path: str) -> bool:
-    """Whether a file counts: not a lock, which every process takes, nor what Python compiles a user's file to."""
-    return not (path.endswith("/.lock") or "/__pycache__" in path)
+    """Whether a file counts: not a lock, which every process takes, nor what Python compiles a user's file to.
+
+    Nor the file of AutoGraph's that TensorFlow leaves behind where it cannot be written.
+    """
+    return not (path.endswith("/.lock") or "/__pycache__" in path or "/__autograph_generated_file" in path)
 
 
 def _digest(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -94,6 +95,9 @@ def options(here: Path, generator: random.Random) -> Request:
     if generator.random() < 0.1:
         extra = ["extra", "--nothing", "--epoch", "-e", "--", "--epochs=", "--check=yes", "--keras", "--reports"]
         arguments.insert(generator.randrange(len(arguments) + 1), generator.choice(extra))
+    last = len(arguments) - arguments[::-1].index("--experiment")
+    if re.fullmatch("[a-z0-9-]+", "".join(arguments[last : last + 1])):  # a built-in one, which may take minutes
+        arguments[len(SMALL) : len(SMALL)] = ["--train-examples", "100"]
     anywhere = "--write-experiment" in arguments
     return Request(arguments, "options", reports=None if anywhere else reports)
 
