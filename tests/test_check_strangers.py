@@ -222,6 +222,71 @@ def test_a_loss_of_one_layer_that_is_left_out_is_named(tensorflow, regularizer, 
     assert told in report.findings[0].evidence
 
 
+class SquashedTwice(Plain):
+    """Gives TensorFlow's function, which takes logits, what softmax made of them."""
+
+    def train(self, run):
+        import tensorflow as tf
+
+        build = run.build
+
+        class Loss:
+            def call(self, y, logits):
+                return tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.nn.softmax(logits))
+
+        def replaced():
+            model, optimizer, _, metrics = build()
+            return model, optimizer, Loss(), metrics
+
+        run.build = replaced
+        super().train(run)
+
+
+class InParts(Plain):
+    """Applies the optimizer to each half of the variables."""
+
+    def apply(self, optimizer, gradients, variables):
+        half = len(variables) // 2
+        optimizer.apply_gradients(zip(gradients[:half], variables[:half], strict=True))
+        optimizer.apply_gradients(zip(gradients[half:], variables[half:], strict=True))
+
+
+class TrainsInValidation(Plain):
+    """Calls its step on the batches of validation, too."""
+
+    def train(self, run):
+        given, end_epoch = run.train_dataset, run.end_epoch
+        count = []
+
+        def end_step():
+            if len(count) < steps:
+                count.append(1)
+                original()
+
+        def datasets(epoch):
+            count.clear()
+            return [*given(epoch), *run.validation_dataset()]
+
+        original, run.end_step = run.end_step, end_step
+        steps, run.train_dataset = len(given(1)), datasets
+        super().train(run)
+        run.train_dataset, run.end_epoch = given, end_epoch
+
+
+@pytest.mark.parametrize(
+    ("loop", "cause", "told"),
+    [
+        (SquashedTwice, "logits-mismatch", "softmax is applied twice"),
+        (InParts, "optimizer-differs", "the optimizer is applied 2 times in each step"),
+        (TrainsInValidation, "validation-changes-state", "5 updates follow, one for each batch of validation"),
+    ],
+)
+def test_what_strangers_got_wrong_is_named(tensorflow, loop, cause, told):
+    report = checker("adam" if loop is InParts else "blobs").check(loop())
+    assert [finding.id for finding in report.findings] == [cause], report
+    assert told in report.findings[0].evidence
+
+
 def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
     from compare.check import Checker
     from compare.trainers.keras_fit import KerasFit

@@ -73,8 +73,10 @@ def test_labels_of_other_examples_are_counted():
 
 def test_nothing_is_said_of_examples_or_labels_that_are_not_the_experiments():
     assert named([cut(range(50, 60)), cut(range(50, 60))]) == (set(), [])
-    found, _ = named([cut(RUN[::-1]), cut(RUN)], labels=lambda row: 7000 + row)  # such as one-hot labels
-    assert found == set()
+    for labels in (lambda row: 7000 + row, lambda row: 100):  # such as one-hot labels, or noise
+        found, _ = named([cut(RUN[::-1]), cut(RUN)], labels=labels)
+        assert found == set()
+    assert named(FIT, labels=lambda row: 100) == (set(), ["the labels are not those of the examples"])
 
 
 def record(trainer, logs):

@@ -234,7 +234,7 @@ class Case:
         """Whether any step uses optimizers of different classes or settings, each for its own variables."""
         for step in self.steps:
             rates = {call.learning_rate for call in step.calls}
-            if len(rates) > 1 or len({call.optimizer for call in step.calls}) > 1:
+            if not step.groups and (len(rates) > 1 or len({call.optimizer for call in step.calls}) > 1):
                 return True
         return False
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import tensorflow as tf
 
@@ -52,11 +51,6 @@ class Data:
                 for row, label in zip(hashes, row_hashes(tf.nest.flatten(y)), strict=False):
                     labels.setdefault(row, set()).add(label)
         return Data(*counted, labels)
-
-    @cached_property
-    def all_labels(self) -> set[int]:
-        """The labels of all examples."""
-        return set().union(*self.labels.values())
 
 
 @dataclass(frozen=True)
@@ -106,6 +100,8 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
         causes += _order(epochs, [reference.rows(steps) for steps in reference.epochs()])
     named = [(cause, begin + text) for cause, text in causes]
     text = "it takes the experiment's examples in an order of its own" if own else "the examples are in another order"
+    if epochs == [reference.rows(steps) for steps in reference.epochs()]:
+        text = "the labels are not those of the examples"
     return named, [] if named else [begin + text]
 
 
@@ -125,8 +121,10 @@ def _labels(data: Data, candidate: Seen) -> Iterator[Named]:
         rows, labels = example_rows(candidate.steps, step), candidate.steps.rows(step, "targets")
         if len(rows) == len(labels):
             pairs += zip(rows, labels, strict=True)
-    if not pairs or not all(label in data.all_labels for _, label in pairs):
-        return  # labels in a form of the loop's own
+    known = [data.labels[row] for row, _ in pairs]
+    right = Counter(next(iter(labels)) for labels in known)
+    if any(len(labels) > 1 for labels in known) or Counter(label for _, label in pairs) != right:
+        return  # labels in a form of the loop's own, or others than those of its examples
     if apart := sum(label not in data.labels[row] for row, label in pairs):
         yield "labels-shuffled-apart", f"{apart:,} of {len(pairs):,} examples are trained on with another one's label"
 

@@ -104,9 +104,7 @@ def _validation_changes(case: Case) -> str | None:
         if trained & set(changed):
             more = len(observation.of_epoch(epoch)) - len(case.replay.spans[epoch])
             if more > 0 and more == len(case.replay.validation):
-                return (
-                    f"after the last step of epoch {epoch}, every batch of validation updates the weights, {more} times"
-                )
+                return f"after the last step of epoch {epoch}, {more} updates follow, one for each batch of validation"
             continue
         if _explained_by_forward_pass(case, epoch, changed):
             are = "is" if len(changed) == 1 else "are"

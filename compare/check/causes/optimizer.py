@@ -44,6 +44,7 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         )
         yield Variant({"optimizer": (_class(case), config), "learning_rates": _rates(case)}, text)
         return
+    yield from _applied_in_parts(case)
     changes = [*_other_settings(case, config, expected), *_other_rate(case), *_lost_count(case)]
     if not changes:
         begins = frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch)
@@ -82,6 +83,17 @@ def _other_rate(case: Case) -> Iterator[Change]:
         yield {"learning_rates": rates[0]}, text + _pattern(case, rates)
 
 
+def _applied_in_parts(case: Case) -> Iterator[Variant]:
+    """An optimizer that takes each part of the variables for a step of its own."""
+    groups = case.steps[0].groups
+    if groups and all(step.groups == groups for step in case.steps):
+        text = f"the optimizer is applied {len(groups)} times in each step, and counts as many steps"
+        scheduled = any(len({call.learning_rate for call in step.calls}) > 1 for step in case.steps)
+        changes = {"groups": groups} | ({"learning_rates": None} if scheduled else {})
+        remedy = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step, for all variables"
+        yield Variant(changes, text, remedy=remedy)
+
+
 def _lost_count(case: Case) -> Iterator[Change]:
     """An optimizer that begins anew, or whose count of steps is not that of the steps made."""
     counts = _counts(case)
@@ -89,9 +101,6 @@ def _lost_count(case: Case) -> Iterator[Change]:
         first = case.steps[min(restarts)]
         text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
         yield {"restarts": restarts, "iterations": counts}, text
-    elif (groups := case.steps[0].groups) and all(step.groups == groups for step in case.steps):
-        text = f"apply is called {len(groups)} times in each step, and the optimizer counts as many steps"
-        yield {"groups": groups}, text
     elif counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
         text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
         yield {"iterations": counts}, text
