@@ -30,6 +30,7 @@ from scripts.pages.benchmark import COLUMNS, FIGURES, draw, page  # noqa: E402
 # The two programs of a ratio are neighbours, so that little time passes between them.
 PROGRAMS = {
     "bare-fit": "scripts/benchmarks/bare.py fit {data} {epochs} {examples}",
+    "bare-both": "scripts/benchmarks/bare_both.py {data} {epochs} {examples}",
     "fit": "scripts/benchmarks/ours.py fit {data} {epochs} {examples}",
     "fit-67-steps": "scripts/benchmarks/ours.py fit {data} {epochs} {examples} iterator 67",
     "bare-loop": "scripts/benchmarks/bare.py loop {data} {epochs} {examples}",
@@ -46,7 +47,9 @@ PROGRAMS = {
     "main-job-sequential": "scripts/compare.py --sequential --data-dir {data} --epochs {epochs} "
     "--train-examples {examples} --reports {out}",
 }
-DEFAULT = [name for name in PROGRAMS if not name.startswith("main-job")]
+SEVERAL = ("bare-both", "main-job", "main-job-sequential")
+"""The programs that train twice."""
+DEFAULT = [name for name in PROGRAMS if name not in SEVERAL]
 NEEDS = {"orbit": ("orbit", "tf-models-official"), "pytorch": ("torch", "torch"), "keras-jax": ("jax", "jax")}
 """The module that a program imports, and the package that contains it."""
 EPOCH = re.compile(r"(?:\S+ +)?epoch (\d+)\b", re.IGNORECASE)
@@ -83,7 +86,7 @@ def run(program: str, python: str, data: str, epochs: int, examples: int) -> dic
     last = ends[-1][1]
     figures = {
         "seconds_per_epoch": epoch,
-        "cpu_seconds_per_epoch": float("nan") if program == "main-job" else cpu,
+        "cpu_seconds_per_epoch": float("nan") if program in ("bare-both", "main-job") else cpu,
         "start_seconds": ends[0][1].wall_seconds - epoch,
         "late_seconds": done.wall_seconds - last.wall_seconds,
         "wall_seconds": done.wall_seconds,
@@ -101,7 +104,7 @@ def main() -> None:
     parser.add_argument("--train-examples", type=int, default=60_000, help="first N images to train on (default: all)")
     folder = Path("/usr/share/datasets/fashion-mnist")
     parser.add_argument("--data-dir", type=Path, default=folder, help="Fashion-MNIST's folder (default: %(default)s)")
-    text = f"run these programs only: {', '.join(PROGRAMS)} (default: all but main-job and main-job-sequential)"
+    text = f"run these programs only: {', '.join(PROGRAMS)} (default: all but {', '.join(SEVERAL)})"
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=DEFAULT, metavar="NAME", help=text)
     text = (
         "the interpreter for orbit, pytorch and keras-jax. Use a separate environment: where these libraries are "
