@@ -260,6 +260,17 @@ class Wrong(compare.CustomLoop):
 
     def compute_loss(self, y, predictions, sample_weight):
         return 2 * super().compute_loss(y, predictions, sample_weight)
+
+
+class Fails(compare.CustomLoop):
+    name = "fails"
+
+    def train(self, run):
+        import multiprocessing
+
+        if multiprocessing.parent_process() is not None:
+            raise ValueError("of its own")
+        super().train(run)
 """
 )
 
@@ -312,3 +323,13 @@ def test_training_ends_at_the_first_difference_if_asked_to(commands: Commands, t
     stopped = [stop["trainer"] for stop in verdict["stopped"]]
     assert "wrong" in stopped and (way == "--parallel") >= ("fit" in stopped)
     assert all("--stop-at-difference" in stop["what"] for stop in verdict["stopped"])
+
+
+def test_a_trainer_that_fails_is_not_taken_for_one_that_was_stopped(commands: Commands, tmp_path: Path) -> None:
+    task = tmp_path / "task.py"
+    task.write_text(RANDOM_DATA.replace("default_rng()", "default_rng(1)"))
+    trainers = ["--trainers", "fit", f"{task}:Wrong", f"{task}:Fails", "--stop-at-difference"]
+    _, out, _ = commands.run(command(task, "three", "--parallel", *trainers))
+    assert "fails failed: ValueError: of its own" in out
+    (failure,) = read_json(tmp_path / "three" / "run.json")["failures"]
+    assert failure["side"] == "fails"

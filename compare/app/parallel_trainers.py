@@ -30,7 +30,18 @@ from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import EndedEarlyError, RequestError, StorageError
 from compare.options import Options
-from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink, StepRecord
+from compare.records import (
+    AnyRecord,
+    End,
+    InitialWeights,
+    MetricsFile,
+    Place,
+    Recorder,
+    RecordError,
+    Sink,
+    StepRecord,
+    kept,
+)
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import AnyProgress, progress, side_by_side
 from compare.reporting.live import UNLIMITED
@@ -227,7 +238,7 @@ def _train(
                         dict(others)[name],
                         Recorder(folder, metrics, name, options.seed, live(name, options.seed)),
                     )
-                elif text and not stop.asked:
+                elif text and kept(folder, name, options.seed)[1] is None:  # it was not made to end
                     failed.append((name, text))
         if broken:
             raise broken[0]

@@ -102,11 +102,6 @@ class StopAtDifference:
         if self._wanted:
             self._reason = f"the weights of {trainer} differ, and --stop-at-difference was given"
 
-    @property
-    def asked(self) -> bool:
-        """Whether it ends the training."""
-        return bool(self._reason)
-
     def __call__(self, record: AnyRecord) -> None:
         if self._reason and isinstance(record, StepRecord) and record.step > INITIAL:
             raise EndedEarlyError(record.epoch, record.step, self._reason)
