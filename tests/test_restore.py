@@ -144,6 +144,14 @@ def test_a_request_that_was_tampered_with_is_one_line(tmp_path, capsys, options,
     assert told in line
 
 
+def test_a_wrong_option_is_one_line(tmp_path, capsys):
+    from compare.app.restore import main
+
+    assert main([str(tmp_path), "--epochs", "3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "restore.py: unrecognized arguments: --epochs 3; did you mean --epoch? (see --help)"
+
+
 def test_restore_without_a_run_is_refused(tmp_path, capsys):
     status, _, errors = restored(capsys, tmp_path / "none")
     assert status == 2 and "give the folder of a run" in errors

@@ -14,6 +14,7 @@ import numpy as np
 
 from compare.app.cli import stderr_to
 from compare.app.loading import load_experiment
+from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
 from compare.app.resume import refuse_changes
 from compare.app.train import prepare
@@ -33,7 +34,7 @@ ONE_PROCESS = [spec.name for spec in SPECS.values() if not spec.several_processe
 
 def parser() -> argparse.ArgumentParser:
     """The options of ``scripts/restore.py``."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="restore.py",
         allow_abbrev=False,
         description="Restore the checkpoints of a run's trainers, evaluate them on the validation set, and compare "
@@ -59,8 +60,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
         with stderr_to(Path(os.devnull)):
             restore(given)
     except RequestError as error:
