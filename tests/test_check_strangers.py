@@ -287,6 +287,24 @@ def test_what_strangers_got_wrong_is_named(tensorflow, loop, cause, told):
     assert told in report.findings[0].evidence
 
 
+def test_the_loss_of_an_output_that_is_left_out_is_named(tensorflow):
+    import compare
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    class TwoOfThree(compare.CustomLoop):
+        name = "two-of-three"
+
+        def train(self, run):
+            run.loss_weights = {"a": 1.0, "b": 1.0, "c": 0.0}
+            super().train(run)
+
+    made = tasks.several(outputs="dict")
+    report = Checker(made, KerasFit(), tensorflow.distribute.get_strategy(), batch_size=12).check(TwoOfThree())
+    assert [finding.id for finding in report.findings] == ["variables-not-trained"], report
+    assert "the loss of output c is left out: c/kernel, c/bias get no gradient" in report.findings[0].evidence
+
+
 def test_an_average_of_weights_that_the_loop_does_not_end_with_is_named(tensorflow):
     from compare.check import Checker
     from compare.trainers.keras_fit import KerasFit

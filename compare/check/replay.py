@@ -180,12 +180,14 @@ class Replay:
 
     @property
     def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
-        """The names of the outputs, and the weights of their losses, in order; None if they have none."""
+        """The names of several outputs, and the weights of their losses, in order; None if there is one loss."""
         losses, weights = self.experiment.build_loss(), self.experiment.loss_weights
-        if not tf.nest.is_nested(losses) or not tf.nest.is_nested(weights):
+        if not tf.nest.is_nested(losses):
             return None
         names = sorted(losses) if isinstance(losses, dict) else [str(i + 1) for i in range(len(losses))]
-        given = [weights.get(name, 1.0) for name in names] if isinstance(weights, dict) else list(weights)
+        if isinstance(weights, dict) or weights is None:
+            weights = [(weights or {}).get(name, 1.0) for name in names]
+        given = weights if tf.nest.is_nested(weights) else [weights] * len(names)
         return tuple(names), tuple(float(weight) for weight in given)
 
     def scheduled(self, step: int) -> float | None:

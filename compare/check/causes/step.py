@@ -128,6 +128,13 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if unchanged & expected and expected - unchanged:
         untrained = unchanged & expected
         yield Variant({"untrained": frozenset(untrained)}, _no_gradient(case, untrained), measured=True)
+        names, weights = case.replay.loss_weights or ((), ())
+        for i, name in enumerate(names):
+            text = f"the loss of output {name} is left out: {_no_gradient(case, untrained)}"
+            remedy = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])  # all outputs"
+            if case.replay.experiment.loss_weights is None:
+                remedy = "loss = tf.add_n(list(of_output.values()))  # the losses of all outputs"
+            yield Variant({"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}, text, True, remedy)
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
