@@ -137,6 +137,30 @@ def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> N
     assert float(told["epoch 3, step 4"]["mine − fit"]) == pytest.approx(7e-3 * 2**0.5, rel=1e-2)
 
 
+def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", epochs=1, steps=15)
+    record(tmp_path / "run", "loop", epochs=1, steps=15, off_from=5)
+    page = page_model.page_of(finish(tmp_path / "run"))
+    together = overlaid_gaps([("run", page.files)])
+    assert page.timeline is not None and together is not None
+    of_run = {0: "before the first step", **{n: f"step {n} of the run" for n in range(1, 16)}}
+    of_epoch = {0: "before the first step", **{n: f"epoch 1, step {n}" for n in range(1, 16)}}
+    for chart, names in ((page.timeline, of_epoch), (page.strips[0], of_epoch), (together, of_run)):
+        stops = {name: at for at, name, _ in chart["stops"]}
+        assert list(stops) == list(names.values())
+        ticks = {int(text): at for at, text in chart["x_ticks"]}
+        assert ticks == pytest.approx({n: stops[names[n]] for n in ticks}, abs=0.001) and {0, 14} <= ticks.keys()
+
+
+def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:
+    timeline = page_model.page_of(recorded.different(tmp_path / "run")).timeline
+    assert timeline is not None and timeline["x_name"] == "start of epoch"
+    stops = {name: at for at, name, _ in timeline["stops"]}
+    starts = {text: stops[f"epoch {text}, step 1"] for text in ("1", "2", "3")}
+    assert {text: at for at, text in timeline["x_ticks"]} == pytest.approx(starts, abs=0.001)
+    assert timeline["lines"] == pytest.approx([starts["2"], starts["3"]], abs=0.001)
+
+
 def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit", epochs=2, steps=3000)
     record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
@@ -415,7 +439,7 @@ def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) ->
         record(tmp_path / name, "loop", epochs=epochs)
         finish(tmp_path / name)
     runs = [(name, page_model.page_of(tmp_path / name).files) for name in ("short", "long")]
-    for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [9, 33])):
+    for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
         short, whole = chart["views"]
         assert short["low"] == whole["low"] == 0 and short["high"] < 40 < whole["high"]

@@ -167,6 +167,17 @@ def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_mar
     assert "weight gap after every step: equal, bit for bit" in words(fig)
 
 
+def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+    places = np.array([1, 1, 1, 1, 2], np.int32), np.array([1, 2, 3, 4, 1], np.int32)
+    zero = np.zeros(5)
+    gaps = GapSeries(0, *places, zero, zero == 0, zero, zero, np.zeros((5, 1), np.float32), ["w"])
+    entry = as_json("fit", [SAME])["comparisons"][0]
+    fig = plots.figure(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), (), [(entry, "fit", gaps)])
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
+    assert list(line(ax, "loop weight gap").get_xdata()) == [0.25, 0.5, 0.75, 1, 1.25]  # type: ignore[arg-type]
+    assert ax.get_xlim()[1] >= 1.25
+
+
 def flat_gaps() -> GapSeries:
     """The gaps of two epochs of two steps in which all weights are equal."""
     places = np.array([1, 1, 2, 2], np.int32), np.array([1, 2, 1, 2], np.int32)

@@ -370,10 +370,11 @@ def _draw_weight_gaps(
 ) -> None:
     """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding.
 
-    The horizontal axis ends with the epoch ``last``; the title has at most ``width`` characters a line.
+    The horizontal axis ends with the epoch ``last``, or within the next if that was interrupted; the title has at most ``width`` characters a line.
     """
     _style_panel(ax, last)
-    ax.set_xlim(-0.02 * last, last * 1.02)
+    end = max(last, *(float(_in_epochs(gaps)[-1]) for _, _, gaps in compared))
+    ax.set_xlim(-0.02 * end, end * 1.02)
     told = []
     for entry, _, gaps in compared:
         (layer,) = _layers(trainers, entry["candidate"], hollow=False, many=last > 15)
@@ -410,6 +411,7 @@ def _in_epochs(gaps: GapSeries) -> np.ndarray:
     """The places on an axis of epochs, float64 ``[places]``: an epoch's last step is at its number."""
     steps = gaps.steps.astype(np.float64)
     lasts = {epoch: max(steps[gaps.epochs == epoch].max(), 1.0) for epoch in np.unique(gaps.epochs).tolist()}
+    lasts[int(gaps.epochs[-1])] = max(lasts.values())  # if the run was interrupted, its last epoch is shorter
     share = np.where(steps == EPOCH_END, 1.0, steps / np.array([lasts[epoch] for epoch in gaps.epochs.tolist()]))
     return np.asarray(gaps.epochs - 1 + share)
 
