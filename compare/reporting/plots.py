@@ -370,7 +370,8 @@ def _draw_weight_gaps(
 ) -> None:
     """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding.
 
-    The horizontal axis ends with the epoch ``last``, or within the next if that was interrupted; the title has at most ``width`` characters a line.
+    The horizontal axis ends with the epoch ``last``, or within the next if that was interrupted; the title has at most
+    ``width`` characters a line.
     """
     _style_panel(ax, last)
     end = max(last, *(float(_in_epochs(gaps)[-1]) for _, _, gaps in compared))

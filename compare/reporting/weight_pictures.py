@@ -146,8 +146,8 @@ def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: st
         steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
         name = f"{unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {unit}"
         ticks = _in_percent([(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)], axis)
-        edges = (100 * axis.position(gaps.first + edge) for edge in (low - 0.5, high + 0.5))
-        views.append(View(f"First difference ± {around} {unit}s", *edges, ticks, name))
+        left, right = (100 * axis.position(gaps.first + edge) for edge in (low - 0.5, high + 0.5))
+        views.append(View(f"First difference ± {around} {unit}s", left, right, ticks, name))
     return views
 
 
