@@ -703,6 +703,22 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
     assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]
 
 
+def test_a_trainer_that_failed_leaves_no_empty_charts(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit")
+    failure = recorded.Failure("mine", "ValueError: no", "fix your trainer mine")
+    folder = finish(tmp_path / "run", ("fit", "mine"), failure=failure)
+    page = Page(folder / "report.html")
+    assert "Nothing has been compared." in page.text and "no timeline" not in page.text
+    assert not [heading for heading in page.headings if "gap to" in heading]
+    assert all(gap is None for _, gap in page_model.page_of(folder).charts)
+
+
+def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    shutil.rmtree(folder / "records")
+    assert "records of the weights are no longer in this folder" in Page(html.write(folder)).text
+
+
 def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:
     assert plots.figure_of(tmp_path) is None
     with pytest.raises(RecordError):

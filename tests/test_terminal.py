@@ -13,11 +13,14 @@ import pytest
 from rich.console import Console
 
 from compare.app import cli, standard_streams
-from compare.errors import RequestError
+from compare.app.train import fail
+from compare.errors import RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
+from compare.records.run_json import RunJson
 from compare.reporting import html, plots
 from compare.reporting.live import console_for, progress_line
+from compare.reporting.sentences import sentence
 from compare.reporting.terminal import (
     RunningGap,
     TrainerProgress,
@@ -243,6 +246,22 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     console.print(epoch_table(fit, [mine]))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
+
+
+def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
+    told = "AttributeError: no attribute 'reset_states' (loop.py, line 3); write reset_state()"
+    assert describe(TrainerFailedError(told)) == told
+
+
+@pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
+def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
+    run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
+    fail(run, "mine", ValueError("no"), Console(file=out, width=200))
+    assert run.failures == [{"side": "mine", "error": "ValueError: no", "remedy": f"fix your trainer mine{advice}"}]
+    failed = {"candidate": "mine", "training": {}, "failure": run.failures[0]}
+    told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
+    assert sentence(failed, "fit") == told.format("cannot run: ValueError: no")
+    assert sentence(failed, "fit", ["mine"]) == told.format("failed"), "the error was printed before"
 
 
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:

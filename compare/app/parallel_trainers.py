@@ -28,7 +28,7 @@ from compare.app.standard_streams import print_traceback
 from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
-from compare.errors import EndedEarlyError, RequestError, StorageError
+from compare.errors import EndedEarlyError, RequestError, StorageError, TrainerFailedError
 from compare.options import Options
 from compare.records import AnyRecord, End, InitialWeights, MetricsFile, Place, Recorder, RecordError, Sink, StepRecord
 from compare.records.run_json import RunJson
@@ -155,7 +155,7 @@ def train_in_parallel(
     for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
-            raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
+            raised = raised or (error if isinstance(error, Exception) else TrainerFailedError(error))
     return raised
 
 

@@ -18,12 +18,13 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     return [sentence(comparison, verdict["reference"]) for comparison in worst_first]
 
 
-def sentence(comparison: dict[str, Any], reference: str) -> str:
+def sentence(comparison: dict[str, Any], reference: str, known: Sequence[str] = ()) -> str:
     """The result of one comparison as a sentence, without the final period.
 
     Args:
         comparison: one entry of ``comparisons`` in ``verdict.json``.
         reference: the reference trainer's name.
+        known: the trainers whose errors readers have seen already.
     """
     candidate, training = comparison["candidate"], comparison["training"]
     reference = comparison.get("reference", reference)
@@ -33,6 +34,8 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         failure = comparison["failure"]
         who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
         why = f"{who}: {failure['error']}; {failure['remedy']}"
+        if failure["side"] in known:
+            why = f"{failure['side']} failed; {failure['remedy']}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
     if not comparison.get("weights_seen", True):
         return _of_curves(comparison, reference)
