@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recorded
 from rich.console import Console
 
 from compare.app import cli, standard_streams
+from compare.app.publish import judge_and_publish
 from compare.app.train import fail
 from compare.errors import RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
-from compare.records.run_json import RunJson
+from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, plots
 from compare.reporting.live import console_for, progress_line
 from compare.reporting.sentences import sentence
@@ -262,6 +264,24 @@ def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[st
     told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
     assert sentence(failed, "fit") == told.format("cannot run: ValueError: no")
     assert sentence(failed, "fit", ["mine"]) == told.format("failed"), "the error was printed before"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "begins"),
+    [
+        (1, "so far (interrupted in epoch 2 of 3), loop trains exactly like fit: "),
+        (3, "loop trains exactly like fit: "),
+    ],
+)
+def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, begins: str) -> None:
+    recorded.record(tmp_path / "run", "fit", epochs=3)
+    recorded.record(tmp_path / "run", "loop", epochs=epochs)
+    recorded.finish(tmp_path / "run", status=INTERRUPTED)
+    out = io.StringIO()
+    assert judge_and_publish(tmp_path / "run", Console(file=out, width=200)) == "identical"
+    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("identical: ")]
+    assert line.startswith(f"identical: {begins}") and f"after each of {4 * epochs} steps" in line
+    assert begins in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:

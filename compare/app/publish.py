@@ -131,8 +131,8 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence
             tell(console, line)
         for line in variables(entry) if verbose else ():
             tell(console, line)
-    if verdict.get("interrupted"):
-        tell(console, "The run was interrupted; the finished part was judged.")
+    if verdict.get("interrupted") and not any(entry.get("so_far") for entry in verdict["comparisons"]):
+        tell(console, "The run was interrupted after training; what there is was judged.")
     for text in stops(verdict):
         tell(console, text + ".")
     if "truth" in verdict:

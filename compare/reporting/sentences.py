@@ -26,6 +26,15 @@ def sentence(comparison: dict[str, Any], reference: str, known: Sequence[str] = 
         reference: the reference trainer's name.
         known: the trainers whose errors readers have seen already.
     """
+    text = _result(comparison, reference, known)
+    if so_far := comparison.get("so_far"):
+        of = f" of {so_far['epochs']}" if so_far["epochs"] else ""
+        return f"so far (interrupted in epoch {so_far['epoch']}{of}), {text}"
+    return text
+
+
+def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) -> str:
+    """The sentence on a comparison, as far as it was trained."""
     candidate, training = comparison["candidate"], comparison["training"]
     reference = comparison.get("reference", reference)
     if comparison.get("against"):
