@@ -262,6 +262,23 @@ def test_a_cause_is_told_in_the_numbers_of_the_run(tmp_path: Path) -> None:
     assert "Reported where they differ most: loss of epoch 1: fit 1.0 and loop 1.0625" in said
 
 
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        ("val_loss is the mean over batches", "val_loss is the mean over batches."),
+        ("loop's gradients are twice those of fit", "loop's gradients are twice those of fit."),
+        ("the gradients are twice those of fit", "The gradients are twice those of fit."),
+    ],
+)
+def test_a_sentence_changes_no_name(tmp_path: Path, evidence: str, told: str) -> None:
+    folder = recorded.different(tmp_path / "run")
+    verdict = read_verdict(folder / "verdict.json")
+    next(cause for entry in verdict["comparisons"] for cause in entry["causes"])["evidence"] = evidence
+    write_verdict(folder / "verdict.json", verdict)
+    texts = [cause.evidence for each in page_model.page_of(folder).comparisons for cause in each.causes]
+    assert told in texts
+
+
 def test_the_page_contains_the_files_that_it_offers(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
     links = re.findall(r'download="run-([^"]+)" href="data:[^,]*,([^"]*)"', (folder / "report.html").read_text())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from compare.naming import label
 from compare.records import has_records, read_file
 from compare.reporting import pictures, run_files, weight_pictures
 from compare.reporting.page_comparison import ComparisonView, comparison_view
@@ -163,7 +164,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
     headings, seeds = ([], []) if one_seed else seed_columns(files)
     return Page(
         files=files,
-        title=run.get("title") or f"{files.options['experiment']}: short check of {' and '.join(names[1:])}",
+        title=run.get("title") or label(files.options["experiment"]),
         answer=_answer(files, comparisons),
         comparisons=comparisons,
         notes=[str(note) for note in run.get("notes", [])],
