@@ -150,7 +150,7 @@ def train_in_parallel(
     threads = threads_each(options)
     run.save(parallel={"processes": len(trainers), "threads_per_process": threads})
     each = f"each with {threads} thread{'s' * (threads > 1)}"
-    tell(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
+    tell(console, f"{len(trainers)} trainers run in parallel, {each}, so their times are for a shared processor")
     raised: Exception | None = None
     for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
         fail(run, name, error, console)

@@ -82,8 +82,8 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
     sides = _grouped(arguments)
     if len(sides) < 2:
         raise RequestError(
-            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log that it is to be "
-            "compared with, too"
+            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log to "
+            "compare it with as well"
         )
     seeds = [{log.seed for log in logs} for logs in sides.values()]
     if max(map(len, seeds)) == 1:
