@@ -28,6 +28,7 @@ import compare
 from compare.app import redraw
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
+from compare.options import Options
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -424,7 +425,7 @@ def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Pat
     page = Page(html.write_index(tmp_path))
     rows = [" ".join(cells) for cells in page.rows[1:]]
     assert ["different" in rows[0], "identical" in rows[1], "unreadable" in rows[2]] == [True] * 3
-    assert "2026-03-01" in rows[0] and "my task.py" in rows[0] and "mirrored, 2 replicas" in rows[0]
+    assert "2026-03-01" in rows[0] and "my task3 epochs" in rows[0] and "mirrored, 2 replicas" in rows[0]
     assert "new%20one/report.html" in page.addresses
 
 
@@ -448,6 +449,35 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
         "a: loop \N{MINUS SIGN} fit", "b: loop \N{MINUS SIGN} fit", "b: mine \N{MINUS SIGN} fit"
     }  # fmt: skip
     assert "Not drawn" in page.text and "no longer there: c." in page.text
+
+
+def test_options_of_several_runs_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    asked = {**Options().as_json(), "experiment": "task.py", "trainers": ["fit", "/a/loop.py:L"], "epochs": 3}
+    older = {name: value for name, value in asked.items() if name != "backend"}
+    for number, options in enumerate(
+        [asked, {**older, "experiment": "/a/task.py"}, {**asked, "trainers": ["fit", "/b/loop.py:L"]}]
+    ):
+        record(tmp_path / str(number), "fit")
+        record(tmp_path / str(number), "loop")
+        finish(tmp_path / str(number), options={**options, "name": "same"})
+    page = Page(html.write_together([tmp_path / str(number) for number in range(3)], tmp_path / "all.html"))
+    (differing,) = [row for row in page.rows if row[0].startswith("--")]
+    assert differing == ["--trainers", "fit /a/loop.py:L", "fit /a/loop.py:L", "fit /b/loop.py:L"]
+
+
+def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit")
+    record(folder, "mine", off_from=3)
+    names = {"experiment": "/home/me/my_task.py", "trainers": ["fit", "mine"]}
+    finish(folder, ("fit", "mine"), options={**Options().as_json(), **names})
+    page = Page(html.write_index(tmp_path))
+    (row,) = [" ".join(row) for row in page.rows if "run" in row[1]][-1:]
+    assert "cause unknown" in row and "my_task" in row and "/home/me" not in page.text
+    assert html.TOGETHER not in page.addresses
+    assert "my_task under mirrored" in Page(html.write(folder)).text
+    html.write_together([folder, folder], tmp_path / html.TOGETHER)
+    assert html.TOGETHER in Page(html.write_index(tmp_path)).addresses
 
 
 def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:

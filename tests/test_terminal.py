@@ -284,6 +284,23 @@ def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, beg
     assert begins in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("ratio", "times"),
+    [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (1.3e5, "130,000")],
+)
+def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, times: str) -> None:
+    noise = {"twins": 2, "largest_ratio": ratio, "factor": 100.0, "epoch": 1, "step": 8, "variable": "w"}
+    first = {"epoch": 1, "step": 8}
+    training = {"verdict": "different", "max_weight_gap": None, "first_difference": first, "noise": noise}
+    told = sentence(
+        {"candidate": "loop", "training": training, "reporting": {}, "verdict": "different", "causes": []}, "fit"
+    )
+    assert (
+        f"; the gap is {times} times the effect of rounding alone (at step 8 of epoch 1; measured with 2 noise " in told
+    )
+    assert "noise twins, repeated trainings with changes as small as rounding)" in told
+
+
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:
     assert describe(ValueError("a\x1b[2Jb\x1b]0;c\x07")) == r"ValueError: a\x1b[2Jb\x1b]0;c\x07"
     assert html.environment().from_string("{{ x }}").render(x="<b>\x1b[2J\n") == r"&lt;b&gt;\x1b[2J" + "\n"

@@ -198,7 +198,7 @@ def _basis(entry: Entry, files: RunFiles) -> list[tuple[str, str]]:
 
 
 def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str, str]]:
-    """What was compared of the weights, how large the gap is, and how it compares with rounding."""
+    """What was compared of the weights, and how large the gap is."""
     basis = []
     steps = training.get("steps_compared", 0)
     if scope == "check":
@@ -215,16 +215,6 @@ def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str
     if gap is not None and steps:
         equal = "No weight differs at the end of any epoch." if gap == 0 else ""
         basis.append(("Largest gap", equal or f"At epoch ends, individual weights differ by up to {gap:.3g}."))
-    noise = training.get("noise")
-    if noise and noise["largest_ratio"] is None:
-        text = (
-            f"Rounding alone, measured with {noise['twins']} noise twins, does not change {noise['variable']} at all."
-        )
-        basis.append(("Rounding", text))
-    elif noise:
-        text = f"The gap is {noise['largest_ratio']:.2g} times the effect of rounding alone, measured with"
-        limit = f"up to {noise['factor']:g} times counts as rounding"
-        basis.append(("Rounding", f"{text} {noise['twins']} noise twins; {limit}."))
     return basis
 
 

@@ -283,9 +283,15 @@ def _noise(training: Mapping[str, Any]) -> str:
         where = f"at step {noise['step']:,} of epoch {noise['epoch']}"
     at_most = "" if noise["largest_ratio"] > noise["factor"] else "at most "
     return (
-        f"; the gap is {at_most}{noise['largest_ratio']:.2g} times the effect of rounding alone ({noise['twins']} "
-        f"noise twins; {where}); up to {noise['factor']:g} times counts as rounding"
+        f"; the gap is {at_most}{_times(noise['largest_ratio'])} times the effect of rounding alone ({where}; measured "
+        f"with {noise['twins']} noise twins, repeated trainings with changes as small as rounding); up to "
+        f"{noise['factor']:g} times counts as rounding"
     )
+
+
+def _times(ratio: float) -> str:
+    """Formats a ratio with two significant digits, as in 1.3, 94 or 130,000; very large ones with an exponent."""
+    return f"{float(f'{ratio:.2g}'):,.0f}" if 10 <= ratio < 1e9 else f"{ratio:.2g}"
 
 
 def _metrics(metrics: dict[str, Any]) -> str:
