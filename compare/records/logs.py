@@ -246,6 +246,11 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
         if columns and all(_number(column) is not None for column in columns):
             raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):
+            if len(row) != len(columns) and len(columns) == 1:
+                raise RequestError(
+                    f"--logs {path}: it is not a CSV log, whose first line has the names of the columns, such as "
+                    "epoch,loss,val_loss"
+                )
             if len(row) != len(columns):
                 raise RequestError(
                     f"--logs {path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns"

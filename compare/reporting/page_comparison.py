@@ -141,7 +141,7 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         not_applicable=entry.get("not_applicable", []),
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
         study=_study(entry["study"]) if entry.get("study") else None,
-        reason=training.get("reason", ""),
+        reason=training.get("reason", "") if entry.get("weights_seen", True) else "",  # else it is in the sentence
         before=_before(first),
         equal_before=bool(not first or first.get("equal_before", True)),
         variables=training.get("differing_variables", []),
@@ -227,7 +227,11 @@ def _basis_of_numbers(reporting: Mapping[str, Any]) -> list[tuple[str, str]]:
         compared = [_metric_name(name, m) for name, m in metrics.items() if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
-        gaps = [f"{name} {m['max_gap']:.1e}" for name, m in metrics.items() if m["max_gap"]]
+        gaps = [
+            f"{name} {m['max_gap']:.1e}" + " (rounding)" * bool(m.get("only_rounding"))
+            for name, m in metrics.items()
+            if m["max_gap"]
+        ]
         judged = {"different": "; the numbers do not match the weights", "alike": "; no more than rounding"}
         if gaps:
             text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting['verdict'] or '', '')}."
