@@ -196,11 +196,21 @@ def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path)
     assert not [item for item in gaps.lines if item.get_label() == "loop val_loss"]
     marks = [np.asarray(item.get_xdata()) for item in gaps.lines if item.get_marker() == "x"]
     crosses = [round(float(x)) for mark in marks for x in mark]
-    assert sorted(crosses) == [1, 2, 3]
+    assert sorted(crosses) == [2, 3]
+    assert "val_loss is not reported by loop" in gaps.get_title(loc="left")
     assert "missing, NaN or infinite" in words(fig)
     assert "all epochs" not in words(fig)
     low, high = curves.get_ylim()
     assert 0.2 < low < high < 0.6
+
+
+def test_a_cross_is_above_all_gaps(tmp_path: Path) -> None:
+    fit = [{"loss": 0.5, "val_loss": 0.5}] * 3
+    loop = [{"loss": math.nan, "val_loss": 9.0}] * 3
+    _, gaps = panel(plots.figure(rows(tmp_path, fit=fit, loop=loop), {}, {}), "loss")
+    (cross,) = [item for item in gaps.lines if item.get_marker() == "x"]
+    place = gaps.transAxes.transform((0, float(np.asarray(cross.get_ydata())[0])))[1]
+    assert place > gaps.transData.transform((1, 9.0 - 0.5))[1] + 10
 
 
 def test_both_not_a_number_is_no_gap_as_in_the_verdict(tmp_path: Path) -> None:
