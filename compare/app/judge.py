@@ -26,6 +26,7 @@ from compare.verdict import (
     Training,
     as_json,
     asynchronous,
+    beyond_rounding,
     compare_records,
     noise_start,
     not_comparable,
@@ -134,6 +135,11 @@ class Pair:
             reporting = replace(reporting, verdict=checked)
         elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
+        elif reporting.verdict == DIFFERENT and (beyond := beyond_rounding(self.reference, self.candidate)):
+            reporting = replace(reporting, metrics={
+                name: replace(gap, only_rounding=bool(gap.max_gap) and name not in beyond)
+                for name, gap in reporting.metrics.items()
+            })  # fmt: skip
         comparison = replace(comparison, reporting=reporting)
         return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
 

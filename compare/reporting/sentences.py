@@ -127,7 +127,8 @@ def where(entry: Mapping[str, Any]) -> str:
     if entry.get("failure"):
         return "Nothing to compare"
     if first is None:
-        differing = [name for name, gap in entry["reporting"]["metrics"].items() if gap["max_gap"] != 0]
+        metrics = entry["reporting"]["metrics"]
+        differing = [n for n, gap in metrics.items() if gap["max_gap"] != 0 and not gap.get("only_rounding")]
         if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
         return "Nowhere" if training["verdict"] == "identical" else "Unknown"
@@ -295,13 +296,16 @@ def _times(ratio: float) -> str:
 
 
 def _metrics(metrics: dict[str, Any]) -> str:
-    """The metrics that differ, each with its largest gap."""
-    texts = []
+    """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
+    texts: list[str] = []
+    rounding: list[str] = []
     for name, gap in metrics.items():
         if gap["max_gap"] is None and gap.get("not_reported_by"):
             continue  # not compared
         if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:
-            texts.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
-    return ", ".join(texts) or "the reported epochs differ"
+            found = rounding if gap.get("only_rounding") else texts
+            found.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
+    text = ", ".join(texts) or "the reported epochs differ"
+    return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")
