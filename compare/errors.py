@@ -16,6 +16,10 @@ class StorageError(NoVerdictError):
     """A file of a run could not be written (the disk is full, say); earlier files are kept."""
 
 
+class TrainerFailedError(RuntimeError):
+    """A user's trainer raised in another process; the message says in one line what, where, and what to do."""
+
+
 EXIT_REQUEST = 2
 """Exit status of the command for a request that cannot be carried out."""
 EXIT_NO_VERDICT = 3

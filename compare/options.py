@@ -569,9 +569,9 @@ class Options:
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
-        parts += ["check"] if self.check else []
         seeds = f"seed-{self.seed}" if self.seeds == 1 else f"seeds-{self.seed}-to-{self.seed + self.seeds - 1}"
-        name = "-".join([*parts, f"{self.epochs}-epochs", seeds])
+        parts += ["check" if self.check else f"{self.epochs}-epochs"]
+        name = "-".join([*parts, seeds])
         return _plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes
 
 

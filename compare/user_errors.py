@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import printable
 from compare.remedies import remedy_for
 
@@ -32,6 +32,8 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
         place: the place to name if the traceback contains no user code.
         remedy: what to do about it, unless ``compare.remedies`` has better advice.
     """
+    if isinstance(error, TrainerFailedError):
+        return str(error)  # described in the process where it was raised
     kind, text = essence(error)
     place = getattr(error, "place", "") or _place(error) or place
     text = " ".join(text.split())

@@ -379,6 +379,17 @@ def test_no_word_of_the_list_is_broken_in_the_middle(browser: Any, runs: Path) -
     assert max(browser.execute_script(heights)) < 45, "a line each"
 
 
+def test_a_long_name_of_a_run_stays_beside_its_box(browser: Any, runs: Path) -> None:
+    show(browser, runs / "side-by-side.html", PHONE)
+    places = """const name = document.querySelector("[aria-label=Runs] strong");
+        name.textContent = "my_task-fit-my_loop-mirrored-10-epochs-seed-0".repeat(2);
+        const box = name.parentElement.querySelector("input").getBoundingClientRect();
+        const shown = name.getBoundingClientRect();
+        return [shown.left - box.right, shown.right, box.top - shown.top, shown.bottom - box.bottom]"""
+    left, right, above, below = browser.execute_script(places)
+    assert left > 0 and right <= PHONE and above > 0 and below > 0, "to the right of it, in several lines"
+
+
 def test_a_chart_of_runs_ends_with_the_longest_that_is_chosen(browser: Any, runs: Path) -> None:
     show(browser, runs / "side-by-side.html", DESKTOP)
     figure = browser.find_element(By.CSS_SELECTOR, "figure[data-group=steps]")

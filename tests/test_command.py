@@ -204,6 +204,8 @@ def test_a_trainer_that_fails_is_named_and_the_others_results_are_kept(commands,
     status, out, err = forked(commands, tmp_path / "reports", *arguments, *trainers)
     assert status == 3
     assert "mine.py, line 5" in out
+    assert out.count("KeyError: 'oops'") == err.count("KeyError: 'oops'") == 1, "while it trains, and as the last line"
+    assert "mine failed; fix your trainer mine." in out
     assert len(err.splitlines()) == 1
     verdict = json.loads((tmp_path / "reports/run/verdict.json").read_text())
     assert verdict["verdict"] == "not-comparable"

@@ -28,6 +28,7 @@ import compare
 from compare.app import redraw
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
+from compare.options import Options
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -137,6 +138,30 @@ def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> N
     assert float(told["epoch 3, step 4"]["mine − fit"]) == pytest.approx(7e-3 * 2**0.5, rel=1e-2)
 
 
+def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", epochs=1, steps=15)
+    record(tmp_path / "run", "loop", epochs=1, steps=15, off_from=5)
+    page = page_model.page_of(finish(tmp_path / "run"))
+    together = overlaid_gaps([("run", page.files)])
+    assert page.timeline is not None and together is not None
+    of_run = {0: "before the first step", **{n: f"step {n} of the run" for n in range(1, 16)}}
+    of_epoch = {0: "before the first step", **{n: f"epoch 1, step {n}" for n in range(1, 16)}}
+    for chart, names in ((page.timeline, of_epoch), (page.strips[0], of_epoch), (together, of_run)):
+        stops = {name: at for at, name, _ in chart["stops"]}
+        assert list(stops) == list(names.values())
+        ticks = {int(text): at for at, text in chart["x_ticks"]}
+        assert ticks == pytest.approx({n: stops[names[n]] for n in ticks}, abs=0.001) and {0, 14} <= ticks.keys()
+
+
+def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:
+    timeline = page_model.page_of(recorded.different(tmp_path / "run")).timeline
+    assert timeline is not None and timeline["x_name"] == "start of epoch"
+    stops = {name: at for at, name, _ in timeline["stops"]}
+    starts = {text: stops[f"epoch {text}, step 1"] for text in ("1", "2", "3")}
+    assert {text: at for at, text in timeline["x_ticks"]} == pytest.approx(starts, abs=0.001)
+    assert timeline["lines"] == pytest.approx([starts["2"], starts["3"]], abs=0.001)
+
+
 def test_of_many_steps_the_first_that_differs_is_still_drawn(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit", epochs=2, steps=3000)
     record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
@@ -236,6 +261,23 @@ def test_a_cause_is_told_in_the_numbers_of_the_run(tmp_path: Path) -> None:
     assert "after step 5 of epoch 1, the last of the epoch, whose batch has 38 examples instead of 128" in said
     assert "After epoch 2, val_loss is 0.75 with fit and 0.8125 with loop" in said
     assert "Reported where they differ most: loss of epoch 1: fit 1.0 and loop 1.0625" in said
+
+
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        ("val_loss is the mean over batches", "val_loss is the mean over batches."),
+        ("loop's gradients are twice those of fit", "loop's gradients are twice those of fit."),
+        ("the gradients are twice those of fit", "The gradients are twice those of fit."),
+    ],
+)
+def test_a_sentence_changes_no_name(tmp_path: Path, evidence: str, told: str) -> None:
+    folder = recorded.different(tmp_path / "run")
+    verdict = read_verdict(folder / "verdict.json")
+    next(cause for entry in verdict["comparisons"] for cause in entry["causes"])["evidence"] = evidence
+    write_verdict(folder / "verdict.json", verdict)
+    texts = [cause.evidence for each in page_model.page_of(folder).comparisons for cause in each.causes]
+    assert told in texts
 
 
 def test_the_page_contains_the_files_that_it_offers(tmp_path: Path) -> None:
@@ -383,7 +425,7 @@ def test_all_runs_are_listed_the_newest_first_and_damaged_ones_too(tmp_path: Pat
     page = Page(html.write_index(tmp_path))
     rows = [" ".join(cells) for cells in page.rows[1:]]
     assert ["different" in rows[0], "identical" in rows[1], "unreadable" in rows[2]] == [True] * 3
-    assert "2026-03-01" in rows[0] and "my task.py" in rows[0] and "mirrored, 2 replicas" in rows[0]
+    assert "2026-03-01" in rows[0] and "my task3 epochs" in rows[0] and "mirrored, 2 replicas" in rows[0]
     assert "new%20one/report.html" in page.addresses
 
 
@@ -409,13 +451,42 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
     assert "Not drawn" in page.text and "no longer there: c." in page.text
 
 
+def test_options_of_several_runs_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    asked = {**Options().as_json(), "experiment": "task.py", "trainers": ["fit", "/a/loop.py:L"], "epochs": 3}
+    older = {name: value for name, value in asked.items() if name != "backend"}
+    for number, options in enumerate(
+        [asked, {**older, "experiment": "/a/task.py"}, {**asked, "trainers": ["fit", "/b/loop.py:L"]}]
+    ):
+        record(tmp_path / str(number), "fit")
+        record(tmp_path / str(number), "loop")
+        finish(tmp_path / str(number), options={**options, "name": "same"})
+    page = Page(html.write_together([tmp_path / str(number) for number in range(3)], tmp_path / "all.html"))
+    (differing,) = [row for row in page.rows if row[0].startswith("--")]
+    assert differing == ["--trainers", "fit /a/loop.py:L", "fit /a/loop.py:L", "fit /b/loop.py:L"]
+
+
+def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    record(folder, "fit")
+    record(folder, "mine", off_from=3)
+    names = {"experiment": "/home/me/my_task.py", "trainers": ["fit", "mine"]}
+    finish(folder, ("fit", "mine"), options={**Options().as_json(), **names})
+    page = Page(html.write_index(tmp_path))
+    (row,) = [" ".join(row) for row in page.rows if "run" in row[1]][-1:]
+    assert "cause unknown" in row and "my_task" in row and "/home/me" not in page.text
+    assert html.TOGETHER not in page.addresses
+    assert "my_task under mirrored" in Page(html.write(folder)).text
+    html.write_together([folder, folder], tmp_path / html.TOGETHER)
+    assert html.TOGETHER in Page(html.write_index(tmp_path)).addresses
+
+
 def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) -> None:
     for name, epochs in (("short", 2), ("long", 8)):
         record(tmp_path / name, "fit", epochs=epochs)
         record(tmp_path / name, "loop", epochs=epochs)
         finish(tmp_path / name)
     runs = [(name, page_model.page_of(tmp_path / name).files) for name in ("short", "long")]
-    for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [9, 33])):
+    for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
         short, whole = chart["views"]
         assert short["low"] == whole["low"] == 0 and short["high"] < 40 < whole["high"]
@@ -677,6 +748,22 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
     assert "both 0.7333" in rows["done"] and "val_accuracy after 3 epochs" in rows["done"]
     assert "mine raised ValueError: no" in rows["raised"] and "only the embedded sample" in rows["raised"]
     assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]
+
+
+def test_a_trainer_that_failed_leaves_no_empty_charts(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit")
+    failure = recorded.Failure("mine", "ValueError: no", "fix your trainer mine")
+    folder = finish(tmp_path / "run", ("fit", "mine"), failure=failure)
+    page = Page(folder / "report.html")
+    assert "Nothing has been compared." in page.text and "no timeline" not in page.text
+    assert not [heading for heading in page.headings if "gap to" in heading]
+    assert all(gap is None for _, gap in page_model.page_of(folder).charts)
+
+
+def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    shutil.rmtree(folder / "records")
+    assert "records of the weights are no longer in this folder" in Page(html.write(folder)).text
 
 
 def test_a_picture_of_nothing_is_refused(tmp_path: Path) -> None:

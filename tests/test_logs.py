@@ -59,7 +59,10 @@ def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest
     assert "acc is compared as accuracy" in said and "not compared: epoch_seconds" in said
     folder = tmp_path / "reports" / "run"
     page = (folder / "report.html").read_text()
-    assert "Curves only: the weights were not seen." in page and "Their curves are alike." in page
+    assert (
+        "Curves only: the weights were not seen, so the verdict is never identical." in page
+        and "Their curves are alike." in page
+    )
     assert "Not seen: only logged numbers were compared." in page and "Rounding: the two" not in page
     assert (folder / "comparison.png").stat().st_size > 10_000
     rows = read_metrics(folder / "metrics.csv")
@@ -80,10 +83,11 @@ def test_one_pair_of_unequal_logs_is_inconclusive_and_says_what_would_tell(
     assert (status, verdict["verdict"]) == (3, "inconclusive")
     assert verdict["comparisons"][0]["training"]["first_difference"] == {"epoch": 2, "step": None}
     said = " ".join(capsys.readouterr().out.split())
-    assert "differ from epoch 2 on (loss by up to 2.5e-01); one log of each cannot tell" in said
+    assert "differ (loss from epoch 2 on, by up to 2.5e-01); one log of each cannot tell" in said
     assert "--scripts" in said and "several seeds" in said
     page = (tmp_path / "reports" / "run" / "report.html").read_text()
-    assert "In the numbers of epoch 2" in page and "Not seen: only logged numbers were compared." in page
+    assert page.count("one log of each cannot tell") == 1 and "In the numbers of epoch 2" in page
+    assert "Not seen: only logged numbers were compared." in page
     assert "compared bit for bit at the end of every epoch" not in page
 
 
@@ -116,7 +120,10 @@ def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "reports")
     one = csv(tmp_path / "one.csv", {"loss": [LOSS[0], "nan"]})
     _, verdict = run(tmp_path, one, loop)
-    assert "loss not a number on one side only" in verdict["comparisons"][0]["training"]["reason"]
+    assert (
+        "loss from epoch 2 on, where it is not a number on one side only"
+        in verdict["comparisons"][0]["training"]["reason"]
+    )
     assert verdict["comparisons"][0]["training"]["first_difference"]["epoch"] == 2
     shutil.rmtree(tmp_path / "reports")
     other = csv(tmp_path / "other.csv", {"mae": LOSS})
@@ -248,6 +255,7 @@ def test_what_keras_itself_writes(tensorflow, tmp_path: Path) -> None:
         ("epoch,loss,loss\n0,1,1\n", "names a column twice"),
         ("epoch,time\n0,12:00\n", "there is no column with numbers"),
         ("trainer,seed,epoch,loss\nfit,0,1,0.5\n", "not the header of a metrics.csv"),
+        ("import compare\n\nprint(1, 2)\n", "it is not a CSV log"),
         (b"\x89PNG\xff\xfe", "not a CSV file"),
     ],
 )

@@ -266,9 +266,11 @@ def test_default_names_tell_requests_apart() -> None:
         Options(keras=2),
         Options(epochs=2),
         Options(seed=1),
+        Options(check=True),
     ]
     assert len({each.default_name() for each in options}) == len(options)
     assert Options().default_name() == "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
+    assert Options(check=True).default_name() == "fashion-mnist-fit-loop-mirrored-check-seed-0", "it trains no epochs"
 
 
 @pytest.mark.parametrize("name", ["../../x", "/x", "a b:c", "日本語" * 50, "x" * 500, "\0", "\ud800"])

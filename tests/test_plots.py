@@ -167,6 +167,17 @@ def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_mar
     assert "weight gap after every step: equal, bit for bit" in words(fig)
 
 
+def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+    places = np.array([1, 1, 1, 1, 2], np.int32), np.array([1, 2, 3, 4, 1], np.int32)
+    zero = np.zeros(5)
+    gaps = GapSeries(0, *places, zero, zero == 0, zero, zero, np.zeros((5, 1), np.float32), ["w"])
+    entry = as_json("fit", [SAME])["comparisons"][0]
+    fig = plots.figure(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), (), [(entry, "fit", gaps)])
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
+    assert list(line(ax, "loop weight gap").get_xdata()) == [0.25, 0.5, 0.75, 1, 1.25]  # type: ignore[arg-type]
+    assert ax.get_xlim()[1] >= 1.25
+
+
 def flat_gaps() -> GapSeries:
     """The gaps of two epochs of two steps in which all weights are equal."""
     places = np.array([1, 1, 2, 2], np.int32), np.array([1, 2, 1, 2], np.int32)
@@ -185,11 +196,21 @@ def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path)
     assert not [item for item in gaps.lines if item.get_label() == "loop val_loss"]
     marks = [np.asarray(item.get_xdata()) for item in gaps.lines if item.get_marker() == "x"]
     crosses = [round(float(x)) for mark in marks for x in mark]
-    assert sorted(crosses) == [1, 2, 3]
+    assert sorted(crosses) == [2, 3]
+    assert "val_loss is not reported by loop" in gaps.get_title(loc="left")
     assert "missing, NaN or infinite" in words(fig)
     assert "all epochs" not in words(fig)
     low, high = curves.get_ylim()
     assert 0.2 < low < high < 0.6
+
+
+def test_a_cross_is_above_all_gaps(tmp_path: Path) -> None:
+    fit = [{"loss": 0.5, "val_loss": 0.5}] * 3
+    loop = [{"loss": math.nan, "val_loss": 9.0}] * 3
+    _, gaps = panel(plots.figure(rows(tmp_path, fit=fit, loop=loop), {}, {}), "loss")
+    (cross,) = [item for item in gaps.lines if item.get_marker() == "x"]
+    place = gaps.transAxes.transform((0, float(np.asarray(cross.get_ydata())[0])))[1]
+    assert place > gaps.transData.transform((1, 9.0 - 0.5))[1] + 10
 
 
 def test_both_not_a_number_is_no_gap_as_in_the_verdict(tmp_path: Path) -> None:

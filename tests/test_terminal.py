@@ -10,14 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recorded
 from rich.console import Console
 
 from compare.app import cli, standard_streams
-from compare.errors import RequestError
+from compare.app.publish import judge_and_publish
+from compare.app.train import fail
+from compare.errors import RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
+from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, plots
 from compare.reporting.live import console_for, progress_line
+from compare.reporting.sentences import sentence
 from compare.reporting.terminal import (
     RunningGap,
     TrainerProgress,
@@ -243,6 +248,57 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
     console.print(epoch_table(fit, [mine]))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[:2] == [[shown, "failed"], ["epoch", "trainer", shown]] and lines[3] == [shown, "0.5"]
+
+
+def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
+    told = "AttributeError: no attribute 'reset_states' (loop.py, line 3); write reset_state()"
+    assert describe(TrainerFailedError(told)) == told
+
+
+@pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])
+def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[str], advice: str) -> None:
+    run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
+    fail(run, "mine", ValueError("no"), Console(file=out, width=200))
+    assert run.failures == [{"side": "mine", "error": "ValueError: no", "remedy": f"fix your trainer mine{advice}"}]
+    failed = {"candidate": "mine", "training": {}, "failure": run.failures[0]}
+    told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
+    assert sentence(failed, "fit") == told.format("cannot run: ValueError: no")
+    assert sentence(failed, "fit", ["mine"]) == told.format("failed"), "the error was printed before"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "begins"),
+    [
+        (1, "so far (interrupted in epoch 2 of 3), loop trains exactly like fit: "),
+        (3, "loop trains exactly like fit: "),
+    ],
+)
+def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, begins: str) -> None:
+    recorded.record(tmp_path / "run", "fit", epochs=3)
+    recorded.record(tmp_path / "run", "loop", epochs=epochs)
+    recorded.finish(tmp_path / "run", status=INTERRUPTED)
+    out = io.StringIO()
+    assert judge_and_publish(tmp_path / "run", Console(file=out, width=200)) == "identical"
+    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("identical: ")]
+    assert line.startswith(f"identical: {begins}") and f"after each of {4 * epochs} steps" in line
+    assert begins in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "times"),
+    [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (1.3e5, "130,000")],
+)
+def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, times: str) -> None:
+    noise = {"twins": 2, "largest_ratio": ratio, "factor": 100.0, "epoch": 1, "step": 8, "variable": "w"}
+    first = {"epoch": 1, "step": 8}
+    training = {"verdict": "different", "max_weight_gap": None, "first_difference": first, "noise": noise}
+    told = sentence(
+        {"candidate": "loop", "training": training, "reporting": {}, "verdict": "different", "causes": []}, "fit"
+    )
+    assert (
+        f"; the gap is {times} times the effect of rounding alone (at step 8 of epoch 1; measured with 2 noise " in told
+    )
+    assert "noise twins, repeated trainings with changes as small as rounding)" in told
 
 
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:

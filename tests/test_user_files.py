@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,24 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     assert verdict["verdict"] == "not-comparable"
 
 
+def test_the_page_of_a_short_check_names_both_and_the_command_as_it_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compare.app.cli import main
+
+    (tmp_path / "my_task.py").write_text(TASK)
+    (tmp_path / "my_loop.py").write_text(LOOP)
+    monkeypatch.chdir(tmp_path)
+    given = ["--experiment", "my_task.py", "--trainers", "fit", "my_loop.py:MyLoop", "--check"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/fit-vs-loop", *given])
+    assert main(given) == 0
+    (page,) = (tmp_path / "reports").glob("*/report.html")
+    assert page.parent.name == "my_task-fit-my_loop-mirrored-check-seed-0"
+    text = page.read_text()
+    assert re.findall("<h1>(.*)</h1>", text) == ["task: short check of my-loop against fit"]
+    assert f"fit-vs-loop {' '.join(given)}</code>" in text and "MyLoop and" not in text
+
+
 def test_a_working_directory_that_user_code_changes_changes_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,7 +377,6 @@ def raised(code: str, names: dict[str, Any]) -> Exception:
 
 
 def test_old_code_gets_its_replacement_and_every_replacement_has_an_error(tf: Any) -> None:
-    import re
 
     from compare.remedies import REMEDIES
     from compare.user_errors import describe

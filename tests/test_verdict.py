@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from compare.app.judge import Pair
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -29,6 +30,7 @@ from compare.records import (
     write_json,
 )
 from compare.records import model as records
+from compare.reporting.sentences import sentence, where
 from compare.verdict import (
     EXIT_STATUS,
     FROM_BEST,
@@ -541,6 +543,21 @@ def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Tra
 
     assert ratio(loud) == pytest.approx(LOUD, rel=1e-3)
     assert ratio(quiet) == ratio(quiet, loud) == pytest.approx(10, rel=1e-3)
+
+
+def test_what_is_only_rounding_does_not_stand_beside_a_mistake(train: Train) -> None:
+    theirs = {"loss": 0.5 + 2.0**-24, "accuracy": 0.76}
+    fit, loop = train("fit"), train(logs=[LOGS, theirs])
+    (entry,) = as_json("fit", [Pair(fit, loop, fit, compare_records(fit, loop)).compared(())])["comparisons"]
+    assert entry["reporting"]["verdict"] == "different"
+    told = sentence(entry, "fit")
+    assert (
+        "reports different numbers: accuracy (by up to 1.0e-02, in epoch 2); by no more than rounding: loss (" in told
+    )
+    assert where(entry) == "Only in the reported numbers: accuracy"
+    rounded = train(logs=[LOGS, {**theirs, "accuracy": 0.75}])
+    alone = Pair(fit, rounded, fit, compare_records(fit, rounded)).compared(())
+    assert alone.reporting.verdict == "alike" and not any(gap.only_rounding for gap in alone.reporting.metrics.values())
 
 
 def test_the_verdict_file_tells_of_the_noise(train: Train) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from compare.check.causes import CATALOGUE
 from compare.check.report import TRAINING
 from compare.naming import file_name, margin
-from compare.records import INITIAL, Place, Record, in_time, read_records
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict import (
@@ -26,6 +26,7 @@ from compare.verdict import (
     Training,
     as_json,
     asynchronous,
+    beyond_rounding,
     compare_records,
     noise_start,
     not_comparable,
@@ -134,6 +135,11 @@ class Pair:
             reporting = replace(reporting, verdict=checked)
         elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
+        elif reporting.verdict == DIFFERENT and (beyond := beyond_rounding(self.reference, self.candidate)):
+            reporting = replace(reporting, metrics={
+                name: replace(gap, only_rounding=bool(gap.max_gap) and name not in beyond)
+                for name, gap in reporting.metrics.items()
+            })  # fmt: skip
         comparison = replace(comparison, reporting=reporting)
         return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
 
@@ -211,10 +217,9 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
 
 def judge(recorded: Recorded) -> dict[str, Any]:
     """The content of ``verdict.json``."""
-    run, records = recorded.run, recorded.by_trainer
+    run, records, paired = recorded.run, recorded.by_trainer, pairs(recorded)
     comparisons = [
-        pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair
-        for pair in pairs(recorded)
+        pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair for pair in paired
     ]
     scripts = bool(run.options.get("scripts"))
     extra: dict[str, Any] = {"scope": "scripts" if scripts else "run"}
@@ -236,7 +241,9 @@ def judge(recorded: Recorded) -> dict[str, Any]:
     if scripts:
         comparisons = [with_located(each, (run.check or {}).get(each.candidate, {})) for each in comparisons]
     verdict = as_json(names[0], comparisons, **extra)
-    for entry in verdict["comparisons"]:
+    for entry, pair in zip(verdict["comparisons"], paired, strict=True):
+        if run.status == INTERRUPTED and isinstance(pair, Pair):
+            entry |= _so_far(pair, None if scripts else run.options["epochs"])
         checked = (run.check or {}).get(entry["candidate"])
         if checked and not entry.get("against"):
             entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
@@ -247,6 +254,13 @@ def judge(recorded: Recorded) -> dict[str, Any]:
                 if not scripts:
                     entry["stages_at"] = checked["training"]["first_difference"]
     return verdict
+
+
+def _so_far(pair: Pair, epochs: int | None) -> dict[str, Any]:
+    """For an interrupted run, the epoch in which a comparison ends, and how many were wanted; empty if it is whole."""
+    epoch, step = min(pair.reference.last, pair.candidate.last, key=in_time)
+    epoch += step == EPOCH_END
+    return {} if epochs is not None and epoch > epochs else {"so_far": {"epoch": epoch, "epochs": epochs}}
 
 
 def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:

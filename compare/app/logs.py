@@ -26,7 +26,7 @@ from compare.verdict import as_json
 from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
-NOTE = "Curves only: the weights were not seen. Logged numbers are compared, so no verdict says identical."
+NOTE = "Curves only: the weights were not seen, so the verdict is never identical."
 
 
 def compare_logged(options: Options, folder: Path, console: Console) -> Result:

@@ -28,7 +28,7 @@ from compare.app.standard_streams import print_traceback
 from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
-from compare.errors import EndedEarlyError, RequestError, StorageError
+from compare.errors import EndedEarlyError, RequestError, StorageError, TrainerFailedError
 from compare.options import Options
 from compare.records import (
     AnyRecord,
@@ -161,12 +161,12 @@ def train_in_parallel(
     threads = threads_each(options)
     run.save(parallel={"processes": len(trainers), "threads_per_process": threads})
     each = f"each with {threads} thread{'s' * (threads > 1)}"
-    tell(console, f"{len(trainers)} trainers at the same time, {each}: times are of a shared processor")
+    tell(console, f"{len(trainers)} trainers run in parallel, {each}, so their times are for a shared processor")
     raised: Exception | None = None
     for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
-            raised = raised or (error if isinstance(error, Exception) else RuntimeError(error))
+            raised = raised or (error if isinstance(error, Exception) else TrainerFailedError(error))
     return raised
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ from compare.reporting.sentences import causes, sentence, stops, truth_sentence
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
 
 
-def finish(run: RunJson, console: Console) -> str:
+def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
     """Finish a run of which all has been measured; returns the verdict.
+
+    Of the trainers ``known``, whose errors were printed and end the run, the verdict is printed without the error.
 
     A run whose trainer failed in a way that may pass is judged, but has not finished: ``--resume`` goes on with it.
     """
     run.save(status=TRAINED if run.may_go_on else EXPLAINED)
-    verdict = judge_and_publish(run.folder, console)
+    verdict = judge_and_publish(run.folder, console, known)
     run.verdict_sha256 = RunJson.read(run.folder).verdict_sha256
     if not run.may_go_on:
         run.save(status=FINISHED)
@@ -45,8 +47,8 @@ def verdict_of(folder: Path) -> dict[str, Any] | None:
     return verdict if drawn and pages and not verdict.get("interrupted") else None
 
 
-def judge_and_publish(folder: Path, console: Console) -> str:
-    """Judge a run from its files, write its reports and print the last lines; returns the verdict."""
+def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ()) -> str:
+    """Judge a run from its files, write its reports and print the last lines as ``finish``; returns the verdict."""
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
         verdict, options = judge(recorded), recorded.run.options
@@ -54,11 +56,18 @@ def judge_and_publish(folder: Path, console: Console) -> str:
     shown = recorded.shown
     del recorded  # the pages read the records again: this memory is needed only once
     study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
-    return publish_verdict(folder, verdict, shown, console, study=study, verbose=verbose)
+    return publish_verdict(folder, verdict, shown, console, study=study, verbose=verbose, known=known)
 
 
 def publish_verdict(
-    folder: Path, verdict: dict[str, Any], shown: list[Record], console: Console, *, study: bool, verbose: bool
+    folder: Path,
+    verdict: dict[str, Any],
+    shown: list[Record],
+    console: Console,
+    *,
+    study: bool,
+    verbose: bool,
+    known: Sequence[str] = (),
 ) -> str:
     """Write the reports of a run that has been judged and print the last lines; returns the verdict.
 
@@ -69,6 +78,7 @@ def publish_verdict(
         console: where to print.
         study: whether several seeds were compared.
         verbose: whether to print more.
+        known: the trainers whose errors were printed.
     """
     write_verdict(folder / "verdict.json", verdict)
     files = ["metrics.csv", "verdict.json"]
@@ -95,7 +105,7 @@ def publish_verdict(
         for entry in verdict["comparisons"]:
             tell(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
         return str(verdict["verdict"])
-    _print_verdict(verdict, console, verbose=verbose)
+    _print_verdict(verdict, console, known, verbose=verbose)
     for file in files:
         if (folder / file).exists():
             say(console, shown_path(folder / file))
@@ -110,10 +120,10 @@ def publish(folder: Path) -> list[str]:
     return ["report.html", *([tensorboard.write(folder).name] if asked else [])]
 
 
-def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: bool) -> None:
+def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence[str], *, verbose: bool) -> None:
     for entry in verdict["comparisons"]:
         console.print()
-        text = sentence(entry, verdict["reference"]) + "."
+        text = sentence(entry, verdict["reference"], known) + "."
         tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
             tell(console, text + ".")
@@ -121,8 +131,8 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: boo
             tell(console, line)
         for line in variables(entry) if verbose else ():
             tell(console, line)
-    if verdict.get("interrupted"):
-        tell(console, "The run was interrupted; the finished part was judged.")
+    if verdict.get("interrupted") and not any(entry.get("so_far") for entry in verdict["comparisons"]):
+        tell(console, "The run was interrupted after training; what there is was judged.")
     for text in stops(verdict):
         tell(console, text + ".")
     if "truth" in verdict:

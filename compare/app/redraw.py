@@ -13,8 +13,6 @@ from compare.naming import printable
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
-TOGETHER = "side-by-side.html"
-
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
@@ -30,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         metavar="FILE",
         type=Path,
-        help=f"for several runs: the page that shows them side by side (default: {TOGETHER} beside the first run)",
+        help=f"for several runs: the page that shows them side by side (default: {html.TOGETHER} beside the first run)",
     )
     parser.add_argument("--tensorboard", action="store_true", help="also recreate each run's TensorBoard log")
     return parser
@@ -77,8 +75,8 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
             pages.append(plots.draw(run))
         if log:
             pages.append(tensorboard.write(run))
-    for reports in dict.fromkeys(run.resolve().parent for run in runs):
-        pages.append(html.write_index(reports))
     if len(runs) > 1:
-        pages.append(html.write_together(runs, out or runs[0].resolve().parent / TOGETHER))
+        pages.append(html.write_together(runs, out or runs[0].resolve().parent / html.TOGETHER))
+    for reports in dict.fromkeys(run.resolve().parent for run in runs):
+        pages.append(html.write_index(reports))  # which links to the page of several runs
     return pages

@@ -72,7 +72,7 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
     run.save()
     tell(console, f"Comparing {' and '.join(options.scripts)}", style="bold")
     for name, text in MADE_ALIKE.items():
-        tell(console, f"  {name}: {'as in each script' if name in options.own else f'made alike, {text}'}")
+        tell(console, f"  {name}: {'as in each script' if name in options.own else text}")
     return ScriptsSession(options, folder, work, runner, sources, console, run, names)
 
 

@@ -105,7 +105,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
     """Names the cause of different numbers from equal weights, where it is known."""
     causes = name_reporting(pair.reference, pair.candidate)
     if not causes and pair.exactly.reporting.verdict == DIFFERENT:
-        tell(session.console, "Other numbers from the same weights. Looking at the loss of every step …")
+        tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         causes = name_reporting(pair.reference, pair.candidate, _losses(session, model))
     if causes:
         found = {
@@ -159,7 +159,7 @@ def _losses(session: ScriptsSession, model: ModelPair) -> dict[int, Losses]:
 def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:
     """Runs both scripts once more up to a step, and records what happens inside it."""
     step, start, model = departure.step, departure.start, departure.model
-    tell(session.console, f"Looking into step {step:,}: running both up to there again …")
+    tell(session.console, f"Looking into step {step:,}: running both again up to that step …")
     session.passes += 1
     ends = model.epochs
     last = max(step + 2, ends.step((ends.place(step)[0] + 1, 0)) if ends else 0)

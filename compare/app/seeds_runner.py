@@ -21,7 +21,7 @@ from compare.app.resume import ResumePlan
 from compare.app.standard_streams import print_traceback
 from compare.app.train import fail, prepare, train
 from compare.engine.keras_generation import select_keras
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
@@ -221,7 +221,7 @@ def train_study(
         recorder.flush()
         ended.append(job)
         if finished.error:
-            raised.append(RuntimeError(finished.error))
+            raised.append(TrainerFailedError(finished.error))
             fail(run, names[number], finished.error, console)
             return
         recorder.end(finished.end)

@@ -201,7 +201,8 @@ def _train_and_judge(
             from compare.app import diagnose  # noqa: PLC0415 (lazy)
 
             diagnose.diagnose(run, session.trainers, session.task, options, console, early.reports)
-    result = Result(folder, finish(run, console))
+    known = [failure["side"] for failure in run.failures or ()] if raised is not None else []
+    result = Result(folder, finish(run, console, known))
     if raised is not None:
         raised.add_note(f"The other trainers' results are in {shown_path(folder)}.")
         raise raised

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from compare.app.cluster_session import in_one_process
 from compare.app.loading import load
+from compare.app.provenance import provenance
 from compare.app.train import load_data
 from compare.engine.keras_generation import select_keras
 from compare.naming import shown_path
@@ -39,7 +40,10 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     ((reference_name, reference), *candidates), experiment = load(options, console)
     strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
     data = load_data(options, experiment)
-    tell(console, f"{experiment.name}: short check of {' and '.join(name for name, _ in candidates)}", style="bold")
+    names = [name for name, _ in candidates]
+    title = f"{experiment.name}: short check of {' and '.join(names)} against {reference_name}"
+    known = provenance(options, [reference_name, *names]) | {"title": title}
+    tell(console, title, style="bold")
     elsewhere: tuple[NotApplicable, ...] = ()
     if same is not options and strategy is not None:
         instead = f"{same.strategy} with {strategy.num_replicas_in_sync} replica(s) in this process"
@@ -72,8 +76,8 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
     for entry, report in zip(verdict["comparisons"], reports, strict=True):
         entry |= report.causes_json()
     write_verdict(folder / "verdict.json", verdict)
-    run = RunJson(folder=folder, options=options.as_json())
-    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict))
+    run = RunJson.read(folder)
+    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict), **known)
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:

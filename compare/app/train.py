@@ -362,7 +362,8 @@ def fail(run: RunJson, name: str, error: Exception | str, console: Console) -> N
     text = error if isinstance(error, str) else describe(error)
     # Where a trainer failed in another process, its text is all that is left.
     kind = type(error) if isinstance(error, Exception) else getattr(builtins, text.partition(":")[0], Exception)
-    failure: FailureEntry = {"side": name, "error": text, "remedy": f"fix your trainer {name}, or compare without it"}
+    remedy = f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2)
+    failure: FailureEntry = {"side": name, "error": text, "remedy": remedy}
     if issubclass(kind, MemoryError) or "ResourceExhausted" in text:
         failure["remedy"] = "there is not enough memory: free some and continue with --resume, or start another run "
         failure["remedy"] += "with a smaller --batch-size"

@@ -74,5 +74,5 @@ def _name_causes(
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
         if not judgement.add_explanation(fitting if len(fitting) == 1 else found, wrong[key], key) and not found:
             judgement.evidence.append(
-                f"{key} is off by {wrong[key]:.2g}, relative, from the value recomputed from the weights"
+                f"{key} differs from the value recomputed from the weights (relative error {wrong[key]:.2g})"
             )

@@ -82,8 +82,8 @@ def read_sides(wanted: Sequence[str]) -> dict[str, list[Log]]:
     sides = _grouped(arguments)
     if len(sides) < 2:
         raise RequestError(
-            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log that it is to be "
-            "compared with, too"
+            f"--logs {' '.join(wanted)}: that is one training, {next(iter(sides))}; give the log to "
+            "compare it with as well"
         )
     seeds = [{log.seed for log in logs} for logs in sides.values()]
     if max(map(len, seeds)) == 1:
@@ -246,6 +246,11 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
         if columns and all(_number(column) is not None for column in columns):
             raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):
+            if len(row) != len(columns) and len(columns) == 1:
+                raise RequestError(
+                    f"--logs {path}: it is not a CSV log, whose first line has the names of the columns, such as "
+                    "epoch,loss,val_loss"
+                )
             if len(row) != len(columns):
                 raise RequestError(
                     f"--logs {path}: line {lines.line_num} has {len(row)} values for {len(columns)} columns"

@@ -58,6 +58,11 @@ class GapSeries:
     by_variable: np.ndarray
     variables: Sequence[str]
 
+    @property
+    def first(self) -> int:
+        """The number of the first place: 0 for the initial weights, else 1, so that step n is number n."""
+        return 0 if self.steps[0] == INITIAL else 1
+
 
 def reference_name(entry: Mapping[str, Any], reference: str) -> str:
     """What a candidate is compared with: the reference, or the candidate itself in another recorded run.

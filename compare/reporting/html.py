@@ -17,15 +17,21 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from compare.naming import printable
+from compare.naming import label, printable
 from compare.records import RecordError, read_file, read_verdict, replace_file
 from compare.records.run_json import read_run
-from compare.reporting.page_model import ANSWERS, page_of
+from compare.reporting.page_model import ANSWERS, Page, page_of
 from compare.reporting.page_summary import results
+from compare.reporting.page_tables import default_row
 from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict import FROM_BEST
+
+TOGETHER = "side-by-side.html"
+"""The name of the page with several runs, in the folder of the runs."""
+FILES = ("--experiment", "--trainers", "--scripts", "--logs")
+"""The options that name files."""
 
 
 def write(folder: Path) -> Path:
@@ -73,6 +79,7 @@ def write_index(reports: Path) -> Path:
     ]
     content = {
         "runs": runs,
+        "together": TOGETHER if (reports / TOGETHER).is_file() else "",
         "counts": [(word or "unreadable", count) for word, count in counted if count],
         "choices": choices,
     }
@@ -111,11 +118,34 @@ def write_together(folders: Sequence[Path], to: Path) -> Path:
         "without": [name for i, (name, _) in enumerate(runs) if f"r{i}" not in drawn],
         "validation": any(column.startswith("val_") for page in pages for column in page.files.columns),
     }
+    return _render("together.html", to, {"pages": pages, "differing": _differing(pages), **content})
+
+
+def _differing(pages: Sequence[Page]) -> list[tuple[str, list[str]]]:
+    """The options and versions that differ between runs, with the value of each run."""
     options = [dict(page.options) for page in pages]
-    keys = dict.fromkeys(key for page in pages for key, _ in page.options)
-    by_key = {key: [values.get(key, "") for values in options] for key in keys}
-    differing = [(key, values) for key, values in by_key.items() if len(set(values)) > 1]
-    return _render("together.html", to, {"pages": pages, "differing": differing, **content})
+    rows = []
+    for name in dict.fromkeys(name for each in options for name in each):
+        values = [each.get(name, default_row(name)) for each in options]
+        if name in FILES:
+            values = _short(values)
+        if len(set(values)) > 1:
+            rows.append((name, values))
+    return rows
+
+
+def _short(values: Sequence[str]) -> list[str]:
+    """Paths without their folders, unless files of the same name are in several folders."""
+    folders: dict[str, set[str]] = {}
+    for path in (Path(part) for value in values for part in value.split(" ")):
+        if path.is_absolute():
+            folders.setdefault(path.name, set()).add(str(path.parent))
+
+    def short(part: str) -> str:
+        path = Path(part)
+        return path.name if path.is_absolute() and len(folders[path.name]) == 1 else part
+
+    return [" ".join(map(short, value.split(" "))) for value in values]
 
 
 def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:
@@ -179,7 +209,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
-        "causes": list(dict.fromkeys(causes)),
+        "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (verdict.get("verdict") == "different"),
         "failures": [_failure(each, not any(each["error"] in text for text in known)) for each in failures],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
@@ -191,7 +221,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
 def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
-    return "two scripts" if options.get("scripts") else str(options.get("experiment", ""))
+    return "two scripts" if options.get("scripts") else label(str(options.get("experiment", "")))
 
 
 def _failure(failure: Mapping[str, Any], raised: bool) -> dict[str, str]:

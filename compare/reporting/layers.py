@@ -36,7 +36,7 @@ def strip(
         gaps: the gaps of the comparison.
         starts: the places, as indices from 0, at which the columns start, sorted; a column shows the largest gap up to
             the next one.
-        x: the horizontal axis, on which the place with index ``i`` is at ``i + 1``.
+        x: the horizontal axis, on which the place with index ``i`` is at ``gaps.first + i``.
         x_name: the name of that axis.
         place_name: maps the index of a place to its name.
         views: the parts of the axis to which readers can zoom.
@@ -52,7 +52,7 @@ def strip(
     decades = _decades(columns)
     levels = _levels(columns, decades)
     first = np.where((values != 0).any(axis=0), (values != 0).argmax(axis=0), len(values))
-    edges = [1000 * x.position(start + 0.5) for start in (*starts, len(values))]
+    edges = [1000 * x.position(gaps.first + start - 0.5) for start in (*starts, len(values))]
     paths = {
         level: "".join(_cells(levels[:, row] == level, edges, row) for row in range(len(names)))
         for level in range(1, LEVELS + 2)
@@ -74,7 +74,7 @@ def strip(
         "names": names,
         "stops": [
             [
-                round(100 * x.position(start + 1), 3),
+                round(100 * x.position(gaps.first + start), 3),
                 place_name(start) + (f", the largest of {end - start} steps" if end - start > 1 else ""),
                 [_number(value) for value in row],
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,12 +125,7 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         files: the content of the run's files.
         stories: the path of the page with the stories of all causes, relative to the run's page; empty if absent.
     """
-    training, failure, reference, scope = (
-        entry["training"],
-        entry.get("failure"),
-        files.verdict["reference"],
-        files.scope,
-    )
+    training, failure, reference = entry["training"], entry.get("failure"), files.verdict["reference"]
     first = training["first_difference"]
     return ComparisonView(
         entry=entry,
@@ -138,14 +134,14 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         against=entry.get("against", ""),
         reference=reference_name(entry, reference),
         sentence=sentence(dict(entry), reference) + ".",
-        basis=_basis(entry, scope),
+        basis=_basis(entry, files),
         where=where(entry),
         causes=[_named_cause(cause, entry, files, stories) for cause in entry["causes"]],
-        evidence=[_as_sentence(text) for text in entry.get("evidence", [])],
+        evidence=[_as_sentence(text, files) for text in entry.get("evidence", [])],
         not_applicable=entry.get("not_applicable", []),
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
         study=_study(entry["study"]) if entry.get("study") else None,
-        reason=training.get("reason", ""),
+        reason=training.get("reason", "") if entry.get("weights_seen", True) else "",  # else it is in the sentence
         before=_before(first),
         equal_before=bool(not first or first.get("equal_before", True)),
         variables=training.get("differing_variables", []),
@@ -168,7 +164,7 @@ def _named_cause(cause: Mapping[str, Any], entry: Entry, files: RunFiles, storie
     return NamedCause(
         id=cause["id"],
         side=cause.get("side") or "",
-        evidence=_as_sentence(cause["evidence"]),
+        evidence=_as_sentence(cause["evidence"], files),
         seen=in_this_run(entry, known.kind, cause["evidence"], files, entry.get("reference", reference))
         if known
         else "",
@@ -179,17 +175,20 @@ def _named_cause(cause: Mapping[str, Any], entry: Entry, files: RunFiles, storie
     )
 
 
-def _as_sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+def _as_sentence(text: str, files: RunFiles) -> str:
+    """The text with a final period and, unless it starts with the name of a metric or a trainer, a capital letter."""
+    first = re.split(r"[\s,:;'’]", text, maxsplit=1)[0]
+    named = "_" in first or first in (*files.names, *files.columns)
+    return (text if named else text[:1].upper() + text[1:]) + ("" if text.endswith(".") else ".")
 
 
-def _basis(entry: Entry, scope: str) -> list[tuple[str, str]]:
+def _basis(entry: Entry, files: RunFiles) -> list[tuple[str, str]]:
     """What the verdict is based on: (heading, sentence) pairs."""
     if entry.get("failure"):
-        return [("What happened", _as_sentence(entry["failure"]["error"]))]
+        return [("What happened", _as_sentence(entry["failure"]["error"], files))]
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.get("weights_seen", True):
-        weights = _basis_of_weights(entry["training"], scope)
+        weights = _basis_of_weights(entry["training"], files.scope)
     basis = [*weights, *_basis_of_numbers(entry["reporting"])]
     if entry.get("study"):
         study = entry["study"]
@@ -199,7 +198,7 @@ def _basis(entry: Entry, scope: str) -> list[tuple[str, str]]:
 
 
 def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str, str]]:
-    """What was compared of the weights, how large the gap is, and how it compares with rounding."""
+    """What was compared of the weights, and how large the gap is."""
     basis = []
     steps = training.get("steps_compared", 0)
     if scope == "check":
@@ -216,16 +215,6 @@ def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str
     if gap is not None and steps:
         equal = "No weight differs at the end of any epoch." if gap == 0 else ""
         basis.append(("Largest gap", equal or f"At epoch ends, individual weights differ by up to {gap:.3g}."))
-    noise = training.get("noise")
-    if noise and noise["largest_ratio"] is None:
-        text = (
-            f"Rounding alone, measured with {noise['twins']} noise twins, does not change {noise['variable']} at all."
-        )
-        basis.append(("Rounding", text))
-    elif noise:
-        text = f"The gap is {noise['largest_ratio']:.2g} times the effect of rounding alone, measured with"
-        limit = f"up to {noise['factor']:g} times counts as rounding"
-        basis.append(("Rounding", f"{text} {noise['twins']} noise twins; {limit}."))
     return basis
 
 
@@ -238,7 +227,11 @@ def _basis_of_numbers(reporting: Mapping[str, Any]) -> list[tuple[str, str]]:
         compared = [_metric_name(name, m) for name, m in metrics.items() if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
-        gaps = [f"{name} {m['max_gap']:.1e}" for name, m in metrics.items() if m["max_gap"]]
+        gaps = [
+            f"{name} {m['max_gap']:.1e}" + " (rounding)" * bool(m.get("only_rounding"))
+            for name, m in metrics.items()
+            if m["max_gap"]
+        ]
         judged = {"different": "; the numbers do not match the weights", "alike": "; no more than rounding"}
         if gaps:
             text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting['verdict'] or '', '')}."

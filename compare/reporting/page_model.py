@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from compare.records import read_file
+from compare.naming import label
+from compare.records import has_records, read_file
 from compare.reporting import pictures, run_files, weight_pictures
 from compare.reporting.page_comparison import ComparisonView, comparison_view
 from compare.reporting.page_summary import Answer, summary
@@ -84,6 +85,7 @@ class Page:
         finished: the epochs that each trainer finished, as text.
         summary: the other questions with their short answers.
         timeline: the chart of the weight gap per step; None if there is none.
+        no_timeline: why there is none, a sentence.
         strips: for each comparison whose weights differ, the chart of the gap of each layer per step.
         unit: what the weights were compared after: ``step``, ``call`` or ``epoch``.
         truth: a sentence on the comparison with float64; else empty.
@@ -115,6 +117,7 @@ class Page:
     finished: str
     summary: Sequence[Answer]
     timeline: Chart | None
+    no_timeline: str
     strips: Sequence[Chart]
     unit: str
     truth: str
@@ -161,7 +164,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
     headings, seeds = ([], []) if one_seed else seed_columns(files)
     return Page(
         files=files,
-        title=run.get("title") or f"{files.options['experiment']}: short check of {' and '.join(names[1:])}",
+        title=run.get("title") or label(files.options["experiment"]),
         answer=_answer(files, comparisons),
         comparisons=comparisons,
         notes=[str(note) for note in run.get("notes", [])],
@@ -171,13 +174,14 @@ def _page(files: RunFiles, beside: Path) -> Page:
         finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         summary=summary(files, comparisons, costs),
         timeline=weights.timeline,
+        no_timeline=_no_timeline(files),
         strips=weights.strips,
         unit=weight_pictures.unit_of(files.entries),
         truth=truth_sentence(verdict["truth"]) + "." if verdict.get("truth") else "",
         charts=[
             (
                 pictures.metric_chart(files, name),
-                pictures.gap_chart(files, name) if len(names) > 1 and one_seed else None,
+                pictures.gap_chart(files, name) if one_seed else None,
             )
             for name in files.metrics
         ],
@@ -196,6 +200,19 @@ def _page(files: RunFiles, beside: Path) -> Page:
         downloads=[_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
         report=quote(os.path.relpath(files.folder / "report.html", beside)),
     )
+
+
+def _no_timeline(files: RunFiles) -> str:
+    """Why a page has no timeline, if it has none."""
+    if all(entry.get("failure") for entry in files.entries):
+        return "Nothing has been compared" + " yet" * (not files.entries) + "."
+    if files.scope == "check":
+        return "The short check has no timeline, because it compares single steps."
+    if files.scope == "logs":
+        return "There is no timeline: logs contain no weights."
+    if not has_records(files.folder):
+        return "There is no timeline: the records of the weights are no longer in this folder."
+    return "There is no timeline: the two have no weights in common, after the same step, that could be compared."
 
 
 def _download(path: Path) -> Download:

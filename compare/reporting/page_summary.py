@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compare.naming import label
 from compare.reporting.page_comparison import ComparisonView
 from compare.reporting.page_tables import CostRow
 from compare.reporting.run_files import RunFiles
@@ -115,4 +116,4 @@ def _run(run: Mapping[str, Any]) -> tuple[str, str]:
         return f"{' and '.join(options['scripts'])}{size}", more
     if options.get("logs"):
         return "Nothing", f"logs were read: {' '.join(options['logs'])}"
-    return f"{options['experiment']} under {options['strategy']}{size}", more
+    return f"{label(options['experiment'])} under {options['strategy']}{size}", more

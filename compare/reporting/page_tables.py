@@ -228,6 +228,12 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def default_row(name: str) -> str:
+    """The value of a row of ``option_rows`` if the option was not given; ``unknown`` for what is no option."""
+    option = name.removeprefix("--").replace("-", "_")
+    return _value(DEFAULTS.get(option)) if name.startswith("--") else "unknown"
+
+
 def _has_meaning(name: str, options: Mapping[str, Any]) -> bool:
     """Whether an option means something in a run: with ``--scripts`` other ones do than without."""
     known = {declared.name: declaration(declared) for declared in fields(Options)}.get(name)

@@ -62,8 +62,11 @@ def _exact(value: float) -> str:
     return str(single) if float(single) == value else repr(value)
 
 
-def gap_chart(files: RunFiles, name: str) -> Chart:
-    """The gaps of one metric between each candidate and the reference, on a logarithmic axis with a zero."""
+def gap_chart(files: RunFiles, name: str) -> Chart | None:
+    """The gaps of one metric between each candidate and the reference, on a logarithmic axis with a zero.
+
+    None if there is no candidate, or no epoch that a candidate and the reference both reported.
+    """
     reference, *candidates = files.names
     series, heights, sizes = [], [], []
     order = [(trainer, column) for trainer in candidates for column in (f"val_{name}", name)]
@@ -79,10 +82,14 @@ def gap_chart(files: RunFiles, name: str) -> Chart:
                 e: "equal" if gap == 0 else "not a number" if gap is None else f"{gap:.2e}" for e, gap in gaps.items()
             }
             points = {e: math.nan if gap is None else gap for e, gap in gaps.items()}
+            if not points:
+                continue
             hollow = column.startswith("val_")
             line = Series(f"{trainer} {column}", style_of(files, trainer), points, hollow, tooltips=tooltips)
             series.append((trainer, column, line))
             heights += [gap for gap in points.values() if math.isfinite(gap) and gap > 0]
+    if not series:
+        return None
     series.sort(key=lambda item: order.index(item[:2]))
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)

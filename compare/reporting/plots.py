@@ -307,6 +307,8 @@ def _draw_crosses(ax: Axes, epochs: Sequence[float], height: float, trainers: Se
 def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, noise: Sequence[Curves]) -> None:
     """Draws the gaps of one metric between each candidate and the reference, with the effect of rounding."""
     gaps, sizes = [], []
+    lacking: dict[str, None] = {}  # an ordered set
+    crosses: list[tuple[str, list[int]]] = []
     for (trainer, seed), candidate in curves.items():
         reference = curves.get((trainers[0], seed))
         if trainer == trainers[0] or reference is None:
@@ -314,22 +316,29 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
         for name in (f"val_{metric}", metric):
             expected, actual = reference.get(name, {}), candidate.get(name, {})
             sizes += [abs(v) for v in (*expected.values(), *actual.values()) if math.isfinite(v) and v]
+            if bool(expected) != bool(actual):
+                lacking[f"{name} is not reported by {trainer if expected else trainers[0]}"] = None
+                continue
             both = sorted(reference["epoch"].keys() & candidate["epoch"].keys() & (expected.keys() | actual.keys()))
             values = {epoch: absolute_gap(expected.get(epoch), actual.get(epoch)) for epoch in both}
             known = {epoch: value for epoch, value in values.items() if value is not None}
             if known:  # a small filled marker leaves an equal gap of validation visible as a ring around it
                 _line(ax, known, trainers, trainer, name, 1.0 if name.startswith("val_") else 0.5)
-            _draw_crosses(ax, [e for e in values if e not in known], 0.95, trainers, trainer)
+            crosses.append((trainer, [epoch for epoch in values if epoch not in known]))
             gaps += list(values.values())
     numbers = [value for value in gaps if value]
     envelope = envelope_of(curves, trainers[0], metric, noise)
     numbers += [value for value in envelope.values() if value]
     low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
     low = max(low, high / 1000)
-    _logarithmic_with_zero(ax, min(low, *numbers, 1e-8), max(high, *numbers, 1e-2))
+    room = 100 if any(epochs for _, epochs in crosses) else 1  # for crosses above all gaps
+    _logarithmic_with_zero(ax, min(low, *numbers, 1e-8), max(high, *numbers, 1e-2) * room)
+    for trainer, epochs in crosses:
+        _draw_crosses(ax, epochs, 0.95, trainers, trainer)
     ax.axhspan(low, high, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
     ax.set_ylabel("|candidate \N{MINUS SIGN} reference|")
-    ax.set_title("gap to the reference per epoch", loc="left", fontsize=10)
+    notes = "".join(f"\n{_wrap(note, 52, 2)}" for note in lacking)
+    ax.set_title(_plain(f"gap to the reference per epoch{notes}"), loc="left", fontsize=10)
     equal = bool(gaps) and all(value == 0 for value in gaps)
     labels = {
         math.sqrt(low * high): "float32\nrounding",
@@ -370,10 +379,12 @@ def _draw_weight_gaps(
 ) -> None:
     """Draws the weight gap after every step, with a marker at the end of each epoch, and the effect of rounding.
 
-    The horizontal axis ends with the epoch ``last``; the title has at most ``width`` characters a line.
+    The horizontal axis ends with the epoch ``last``, or within the next if that was interrupted; the title has at most
+    ``width`` characters a line.
     """
     _style_panel(ax, last)
-    ax.set_xlim(-0.02 * last, last * 1.02)
+    end = max(last, *(float(_in_epochs(gaps)[-1]) for _, _, gaps in compared))
+    ax.set_xlim(-0.02 * end, end * 1.02)
     told = []
     for entry, _, gaps in compared:
         (layer,) = _layers(trainers, entry["candidate"], hollow=False, many=last > 15)
@@ -410,6 +421,7 @@ def _in_epochs(gaps: GapSeries) -> np.ndarray:
     """The places on an axis of epochs, float64 ``[places]``: an epoch's last step is at its number."""
     steps = gaps.steps.astype(np.float64)
     lasts = {epoch: max(steps[gaps.epochs == epoch].max(), 1.0) for epoch in np.unique(gaps.epochs).tolist()}
+    lasts[int(gaps.epochs[-1])] = max(lasts.values())  # if the run was interrupted, its last epoch is shorter
     share = np.where(steps == EPOCH_END, 1.0, steps / np.array([lasts[epoch] for epoch in gaps.epochs.tolist()]))
     return np.asarray(gaps.epochs - 1 + share)
 

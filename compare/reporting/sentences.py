@@ -18,13 +18,23 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     return [sentence(comparison, verdict["reference"]) for comparison in worst_first]
 
 
-def sentence(comparison: dict[str, Any], reference: str) -> str:
+def sentence(comparison: dict[str, Any], reference: str, known: Sequence[str] = ()) -> str:
     """The result of one comparison as a sentence, without the final period.
 
     Args:
         comparison: one entry of ``comparisons`` in ``verdict.json``.
         reference: the reference trainer's name.
+        known: the trainers whose errors readers have seen already.
     """
+    text = _result(comparison, reference, known)
+    if so_far := comparison.get("so_far"):
+        of = f" of {so_far['epochs']}" if so_far["epochs"] else ""
+        return f"so far (interrupted in epoch {so_far['epoch']}{of}), {text}"
+    return text
+
+
+def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) -> str:
+    """The sentence on a comparison, as far as it was trained."""
     candidate, training = comparison["candidate"], comparison["training"]
     reference = comparison.get("reference", reference)
     if comparison.get("against"):
@@ -33,6 +43,8 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         failure = comparison["failure"]
         who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
         why = f"{who}: {failure['error']}; {failure['remedy']}"
+        if failure["side"] in known:
+            why = f"{failure['side']} failed; {failure['remedy']}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
     if not comparison.get("weights_seen", True):
         return _of_curves(comparison, reference)
@@ -115,7 +127,8 @@ def where(entry: Mapping[str, Any]) -> str:
     if entry.get("failure"):
         return "Nothing to compare"
     if first is None:
-        differing = [name for name, gap in entry["reporting"]["metrics"].items() if gap["max_gap"] != 0]
+        metrics = entry["reporting"]["metrics"]
+        differing = [n for n, gap in metrics.items() if gap["max_gap"] != 0 and not gap.get("only_rounding")]
         if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
         return "Nowhere" if training["verdict"] == "identical" else "Unknown"
@@ -271,19 +284,28 @@ def _noise(training: Mapping[str, Any]) -> str:
         where = f"at step {noise['step']:,} of epoch {noise['epoch']}"
     at_most = "" if noise["largest_ratio"] > noise["factor"] else "at most "
     return (
-        f"; the gap is {at_most}{noise['largest_ratio']:.2g} times the effect of rounding alone ({noise['twins']} "
-        f"noise twins; {where}); up to {noise['factor']:g} times counts as rounding"
+        f"; the gap is {at_most}{_times(noise['largest_ratio'])} times the effect of rounding alone ({where}; measured "
+        f"with {noise['twins']} noise twins, repeated trainings with changes as small as rounding); up to "
+        f"{noise['factor']:g} times counts as rounding"
     )
 
 
+def _times(ratio: float) -> str:
+    """Formats a ratio with two significant digits, as in 1.3, 94 or 130,000; very large ones with an exponent."""
+    return f"{float(f'{ratio:.2g}'):,.0f}" if 10 <= ratio < 1e9 else f"{ratio:.2g}"
+
+
 def _metrics(metrics: dict[str, Any]) -> str:
-    """The metrics that differ, each with its largest gap."""
-    texts = []
+    """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
+    texts: list[str] = []
+    rounding: list[str] = []
     for name, gap in metrics.items():
         if gap["max_gap"] is None and gap.get("not_reported_by"):
             continue  # not compared
         if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:
-            texts.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
-    return ", ".join(texts) or "the reported epochs differ"
+            found = rounding if gap.get("only_rounding") else texts
+            found.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
+    text = ", ".join(texts) or "the reported epochs differ"
+    return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")

@@ -61,8 +61,8 @@ def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> WeightChart
     unit = unit_of([entry for entry, _, _ in compared])
     longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
     new = 1 + np.flatnonzero(np.diff(longest.epochs))  # where epochs begin
-    axis = _place_axis(longest.epochs, new)
-    x_name = "start of epoch" if len(new) else unit
+    axis = _place_axis(longest, [] if unit == "epoch" else new.tolist())
+    x_name = "start of epoch" if len(new) and unit != "epoch" else unit
     first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
     views = _views(longest, first, axis, x_name, unit)
     seed = f", seed {longest.seed}" if files.seeds > 1 else ""
@@ -115,8 +115,8 @@ def _timeline(
         y_name="distance of all weights (Euclidean norm)",
         bands=bands,
         labels=labels,
-        lines=(1.0 + np.flatnonzero(np.diff(longest.epochs)) + 1).tolist(),
-        x_label=lambda value: place_name(int(value) - 1),
+        lines=(longest.first + np.flatnonzero(np.diff(longest.epochs)) + 1.0).tolist(),
+        x_label=lambda value: place_name(int(value) - longest.first),
         tall=True,
         markers=len(longest.steps) <= 40,
         group="steps",
@@ -145,9 +145,9 @@ def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: st
         shown = sorted({first, *range(first, low - 1, -around // 2), *range(first, high + 1, around // 2)})
         steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
         name = f"{unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {unit}"
-        ticks = _in_percent([(at + 1.0, text) for at, text in zip(shown, steps, strict=True)], axis)
-        edges = 100 * axis.position(low + 0.5), 100 * axis.position(high + 1.5)
-        views.append(View(f"First difference ± {around} {unit}s", *edges, ticks, name))
+        ticks = _in_percent([(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)], axis)
+        left, right = (100 * axis.position(gaps.first + edge) for edge in (low - 0.5, high + 0.5))
+        views.append(View(f"First difference ± {around} {unit}s", left, right, ticks, name))
     return views
 
 
@@ -168,14 +168,14 @@ def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key
         part = gaps.gaps[start:end]
         finite = part[np.isfinite(part)]
         value = float(finite.max()) if len(finite) else math.nan
-        points[start + 1] = value
+        points[gaps.first + start] = value
         equal = bool(gaps.equal[start:end].all())
         text = "equal, bit for bit" if equal else f"{value:.3g}" if math.isfinite(value) else "not a number"
         noise = gaps.noise[start:end]
         if np.isfinite(noise).any():
             text += f" (rounding alone: {np.nanmax(noise):.3g})"
         largest = f", the largest of {end - start} steps" if end - start > 1 and not equal else ""
-        tooltips[start + 1] = text + largest
+        tooltips[gaps.first + start] = text + largest
     return Series(name, style, points, tooltips=tooltips, key=key)
 
 
@@ -184,30 +184,36 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
     noisy = next((gaps for gaps in series if np.isfinite(gaps.noise).any()), None)
     if noisy is not None:
         at = [i for i in range(0, len(noisy.steps), every) if np.isfinite(noisy.noise[i])]
-        top = {i + 1.0: float(noisy.noise[i]) for i in at}
+        top = {float(noisy.first + i): float(noisy.noise[i]) for i in at}
         labels = [(list(top.values())[-1], "rounding alone, measured by noise twins")] if top else []
         return [Band("twins", dict.fromkeys(top, 0.0), top)], labels
     first = series[0]
     steps = [*range(0, len(first.steps), every), len(first.steps) - 1]
-    low = {i + 1.0: float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
+    low = {float(first.first + i): float(first.rounding[i]) for i in steps if np.isfinite(first.rounding[i])}
     if not any(value > 0 for value in low.values()):
         return [], []
     high = {at: 2 * value for at, value in low.items()}
     return [Band("rounding", low, high)], [(list(high.values())[-1], "one rounding of every weight")]
 
 
-def _place_axis(epochs: np.ndarray, new: np.ndarray) -> Axis:
-    """The axis of the timeline: ticks at the starts of epochs, or at steps if there is a single epoch."""
-    position = _span(len(epochs))
-    if not len(new):
-        return Axis(position, counts(len(epochs)).ticks)
-    starts = [0, *new.tolist()]
-    return Axis(position, [(start + 1, f"{epochs[start]}") for start in starts[:: max(1, math.ceil(len(starts) / 10))]])
+def _place_axis(gaps: GapSeries, new: Sequence[int]) -> Axis:
+    """The axis of the timeline: ticks at the first steps of epochs, which begin at the indices ``new``, or at steps."""
+    axis = _span(_last(gaps), gaps.first)
+    if not new:
+        return axis
+    starts = sorted({1 - gaps.first, *new})
+    every = max(1, math.ceil(len(starts) / 10))
+    return Axis(axis.position, [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]])
 
 
-def _span(count: int) -> Callable[[float], float]:
-    """Maps 1 to ``count`` to positions on an axis with a little padding."""
-    return lambda value: (value - 1) / max(count - 1, 1) * 0.98 + 0.01
+def _last(gaps: GapSeries) -> int:
+    """The number of the last place."""
+    return gaps.first + len(gaps.steps) - 1
+
+
+def _span(last: int, first: int = 1) -> Axis:
+    """An axis of whole numbers from ``first`` to ``last`` with a little padding."""
+    return Axis(lambda value: (value - first) / max(last - first, 1) * 0.98 + 0.01, counts(last, first).ticks)
 
 
 def style_of(files: RunFiles, candidate: str) -> int:
@@ -244,7 +250,7 @@ def _all_equal(entries: Sequence[Entry], files: RunFiles) -> Chart:
     return chart(
         f"Weight gap after every {unit}",
         f"All weights are equal, bit for bit, after every {unit}.",
-        Axis(_span(steps), counts(steps).ticks),
+        _span(steps),
         logarithmic(1e-8, 1e-2, zero=True),
         lines,
         x_name=unit,
@@ -261,15 +267,15 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
     compared = [(i, *one) for i, (_, files) in enumerate(runs) for one in gaps_of(files.folder, files.verdict)]
     if not compared:
         return None
-    lengths = [len(gaps.steps) for _, _, _, gaps in compared]
-    every = max(lengths)
+    lengths = [_last(gaps) for _, _, _, gaps in compared]
+    every, initial = max(lengths), min(gaps.first for _, _, _, gaps in compared)
     lines = []
     for i, entry, reference, gaps in compared:
         starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
         label = f"{runs[i][0]}: {entry['candidate']} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
     heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
-    axis = Axis(_span(every), counts(every).ticks)
+    axis = _span(every, initial)
     return chart(
         "Weight gap after every step",
         "; ".join(f"{runs[i][0]}, {entry['candidate']}: {where(entry)}" for i, entry, _, _ in compared),
@@ -279,18 +285,18 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
         x_name="step of the run",
         y_name="distance of all weights (Euclidean norm)",
         labels=[(0.0, "equal, bit for bit")],
-        x_label=lambda value: f"step {value:,.0f} of the run",
+        x_label=lambda value: f"step {value:,.0f} of the run" if value else "before the first step",
         tall=True,
         markers=every <= 40,
         group="steps",
-        views=views_of_lengths(lengths, axis, "step of the run"),
+        views=views_of_lengths(lengths, axis, "step of the run", initial),
     )
 
 
-def views_of_lengths(lengths: Sequence[int], axis: Axis, x_name: str) -> list[View]:
+def views_of_lengths(lengths: Sequence[int], axis: Axis, x_name: str, first: int = 1) -> list[View]:
     """For each length of a run the part of the axis that it takes: shown while no longer run is."""
     views = []
     for length in sorted(set(lengths)):
-        ticks = _in_percent(counts(length).ticks, axis)
+        ticks = _in_percent(counts(length, first).ticks, axis)
         views.append(View("", 0.0, min(100.0, 100 * axis.position(length + 0.5)), ticks, x_name))
     return views

@@ -7,6 +7,7 @@ of a study. The result is a ``Comparison``; ``as_json`` converts comparisons to 
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import (
     absolute_gap,
+    beyond_rounding,
     compare_records,
     compare_training,
     moved,
@@ -51,6 +52,7 @@ __all__ = [
     "absolute_gap",
     "as_json",
     "asynchronous",
+    "beyond_rounding",
     "compare_records",
     "compare_training",
     "moved",

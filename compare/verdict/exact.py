@@ -281,11 +281,15 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
     rounding (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). Here n is
     the number of batches plus ``WITHIN_BATCH`` for the mean of one batch.
     """
-    if reference.logs.keys() != candidate.logs.keys():
-        return False
+    return reference.logs.keys() == candidate.logs.keys() and not beyond_rounding(reference, candidate)
+
+
+def beyond_rounding(reference: Record, candidate: Record) -> set[str]:
+    """The reference's names of the metrics that differ by more than ``within_rounding`` allows in some epoch."""
+    beyond: set[str] = set()
     pairs = paired_names(reference, candidate)
-    for epoch, expected in reference.logs.items():
-        actual = candidate.logs[epoch]
+    for epoch in reference.logs.keys() & candidate.logs.keys():
+        expected, actual = reference.logs[epoch], candidate.logs[epoch]
         terms = max(int((places_of(record.keys)[0] == epoch).sum()) for record in (reference, candidate))
         bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
         for name, other in pairs.items():
@@ -293,5 +297,5 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
                 continue
             gap = absolute_gap(expected[name], actual[other])
             if gap is None or gap > bound * max(abs(expected[name]), abs(actual[other])):
-                return False
-    return True
+                beyond.add(name)
+    return beyond

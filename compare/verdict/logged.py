@@ -51,18 +51,22 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
     both = [(e, n, reference.logs[e][n], candidate.logs[e][m]) for e in epochs for n, m in names.items()
             if n in reference.logs[e] and m in candidate.logs[e]]  # fmt: skip
-    differing = [epoch for epoch, _, a, b in both if absolute_gap(a, b) != 0]
+    starts: dict[str, int] = {}  # by number, the first epoch in which it differs
+    for epoch, name, a, b in both:
+        if absolute_gap(a, b) != 0:
+            starts.setdefault(name, epoch)
     verdict, first = INCONCLUSIVE, None
     if not both:
         reason = f"no number was logged by both: {_names(reference)}, {_names(candidate)}"
-    elif differing:
-        first = Difference(min(differing), None)
+    elif starts:
+        first = Difference(min(starts.values()), None)
+        largest = {name: gaps[name].max_gap for name in gaps if name in starts}
         sizes = [
-            f"{name} by up to {gap.max_gap:.1e}" if gap.max_gap is not None else f"{name} not a number on one side only"
-            for name, gap in gaps.items()
-            if gap.compared and gap.max_gap != 0
+            f"{name} from epoch {starts[name]} on, "
+            + (f"by up to {gap:.1e}" if gap is not None else "where it is not a number on one side only")
+            for name, gap in largest.items()
         ]
-        reason = f"the logged numbers differ from epoch {first.epoch} on ({', '.join(sizes)})"
+        reason = f"the logged numbers differ ({'; '.join(sizes)})"
         reason += f"; {MORE}" if alone else ""
     else:
         listed = ", ".join(dict.fromkeys(name for _, name, _, _ in both))

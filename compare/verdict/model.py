@@ -93,12 +93,15 @@ class MetricGap:
         epoch: the epoch of that difference, from 1.
         lacking: the trainer that did not report the metric in some epoch; else empty.
         alias: the name under which the candidate reported the metric, if it is another one; else empty.
+        only_rounding: whether the metric differs, in every epoch by no more than rounding, beside one that differs by
+            more.
     """
 
     max_gap: float | None
     epoch: int
     lacking: str = ""
     alias: str = ""
+    only_rounding: bool = False
 
     @property
     def compared(self) -> bool:
@@ -214,6 +217,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
                     "max_gap": gap.max_gap,
                     "epoch": gap.epoch,
                     **({"not_reported_by": gap.lacking} if gap.lacking else {}),
+                    **({"only_rounding": True} if gap.only_rounding else {}),
                     **({"reported_as": gap.alias} if gap.alias else {}),
                 }
                 for name, gap in reporting.metrics.items()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
 MADE_ALIKE = {
-    SEEDS: "the seeds of layers and of TensorFlow's random operations; op determinism is on",
-    WEIGHTS: "the initial weights: those of the reference",
-    ORDER: "the order of examples: nothing is shuffled by Dataset.shuffle or fit(shuffle=...)",
+    SEEDS: "the same in both, for layers and TensorFlow's random operations; op determinism is on",
+    WEIGHTS: "both start from the initial weights of the reference",
+    ORDER: "the same in both: Dataset.shuffle and fit(shuffle=...) do not shuffle",
 }
 """What is made alike in two scripts; ``--own`` switches each off."""
 
