@@ -45,7 +45,7 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
-from compare.reporting import html, layers, page_model, pictures, plots, tensorboard, weight_pictures
+from compare.reporting import html, layers, page_model, pictures, plots, sentences, tensorboard, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -127,6 +127,27 @@ def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
         said = re.sub(r"\s+", " ", page.text)
         for text in (id, cause.explanation, cause.wrong, cause.remedy, f"vidence of {id}"):
             assert re.sub(r"\s+", " ", text) in said
+
+
+def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(tmp_path: Path) -> None:
+    verdict = read_verdict(recorded.identical(tmp_path / "run") / "verdict.json")
+    (entry,) = verdict["comparisons"]
+    entry["verdict"] = entry["reporting"]["verdict"] = "different"
+    entry["reporting"]["metrics"]["val_loss"] = {"max_gap": 0.018, "epoch": 1}
+    entry["reporting"]["metrics"]["loss"] = {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}
+    page = Page(finish(tmp_path / "run", verdict=verdict | {"verdict": "different"}) / "report.html").text
+    assert "Only in the reported numbers: val_loss" in page and "numbers: loss" not in page
+    assert "No known cause only reported numbers differ" in page and "evidence below" not in page
+    assert "The weights are equal; only reported numbers differ: val_loss (by up to 1.8e-02, in epoch 1)." in page
+    assert "Check how loop calculates these numbers" in page and "shown above" not in page
+    assert sentences.causes(entry) == [f"  no known cause explains this: {sentences.advice_on_numbers(entry)}."]
+
+
+def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit")
+    record(tmp_path / "run", "loop", off_from=6)
+    page = Page(finish(tmp_path / "run") / "report.html").text
+    assert "No known cause explains it. Where they diverge is shown above." in page
 
 
 def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> None:

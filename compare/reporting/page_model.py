@@ -102,6 +102,7 @@ class Page:
         links: the names of the run's files.
         downloads: the files that the page contains.
         report: the address of ``report.html``, relative to the page.
+        stories: the address of the page with the stories of all causes; empty if there is none.
     """
 
     files: RunFiles
@@ -133,6 +134,7 @@ class Page:
     links: Sequence[str]
     downloads: Sequence[Download]
     report: str
+    stories: str
 
 
 def page_of(folder: Path, beside: Path | None = None) -> Page:
@@ -195,6 +197,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
         links=[name for name in FILES if (files.folder / name).exists()],
         downloads=[_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
         report=quote(os.path.relpath(files.folder / "report.html", beside)),
+        stories=quote(stories),
     )
 
 

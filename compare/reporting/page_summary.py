@@ -68,7 +68,9 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
     if not first.entry.get("weights_seen", True):
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
-        return "No known cause", "see the evidence below"
+        if first.numbers:
+            return "No known cause", "only reported numbers differ"
+        return "No known cause", "see the evidence below" if first.evidence else ""
     if verdict == "alike":
         return "Rounding", "measured with noise twins" if first.entry["training"].get("noise") else ""
     if verdict == "inconclusive":

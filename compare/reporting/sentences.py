@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare.verdict import FROM_BEST
+from compare.verdict import DIFFERENT, FROM_BEST
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
@@ -54,12 +54,12 @@ def sentence(comparison: dict[str, Any], reference: str) -> str:
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
             f"{_when(training)}; the reported numbers differ only by rounding: "
-            f"{_metrics(comparison['reporting']['metrics'])}"
+            f"{differing_numbers(comparison['reporting']['metrics'])}"
         )
     if training["verdict"] == "identical":
         return (
             f"{candidate} trains exactly like {reference}, but reports different numbers: "
-            f"{_metrics(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
+            f"{differing_numbers(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
         )
     if training["verdict"] == "alike":
         return (
@@ -115,7 +115,8 @@ def where(entry: Mapping[str, Any]) -> str:
     if entry.get("failure"):
         return "Nothing to compare"
     if first is None:
-        differing = [name for name, gap in entry["reporting"]["metrics"].items() if gap["max_gap"] != 0]
+        metrics = entry["reporting"]["metrics"]
+        differing = [name for name, gap in metrics.items() if gap["max_gap"] != 0 and not _not_compared(gap)]
         if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
         return "Nowhere" if training["verdict"] == "identical" else "Unknown"
@@ -186,7 +187,21 @@ def causes(comparison: Mapping[str, Any]) -> list[str]:
         side = f" (in {cause['side']})" if cause.get("side") else ""
         lines += [f"  cause: {cause['id']}{side}: {cause['evidence']}."]
         lines += [f"    {line}" for line in cause["remedy"].splitlines()]
-    return lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+    lines = lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+    return lines or (
+        [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]
+    )
+
+
+def advice_on_numbers(comparison: Mapping[str, Any]) -> str:
+    """What to look at where only numbers differ and no cause is named; empty elsewhere."""
+    training, reporting = comparison["training"], comparison["reporting"]
+    if comparison["causes"] or training["verdict"] not in ("identical", "alike") or reporting["verdict"] != DIFFERENT:
+        return ""
+    return (
+        f"check how {comparison['candidate']} calculates these numbers: over which examples, with model.losses or "
+        "without, with which training flag, and whether they start anew in every epoch"
+    )
 
 
 def truth_sentence(truth: dict[str, Any]) -> str:
@@ -276,12 +291,17 @@ def _noise(training: Mapping[str, Any]) -> str:
     )
 
 
-def _metrics(metrics: dict[str, Any]) -> str:
+def _not_compared(gap: Mapping[str, Any]) -> bool:
+    """Whether a metric has no value that both sides report."""
+    return gap["max_gap"] is None and bool(gap.get("not_reported_by"))
+
+
+def differing_numbers(metrics: Mapping[str, Any]) -> str:
     """The metrics that differ, each with its largest gap."""
     texts = []
     for name, gap in metrics.items():
-        if gap["max_gap"] is None and gap.get("not_reported_by"):
-            continue  # not compared
+        if _not_compared(gap):
+            continue
         if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:
