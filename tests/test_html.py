@@ -143,6 +143,35 @@ def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(
     assert sentences.causes(entry) == [f"  no known cause explains this: {sentences.advice_on_numbers(entry)}."]
 
 
+def logged_as(folder: Path, names: Mapping[str, str], factor: float = 1.0) -> Path:
+    """A run whose loop reports numbers under other names, times a factor."""
+    record(folder, "fit", epochs=1)
+    record(folder, "loop", epochs=1, renamed=names, factor=factor)
+    return finish(folder)
+
+
+def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tmp_path: Path) -> None:
+    folder = logged_as(tmp_path / "same", {"val_accuracy": "val_accurac"})
+    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    assert sentences.misnamed(entry, "fit") == "", "equal values were compared"
+    assert "both 0.4 val_accuracy after 1 epoch" in Page(folder / "report.html").text
+
+    folder = logged_as(tmp_path / "other", {"val_accuracy": "val_accurac", "accuracy": "score"}, 0.9)
+    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    assert sentences.misnamed(entry, "fit") == (
+        "loop reports score, val_accurac, which fit does not; not compared: accuracy, val_accuracy; did you mean "
+        "val_accuracy?"
+    )
+    assert "both 1.25 val_loss after 1 epoch" in Page(folder / "report.html").text
+
+
+@pytest.mark.parametrize("unknown", [{}, {"gradient_norm": {"max_gap": None, "epoch": 1, "not_reported_by": "fit"}}])
+def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unknown: dict[str, Any]) -> None:
+    lacking = {"loss": {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}} if not unknown else {}
+    entry = {"candidate": "loop", "reporting": {"metrics": {**lacking, **unknown}}}
+    assert sentences.misnamed(entry, "fit") == ""
+
+
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit")
     record(tmp_path / "run", "loop", off_from=6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from compare.naming import did_you_mean
 from compare.verdict import DIFFERENT, FROM_BEST
 
 
@@ -90,6 +91,28 @@ def _numbers(reporting: Mapping[str, Any]) -> str:
     for who in dict.fromkeys(alone.values()):
         text += f"; not compared, since {who} does not report it: {', '.join(n for n, w in alone.items() if w == who)}"
     return text
+
+
+def misnamed(entry: Mapping[str, Any], reference: str) -> str:
+    """A warning if a candidate reports names that the reference does not, and lacks others; else empty.
+
+    Args:
+        entry: one entry of ``comparisons`` in ``verdict.json``.
+        reference: the name of the reference.
+    """
+    candidate = entry["candidate"]
+    left_out = {
+        name: gap["not_reported_by"] for name, gap in entry["reporting"]["metrics"].items() if _not_compared(gap)
+    }
+    unknown = [name for name, who in left_out.items() if who == reference]
+    missing = [name for name, who in left_out.items() if who == candidate]
+    if not unknown or not missing:
+        return ""
+    guesses = "".join(did_you_mean(name, missing) for name in unknown)
+    return (
+        f"{candidate} reports {', '.join(unknown)}, which {reference} does not; not compared: {', '.join(missing)}"
+        f"{guesses or '.'}"
+    )
 
 
 def _fault(comparison: Mapping[str, Any], reference: str) -> str:
