@@ -43,6 +43,8 @@ def record(
     variables: Sequence[Variable] = VARIABLES,
     renamed: Mapping[str, str] = MappingProxyType({}),
     factor: float = 1.0,
+    seconds: float = 2.0,
+    rate: float = 500.0,
 ) -> None:
     """One trainer's records: from the optimizer step ``off_from`` on (counted over all epochs), weights are off.
 
@@ -72,7 +74,7 @@ def record(
         logs = {"loss": loss, "accuracy": accuracy, "val_loss": loss + 0.25, "val_accuracy": accuracy - 0.1}
         logs = {renamed.get(name, name): value * (factor if name in renamed else 1) for name, value in logs.items()}
         weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in variables]
-        recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, 2.0 / epoch, 500.0, weights))
+        recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, seconds / epoch, rate, weights))
 
 
 def finish(

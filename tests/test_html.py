@@ -28,6 +28,7 @@ import compare
 from compare.app import redraw
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
+from compare.options import Options
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -49,7 +50,7 @@ from compare.reporting import html, layers, page_model, pictures, plots, sentenc
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import compare_records
+from compare.verdict import Failure, compare_records
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,6 +171,47 @@ def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unkno
     lacking = {"loss": {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}} if not unknown else {}
     entry = {"candidate": "loop", "reporting": {"metrics": {**lacking, **unknown}}}
     assert sentences.misnamed(entry, "fit") == ""
+
+
+def test_only_a_script_that_differs_is_told_how_to_report_numbers() -> None:
+    metrics = {name: {"max_gap": None, "epoch": 1, "not_reported_by": "my_loop"} for name in ("loss", "val_loss")}
+    entry = {"candidate": "my_loop", "verdict": "different", "reporting": {"metrics": metrics}}
+    assert sentences.unreported(entry, "scripts") == (
+        "my_loop reports no loss and no val_loss that was seen: numbers that are in no Keras metric are reported with "
+        "compare.report(loss=…)"
+    )
+    assert sentences.unreported(entry, "run") == sentences.unreported({**entry, "verdict": "alike"}, "scripts") == ""
+    assert sentences.unreported({**entry, "reporting": {"metrics": {}}}, "scripts") == ""
+
+
+def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", rate=np.nan)
+    record(tmp_path / "run", "loop", rate=np.nan, seconds=np.nan)
+    page = Page(finish(tmp_path / "run", verdict={"scope": "scripts"}) / "report.html")
+    assert ["trainer", "later epochs", "first epoch", "total"] in page.rows
+    assert [row[1:] for row in page.rows if row[0] == "loop" and "unknown" in row] == [
+        ["not measured", *["unknown"] * 2]
+    ]
+    assert "fit 0.8 s, loop unknown" in page.text and "Peak memory is" not in page.text
+
+
+def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_log(tmp_path: Path) -> None:
+    options = {**Options().as_json(), "scripts": ["fit.py", "loop.py"]}
+    error = "NameError: name 'x' is not defined (loop.py, line 3)\nmore"
+    run = {
+        "options": options,
+        "trainers": ["fit", "loop"],
+        "failures": [{"side": "loop", "error": error, "remedy": ""}],
+    }
+    for name in ("with-log", "without"):
+        recorded.finish(tmp_path / name, failure=Failure("", "", ""), status="training", **run)
+        for file in ("verdict.json", "report.html", "comparison.png"):
+            (tmp_path / name / file).unlink(missing_ok=True)
+    (tmp_path / "with-log" / "loop.log").touch()
+    page = Page(html.write_index(tmp_path))
+    assert [address for address in page.addresses if "log" in address or "without" in address] == ["with-log/loop.log"]
+    assert page.text.count("loop failed: NameError: name 'x' is not defined (loop.py, line 3)") == 2
+    assert "2 failed" in page.text and "more" not in page.text and "No numbers" not in page.text
 
 
 def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     assert cli.main([*arguments, "--max-steps", "2"]) == 3
     error = capsys.readouterr().err
     assert reason in error and error.count("\n") == 1
+    listed = (tmp_path / "r" / "index.html").read_text()
+    assert 'class="pill failed"' in listed and "No numbers" not in listed
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
         until(lambda: log.exists() and "epoch 20: " in log.read_text())
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (130, "compare.py: interrupted\n")
+    assert (process.returncode, error) == (130, "compare.py: interrupted; this cannot be resumed: run it again\n")
     verdict = json.loads((tmp_path / "reports" / "run" / "verdict.json").read_text())
     (entry,) = verdict["comparisons"]
     assert verdict["interrupted"] and entry["training"]["steps_compared"] == 32

@@ -17,7 +17,7 @@ from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
-from compare.reporting.sentences import causes, misnamed, sentence, stops, truth_sentence
+from compare.reporting.sentences import causes, misnamed, sentence, stops, truth_sentence, unreported
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
 
 
@@ -116,6 +116,8 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: boo
         text = sentence(entry, verdict["reference"]) + "."
         tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
+            tell(console, text + ".")
+        if text := unreported(entry, verdict["scope"]):
             tell(console, text + ".")
         if text := misnamed(entry, verdict["reference"]):
             tell(console, text, "yellow", head="Warning: ")

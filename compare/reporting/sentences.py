@@ -98,20 +98,32 @@ def misnamed(entry: Mapping[str, Any], reference: str) -> str:
 
     Args:
         entry: one entry of ``comparisons`` in ``verdict.json``.
-        reference: the name of the reference.
+        reference: the name of the reference, unless the entry has its own.
     """
-    candidate = entry["candidate"]
-    left_out = {
-        name: gap["not_reported_by"] for name, gap in entry["reporting"]["metrics"].items() if _not_compared(gap)
-    }
-    unknown = [name for name, who in left_out.items() if who == reference]
-    missing = [name for name, who in left_out.items() if who == candidate]
+    candidate, reference = entry["candidate"], entry.get("reference", reference)
+    unknown, missing = _left_out(entry, reference), _left_out(entry, candidate)
     if not unknown or not missing:
         return ""
     guesses = "".join(did_you_mean(name, missing) for name in unknown)
     return (
         f"{candidate} reports {', '.join(unknown)}, which {reference} does not; not compared: {', '.join(missing)}"
         f"{guesses or '.'}"
+    )
+
+
+def unreported(entry: Mapping[str, Any], scope: str) -> str:
+    """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty.
+
+    Args:
+        entry: one entry of ``comparisons`` in ``verdict.json``.
+        scope: the scope of the verdict.
+    """
+    missing = _left_out(entry, entry["candidate"])
+    if scope != "scripts" or entry["verdict"] != DIFFERENT or not missing:
+        return ""
+    return (
+        f"{entry['candidate']} reports no {' and no '.join(missing)} that was seen: numbers that are in no Keras "
+        f"metric are reported with compare.report({missing[0]}=…)"
     )
 
 
@@ -317,6 +329,12 @@ def _noise(training: Mapping[str, Any]) -> str:
 def _not_compared(gap: Mapping[str, Any]) -> bool:
     """Whether a metric has no value that both sides report."""
     return gap["max_gap"] is None and bool(gap.get("not_reported_by"))
+
+
+def _left_out(entry: Mapping[str, Any], who: str) -> list[str]:
+    """The metrics that are not compared, since one side does not report them."""
+    metrics = entry["reporting"]["metrics"]
+    return [name for name, gap in metrics.items() if _not_compared(gap) and gap["not_reported_by"] == who]
 
 
 def differing_numbers(metrics: Mapping[str, Any]) -> str:
