@@ -129,6 +129,13 @@ def test_a_validation_loss_that_only_comes_close_to_a_mistake_has_no_name(factor
         assert name_reporting(fit, of_validation("loop", reported), {}, SEEN) == []
 
 
+@pytest.mark.parametrize(("gap", "causes"), [(3e-5, ["validation-loss-without-regularization"]), (2.5e-5, [])])
+def test_a_small_penalty_must_explain_the_difference_too(gap: float, causes: list[str]) -> None:
+    small = {1: Validation([1.0], [64], 3e-5)}
+    loop = of_validation("loop", [1 + 3e-5 - gap])
+    assert [each.id for each in name_reporting(of_validation("fit", [1 + 3e-5]), loop, {}, small)] == causes
+
+
 def test_no_mistake_is_named_if_the_batches_do_not_give_the_references_value() -> None:
     other = {
         epoch: Validation([value + 1 for value in each.values], each.examples, 0.0) for epoch, each in SEEN.items()

@@ -117,12 +117,12 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, *, verbose: boo
         tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
             tell(console, text + ".")
-        if text := unreported(entry, verdict["scope"]):
-            tell(console, text + ".")
         if text := misnamed(entry, verdict["reference"]):
             tell(console, text, "yellow", head="Warning: ")
         for line in causes(entry):
             tell(console, line)
+        if text := unreported(entry, verdict["scope"]):
+            tell(console, text + ".")
         for line in variables(entry) if verbose else ():
             tell(console, line)
     if verdict.get("interrupted"):
