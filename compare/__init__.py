@@ -20,6 +20,7 @@ To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it nee
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from functools import update_wrapper
@@ -196,6 +197,9 @@ def assert_alike(
         reference: the trainer that the candidate is compared with.
         seed: seed of the initial weights and of the order of examples.
 
+    Warns:
+        UserWarning: if the candidate reports names that the reference does not, in place of others.
+
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.
         RequestError: when the experiment or a trainer does not exist.
@@ -203,12 +207,16 @@ def assert_alike(
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
+    from compare.reporting.sentences import misnamed  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
+    __tracebackhide__ = True  # pytest then shows the line of the test
     options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
+    if text := misnamed(report.as_json()["comparisons"][0], report.reference):
+        warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
         raise AssertionError(str(report))
 

@@ -341,7 +341,7 @@ class Options:
     scripts: Converted[Texts, tuple[str, ...]] = option(
         (),
         "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
-        "the scripts' own arguments follow --",
+        "files that they save are really written; their own arguments follow --",
         metavar=("FIT.py", "LOOP.py"),
         several=True,
         with_scripts=True,

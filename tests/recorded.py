@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,15 @@ def record(
     seed: int = 0,
     gap: float = 1e-3,
     variables: Sequence[Variable] = VARIABLES,
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    factor: float = 1.0,
+    seconds: float = 2.0,
+    rate: float = 500.0,
 ) -> None:
-    """One trainer's records: from the optimizer step ``off_from`` on (counted over all epochs), weights are off."""
+    """One trainer's records: from the optimizer step ``off_from`` on (counted over all epochs), weights are off.
+
+    Metrics that are ``renamed`` are reported times a factor.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.csv")
     recorder = Recorder(folder, metrics, trainer, seed)
@@ -64,8 +72,9 @@ def record(
         off = 0.0 if off_from is None or number < off_from else 0.0625
         loss, accuracy = 1 / epoch + off, 1 - 0.5 / epoch
         logs = {"loss": loss, "accuracy": accuracy, "val_loss": loss + 0.25, "val_accuracy": accuracy - 0.1}
+        logs = {renamed.get(name, name): value * (factor if name in renamed else 1) for name, value in logs.items()}
         weights = [np.full(variable.shape, number + 0.125 * bool(off), np.float32) for variable in variables]
-        recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, 2.0 / epoch, 500.0, weights))
+        recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, seconds / epoch, rate, weights))
 
 
 def finish(

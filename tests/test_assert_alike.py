@@ -9,6 +9,8 @@ import tasks
 
 import compare
 from compare.app import cli
+from compare.check.report import Report
+from compare.verdict import Comparison, MetricGap, Reporting, Training
 
 
 # In the gate, the README's own test does the same.
@@ -23,6 +25,32 @@ def test_a_correct_loop_passes_and_a_wrong_one_fails_with_its_cause(tensorflow):
     compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     with pytest.raises(AssertionError, match="loss-scaled"):
         compare.assert_alike(tasks.experiment(), Doubled())
+
+
+def checked(training: str, metrics: dict[str, MetricGap]) -> Report:
+    """What a short check of a loop may come to."""
+    return Report("fit", (1,), Comparison("loop", Training(training, 0.0, None, 3), Reporting("identical", metrics)))
+
+
+def test_a_mistyped_metric_is_a_warning_with_the_name_that_was_meant(tensorflow, monkeypatch):
+    metrics = {"loss": MetricGap(0.0, 1), "acuracy": MetricGap(None, 1, "fit"), "accuracy": MetricGap(None, 1, "loop")}
+    monkeypatch.setattr("compare.check.check", lambda *args, **options: checked("identical", metrics))
+    with pytest.warns(
+        UserWarning, match=r"^loop reports acuracy, which fit does not; .* did you mean accuracy\?$"
+    ) as seen:
+        compare.assert_alike(tasks.experiment(), compare.CustomLoop())
+    assert seen[0].filename == __file__, "pytest shows the line of the user's test"
+
+    del metrics["acuracy"]  # a loop that reports little is no reason for a warning
+    compare.assert_alike(tasks.experiment(), compare.CustomLoop())
+
+
+def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
+    monkeypatch.setattr("compare.check.check", lambda *args, **options: checked("different", {}))
+    with pytest.raises(AssertionError, match="training different") as caught:
+        compare.assert_alike(tasks.experiment(), compare.CustomLoop())
+    shown = [entry.path for entry in caught.traceback.filter(caught)]
+    assert [path.name for path in shown] == ["test_assert_alike.py"]
 
 
 def test_the_command_can_check_alone(tensorflow, tmp_path, capsys):

@@ -46,11 +46,11 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
-from compare.reporting import html, layers, page_model, pictures, plots, tensorboard, weight_pictures
+from compare.reporting import html, layers, page_model, pictures, plots, sentences, tensorboard, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import compare_records
+from compare.verdict import Failure, compare_records
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,6 +128,97 @@ def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
         said = re.sub(r"\s+", " ", page.text)
         for text in (id, cause.explanation, cause.wrong, cause.remedy, f"vidence of {id}"):
             assert re.sub(r"\s+", " ", text) in said
+
+
+def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(tmp_path: Path) -> None:
+    verdict = read_verdict(recorded.identical(tmp_path / "run") / "verdict.json")
+    (entry,) = verdict["comparisons"]
+    entry["verdict"] = entry["reporting"]["verdict"] = "different"
+    entry["reporting"]["metrics"]["val_loss"] = {"max_gap": 0.018, "epoch": 1}
+    entry["reporting"]["metrics"]["loss"] = {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}
+    page = Page(finish(tmp_path / "run", verdict=verdict | {"verdict": "different"}) / "report.html").text
+    assert "Only in the reported numbers: val_loss" in page and "numbers: loss" not in page
+    assert "No known cause only reported numbers differ" in page and "evidence below" not in page
+    assert "The weights are equal; only reported numbers differ: val_loss (by up to 1.8e-02, in epoch 1)." in page
+    assert "Check how loop calculates these numbers" in page and "shown above" not in page
+    assert sentences.causes(entry) == [f"  no known cause explains this: {sentences.advice_on_numbers(entry)}."]
+
+
+def logged_as(folder: Path, names: Mapping[str, str], factor: float = 1.0) -> Path:
+    """A run whose loop reports numbers under other names, times a factor."""
+    record(folder, "fit", epochs=1)
+    record(folder, "loop", epochs=1, renamed=names, factor=factor)
+    return finish(folder)
+
+
+def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tmp_path: Path) -> None:
+    folder = logged_as(tmp_path / "same", {"val_accuracy": "val_accurac"})
+    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    assert sentences.misnamed(entry, "fit") == "", "equal values were compared"
+    assert "both 0.4 val_accuracy after 1 epoch" in Page(folder / "report.html").text
+
+    folder = logged_as(tmp_path / "other", {"val_accuracy": "val_accurac", "accuracy": "score"}, 0.9)
+    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    assert sentences.misnamed(entry, "fit") == (
+        "loop reports score, val_accurac, which fit does not; not compared: accuracy, val_accuracy; did you mean "
+        "val_accuracy?"
+    )
+    assert "both 1.25 val_loss after 1 epoch" in Page(folder / "report.html").text
+
+
+@pytest.mark.parametrize("unknown", [{}, {"gradient_norm": {"max_gap": None, "epoch": 1, "not_reported_by": "fit"}}])
+def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unknown: dict[str, Any]) -> None:
+    lacking = {"loss": {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}} if not unknown else {}
+    entry = {"candidate": "loop", "reporting": {"metrics": {**lacking, **unknown}}}
+    assert sentences.misnamed(entry, "fit") == ""
+
+
+def test_only_a_script_that_differs_is_told_how_to_report_numbers() -> None:
+    metrics = {name: {"max_gap": None, "epoch": 1, "not_reported_by": "my_loop"} for name in ("loss", "val_loss")}
+    entry = {"candidate": "my_loop", "verdict": "different", "reporting": {"metrics": metrics}}
+    assert sentences.unreported(entry, "scripts") == (
+        "my_loop reports no loss and no val_loss that was seen: numbers that are in no Keras metric are reported with "
+        "compare.report(loss=…)"
+    )
+    assert sentences.unreported(entry, "run") == sentences.unreported({**entry, "verdict": "alike"}, "scripts") == ""
+    assert sentences.unreported({**entry, "reporting": {"metrics": {}}}, "scripts") == ""
+
+
+def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit", rate=np.nan)
+    record(tmp_path / "run", "loop", rate=np.nan, seconds=np.nan)
+    page = Page(finish(tmp_path / "run", verdict={"scope": "scripts"}) / "report.html")
+    assert ["trainer", "later epochs", "first epoch", "total"] in page.rows
+    assert [row[1:] for row in page.rows if row[0] == "loop" and "unknown" in row] == [
+        ["not measured", *["unknown"] * 2]
+    ]
+    assert "fit 0.8 s, loop unknown" in page.text and "Peak memory is" not in page.text
+
+
+def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_log(tmp_path: Path) -> None:
+    options = {**Options().as_json(), "scripts": ["fit.py", "loop.py"]}
+    error = "NameError: name 'x' is not defined (loop.py, line 3)\nmore"
+    run = {
+        "options": options,
+        "trainers": ["fit", "loop"],
+        "failures": [{"side": "loop", "error": error, "remedy": ""}],
+    }
+    for name in ("with-log", "without"):
+        recorded.finish(tmp_path / name, failure=Failure("", "", ""), status="training", **run)
+        for file in ("verdict.json", "report.html", "comparison.png"):
+            (tmp_path / name / file).unlink(missing_ok=True)
+    (tmp_path / "with-log" / "loop.log").touch()
+    page = Page(html.write_index(tmp_path))
+    assert [address for address in page.addresses if "log" in address or "without" in address] == ["with-log/loop.log"]
+    assert page.text.count("loop failed: NameError: name 'x' is not defined (loop.py, line 3)") == 2
+    assert "2 failed" in page.text and "more" not in page.text and "No numbers" not in page.text
+
+
+def test_a_difference_without_a_known_cause_says_that_it_is_shown_above(tmp_path: Path) -> None:
+    record(tmp_path / "run", "fit")
+    record(tmp_path / "run", "loop", off_from=6)
+    page = Page(finish(tmp_path / "run") / "report.html").text
+    assert "No known cause explains it. Where they diverge is shown above." in page
 
 
 def test_the_timeline_is_zero_until_they_part_and_not_after(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from compare.check.script_numbers import Losses, losses_by_epoch, name_reporting
+import compare.check
+from compare.check.causes import CATALOGUE
+from compare.check.script_numbers import Losses, Validation, losses_by_epoch, name_reporting, validation_by_epoch
+from compare.check.script_remedies import script_remedy
 from compare.watch.seen import CloseUp, Event
 
 LOSSES = {1: Losses([2.0, 1.5, 1.0], [64, 64, 8]), 2: Losses([0.9, 0.8, 0.3], [64, 64, 8])}
@@ -61,3 +66,102 @@ def test_losses_are_read_from_the_steps_of_each_epoch() -> None:
     seen = CloseUp({1: step(2.0, 64), 2: step(1.0, 8), 3: step(0.5, 64), 4: [*step(0.25, 4), *step(0.25, 4)]})
     losses = losses_by_epoch(seen, [2, 4, 6])
     assert losses == {1: Losses([2.0, 1.0], [64, 8]), 2: Losses([0.5, 0.5], [64, 8])}, "the third was not seen whole"
+
+
+BATCHES = {1: [(0.75, 64), (0.5, 64), (1.25, 8)], 2: [(0.5, 64), (0.25, 64), (0.75, 8)]}
+SEEN = {epoch: Validation(*zip(*batches, strict=True), 0.125 / epoch) for epoch, batches in BATCHES.items()}
+
+
+def val_losses(*, regularized: bool = True, averaged: bool = False, reset: bool = True) -> list[float]:
+    """What a loop reports after each epoch."""
+    values, kept = [], []
+    for epoch, batches in BATCHES.items():
+        penalty = SEEN[epoch].penalty if regularized else 0
+        batch = [(value + penalty, 1 if averaged else count) for value, count in batches]
+        kept = batch if reset else [*kept, *batch]
+        values.append(sum(value * count for value, count in kept) / sum(count for _, count in kept))
+    return values
+
+
+def of_validation(trainer: str, losses: list[float]) -> Any:
+    return SimpleNamespace(trainer=trainer, logs={epoch: {"val_loss": loss} for epoch, loss in enumerate(losses, 1)})
+
+
+@pytest.mark.parametrize("regularized", [True, False])
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("reset", [True, False])
+def test_every_mistake_of_the_validation_loss_is_named(regularized: bool, averaged: bool, reset: bool) -> None:
+    loop = of_validation("loop", val_losses(regularized=regularized, averaged=averaged, reset=reset))
+    found = name_reporting(of_validation("fit", val_losses()), loop, {}, SEEN)
+    expected = {
+        "validation-loss-without-regularization": not regularized,
+        "loss-averaged-over-batches": averaged,
+        "metrics-not-reset": not reset,
+    }
+    assert {each.id for each in found} == {cause for cause, made in expected.items() if made}
+
+
+def test_evidence_of_the_validation_loss_has_both_numbers() -> None:
+    loop = of_validation("loop", val_losses(regularized=False, averaged=True))
+    lacking, averaged = name_reporting(of_validation("fit", val_losses()), loop, {}, SEEN)
+    shown = "val_loss in epoch 1 is 0.833333, and 0.786765 in fit: "
+    assert lacking.evidence == f"{shown}it lacks the model's own losses, 0.125"
+    assert averaged.evidence == f"{shown}it is the mean over 3 batches, of which the last has 8 examples"
+
+
+def test_a_missing_penalty_is_named_where_no_batch_was_seen() -> None:
+    unseen = {epoch: Validation([], [], each.penalty) for epoch, each in SEEN.items()}
+    fit = of_validation("fit", val_losses())
+    (found,) = name_reporting(fit, of_validation("loop", val_losses(regularized=False)), {}, unseen)
+    assert found.id == "validation-loss-without-regularization"
+    assert name_reporting(fit, of_validation("loop", val_losses(averaged=True)), {}, unseen) == []
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_validation_loss_that_only_comes_close_to_a_mistake_has_no_name(factor: float) -> None:
+    fit, right = of_validation("fit", val_losses()), val_losses()
+    for wrong in (
+        val_losses(regularized=False),
+        val_losses(averaged=True),
+        val_losses(regularized=False, averaged=True),
+    ):
+        reported = [b + factor * (a - b) for a, b in zip(wrong, right, strict=True)]
+        assert name_reporting(fit, of_validation("loop", reported), {}, SEEN) == []
+
+
+@pytest.mark.parametrize(("gap", "causes"), [(3e-5, ["validation-loss-without-regularization"]), (2.5e-5, [])])
+def test_a_small_penalty_must_explain_the_difference_too(gap: float, causes: list[str]) -> None:
+    small = {1: Validation([1.0], [64], 3e-5)}
+    loop = of_validation("loop", [1 + 3e-5 - gap])
+    assert [each.id for each in name_reporting(of_validation("fit", [1 + 3e-5]), loop, {}, small)] == causes
+
+
+def test_no_mistake_is_named_if_the_batches_do_not_give_the_references_value() -> None:
+    other = {
+        epoch: Validation([value + 1 for value in each.values], each.examples, 0.0) for epoch, each in SEEN.items()
+    }
+    loop = of_validation("loop", [float(np.mean(each.values)) for each in other.values()])
+    assert name_reporting(of_validation("fit", val_losses()), loop, {}, other) == []
+
+
+def test_the_losses_of_validation_are_those_seen_after_the_last_step_of_an_epoch() -> None:
+    seen = CloseUp({}, untaped={2: [(0.5, 64), (1.0, 8)], 3: [(9.0, 1)]}, penalties={1: 0.4, 2: 0.3, 4: 0.2})
+    assert validation_by_epoch(seen, [2, 4, 6]) == {1: Validation([0.5, 1.0], [64, 8], 0.3), 2: Validation([], [], 0.2)}
+
+
+def test_remedies_for_several_replicas_use_the_strategy() -> None:
+    loop = record("loop", [each.mean_of_batches for each in LOSSES.values()])
+    remedies = [name_reporting(FIT, loop, LOSSES, replicas=replicas)[0].remedy for replicas in (1, 2)]
+    assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
+
+
+def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:
+    named = {
+        cause
+        for file in ("script_causes.py", "script_numbers.py")
+        for cause in CATALOGUE
+        if f'"{cause}"' in (Path(compare.check.__file__).parent / file).read_text()
+    }
+    of_several = {"loss-not-divided-by-replicas", "regularization-not-divided-by-replicas", "gradients-not-reduced"}
+    for cause in named - of_several:
+        assert not re.search(r"strategy|replica|\brun\.", script_remedy(cause, replicas=1)), cause

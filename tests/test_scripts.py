@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import compare
 from compare.app import cli
 from compare.app.script_runs import EpochEnds, ScriptRunner
 from compare.errors import NoVerdictError, RequestError
+from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
+from compare.watch.patching import undone
 from compare.watch.settings import MADE_ALIKE, Settings
-from compare.watch.trace import read_traces
+from compare.watch.stages import StageObserver
+from compare.watch.trace import TraceWriter, read_traces
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "scripts"
@@ -119,7 +124,11 @@ def test_an_eager_loop_over_numpy_arrays_trains_like_fit(tmp_path: Path) -> None
 def test_a_mean_over_batches_is_named_from_the_losses_of_the_steps(tmp_path: Path) -> None:
     _, entry = compared(tmp_path, "my_fit.py", "averaged.py")
     assert (entry["training"]["verdict"], entry["reporting"]["verdict"]) == ("identical", "different")
-    assert [cause["id"] for cause in entry["causes"]] == ["loss-averaged-over-batches"]
+    causes = [cause["id"] for cause in entry["causes"]]
+    assert causes == ["loss-averaged-over-batches", "validation-loss-without-regularization"]
+    averaged, _ = entry["causes"]
+    assert "loss in epoch 1" in averaged["evidence"] and "val_loss in epoch 1" in averaged["evidence"]
+    assert "strategy" not in averaged["remedy"]
 
 
 def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) -> None:
@@ -155,6 +164,8 @@ def test_a_script_that_trains_nothing_ends_with_its_reason(
     assert cli.main([*arguments, "--max-steps", "2"]) == 3
     error = capsys.readouterr().err
     assert reason in error and error.count("\n") == 1
+    listed = (tmp_path / "r" / "index.html").read_text()
+    assert 'class="pill failed"' in listed and "No numbers" not in listed
 
 
 @pytest.mark.parametrize(
@@ -207,7 +218,7 @@ def test_ctrl_c_judges_what_there_is(tmp_path: Path) -> None:
         until(lambda: log.exists() and "epoch 20: " in log.read_text())
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (130, "compare.py: interrupted\n")
+    assert (process.returncode, error) == (130, "compare.py: interrupted; this cannot be resumed: run it again\n")
     verdict = json.loads((tmp_path / "reports" / "run" / "verdict.json").read_text())
     (entry,) = verdict["comparisons"]
     assert verdict["interrupted"] and entry["training"]["steps_compared"] == 32
@@ -221,6 +232,28 @@ def until(condition: Callable[[], bool]) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("waited for two minutes")
+
+
+def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_path: Path) -> None:
+    folders = {"folder": str(tmp_path / "trace"), "initial": str(tmp_path / "initial")}
+    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), close_up=(1, 9), losses_only=True)
+    x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
+    with undone():
+        observer = StageObserver(settings, InitialWeights(settings), TraceWriter(tmp_path / "trace"))
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
+        optimizer, loss_fn, expected = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError(), []
+        validate = tf.function(lambda x, y: loss_fn(y, model(x, training=False)), reduce_retracing=True)
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y, model(x, training=True)) + sum(model.losses)
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+            )
+            batches = [(float(validate(x[:4], y[:4])), 4), (float(loss_fn(y[4:], model(x[4:]))), 2)]
+            expected.append((batches, float(sum(model.losses))))
+    seen = observer.seen(0)
+    assert seen is not None
+    assert [(seen.untaped[step], seen.penalties[step]) for step in (1, 2)] == expected
 
 
 def test_places_follow_the_epochs_of_fit() -> None:

@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = carry_out_and_report(options, folder)
         if status == EXIT_INTERRUPTED:
             if options.check or options.scripts or options.logs:
-                return _fail("interrupted", status)
+                return _fail("interrupted; this cannot be resumed: run it again", status)
             again = [argument for argument in given if argument != "--resume"]
             name = [] if options.name else ["--name", folder.name]
             called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]

@@ -17,7 +17,7 @@ from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
-from compare.reporting.sentences import causes, sentence, stops, truth_sentence
+from compare.reporting.sentences import causes, misnamed, sentence, stops, truth_sentence, unreported
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
 
 
@@ -127,8 +127,12 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence
         tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
             tell(console, text + ".")
+        if text := misnamed(entry, verdict["reference"]):
+            tell(console, text, "yellow", head="Warning: ")
         for line in causes(entry):
             tell(console, line)
+        if text := unreported(entry, verdict["scope"]):
+            tell(console, text + ".")
         for line in variables(entry) if verbose else ():
             tell(console, line)
     if verdict.get("interrupted") and not any(entry.get("so_far") for entry in verdict["comparisons"]):

@@ -220,26 +220,13 @@ def write_records(
     recorder.flush()
 
 
-def failure_line(run: ScriptRun) -> str:
-    """What a failed script raised, or else the last line that it printed; and where its log is."""
+def failure_of(run: ScriptRun) -> str:
+    """What a failed script raised, or else the last line that it printed; empty if it did not fail."""
+    if not run.status:
+        ended = (run.folder / OTHERS).exists()
+        unknown = "something ended its process at once, with status 0, and what it had trained is not known"
+        return "" if ended else unknown
     if (run.folder / FAILED).exists():
-        return f"{read_json(run.folder / FAILED)}; its output is in {run.log}"
+        return str(read_json(run.folder / FAILED))
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
-    last = lines[-1].strip() if lines else f"exit status {run.status}"
-    return f"{last}; its output is in {run.log}"
-
-
-def refuse_failures(runs: Sequence[ScriptRun]) -> None:
-    """Ends the comparison if a script raised.
-
-    Raises:
-        NoVerdictError: with the script's own last line.
-    """
-    for run in runs:
-        if run.status:
-            raise NoVerdictError(f"{run.settings.script} failed: {failure_line(run)}")
-        if not (run.folder / OTHERS).exists():
-            raise NoVerdictError(
-                f"{run.settings.script} failed: something ended its process at once, with status 0, and what it had "
-                f"trained is not known; its output is in {run.log}"
-            )
+    return lines[-1].strip() if lines else f"exit status {run.status}"

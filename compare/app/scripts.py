@@ -11,7 +11,7 @@ from rich.console import Console
 from compare.app.notebooks import as_python
 from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
-from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, refuse_failures, write_records
+from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts
 from compare.errors import NoVerdictError, RequestError
@@ -19,6 +19,7 @@ from compare.naming import printable
 from compare.options import Options
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE
@@ -97,17 +98,18 @@ def _train(session: ScriptsSession) -> bool:
     names = [session.names[side] for side in session.sides]
     settings = [session.settings(side, name) for side, name in zip(session.sides, names, strict=True)]
     runs, interrupted = run_scripts(session, settings, names)
-    if not interrupted:
-        refuse_failures(runs)
+    for name, run in () if interrupted else zip(names, runs, strict=True):
+        if error := failure_of(run):
+            raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
     traces = [read_traces(run.folder) for run in runs]
     paired = paired_models(session, traces)
     if not paired:
         if interrupted:
             return True
-        raise NoVerdictError(_too_few(session, runs, [len(each) for each in traces]))
+        raise _failed(session, _too_few(session, runs, [len(each) for each in traces]))
     for pair in paired:
         if [variable.shape for variable in pair[0].variables] != [variable.shape for variable in pair[1].variables]:
-            raise NoVerdictError(_other_shapes(session.names, pair))
+            raise _failed(session, _other_shapes(session.names, pair))
     (first, second), *others = paired
     epochs = EpochEnds.of(first, second)
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
@@ -124,6 +126,20 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
     _say_what_trained(session, [len(each) for each in traces])
     return interrupted
+
+
+def _failed(session: ScriptsSession, message: str, side: str = "", error: str = "") -> NoVerdictError:
+    """The error that ends a comparison; the list of runs says the same.
+
+    Args:
+        session: the comparison.
+        message: what happened.
+        side: the side that failed; empty if it is not one of them.
+        error: what it raised.
+    """
+    session.run.save(failures=[{"side": side, "error": error or message, "remedy": ""}])
+    html.write_index(session.folder.parent)
+    return NoVerdictError(message)
 
 
 def _say_what_trained(session: ScriptsSession, trainings: Sequence[int]) -> None:

@@ -10,13 +10,13 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.script_causes import hints, name_causes
-from compare.check.script_numbers import Losses, losses_by_epoch, name_reporting
+from compare.check.script_numbers import losses_by_epoch, name_reporting, not_reset, validation_by_epoch
 from compare.check.sides import Sides
 from compare.check.stages import Located, locate
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict import DIFFERENT, rounding
-from compare.watch.seen import read_close_up
+from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import read_traces
 
@@ -103,10 +103,17 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> None:
     """Names the cause of different numbers from equal weights, where it is known."""
-    causes = name_reporting(pair.reference, pair.candidate)
-    if not causes and pair.exactly.reporting.verdict == DIFFERENT:
+    reporting = pair.exactly.reporting
+    replicas = model.traces[1].replicas
+    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas)
+    different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
+    unexplained = different - set(not_reset(pair.reference, pair.candidate))
+    if unexplained & {"loss", "val_loss"} and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
-        causes = name_reporting(pair.reference, pair.candidate, _losses(session, model))
+        if seen := _seen_losses(session, model):
+            ends = model.epochs.ends or (model.traces[1].last,)
+            losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
+            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas)
     if causes:
         found = {
             "training": {"verdict": None},
@@ -146,14 +153,13 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
             return twins
 
 
-def _losses(session: ScriptsSession, model: ModelPair) -> dict[int, Losses]:
-    """Runs the second script once more, for the losses of its steps."""
+def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
+    """Runs the second script once more, for the losses of its steps and of its validation."""
     session.passes += 1
     usual, trace = session.settings(1, "losses"), model.traces[1]
     settings = replace(usual, close_up=(1, trace.last), losses_only=True, begins=False)
     run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
-    seen = read_close_up(Path(settings.folder), trace.number)
-    return losses_by_epoch(seen, model.epochs.ends or (trace.last,)) if seen else {}
+    return read_close_up(Path(settings.folder), trace.number)
 
 
 def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:

@@ -15,6 +15,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
 from compare.check.report import Finding
+from compare.check.script_remedies import script_remedy
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -58,8 +59,8 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     if len(named) != 1:
         return []
     ((cause, evidence),) = named.items()
-    entry = CATALOGUE[cause]
-    return [Finding(cause, entry.kind, sides.other_name, f"step {sides.step}: {evidence}", entry.remedy)]
+    remedy = script_remedy(cause, sides.replicas)
+    return [Finding(cause, CATALOGUE[cause].kind, sides.other_name, f"step {sides.step}: {evidence}", remedy)]
 
 
 def hints(located: Located, sides: Sides) -> list[str]:

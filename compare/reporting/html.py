@@ -71,7 +71,7 @@ def write_index(reports: Path) -> Path:
         except (RecordError, OSError) as error:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
-    words = [*FROM_BEST, "unfinished", ""]
+    words = [*FROM_BEST, "failed", "unfinished", ""]
     counted = [(word, sum(run["word"] == word for run in runs)) for word in words]
     choices = [
         (column, sorted({run[key] or "unreadable" for run in runs if run[key] or key == "word"}))
@@ -190,19 +190,21 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
     options = run["options"]
     if verdict.get("verdict", "unfinished") not in ANSWERS:
         raise ValueError(f"there is no verdict {verdict['verdict']!r}")
-    page = next((name for name in ("report.html", "comparison.png") if (folder / name).exists()), "")
     entries = verdict.get("comparisons", [])
     causes = [cause["id"] for entry in entries for cause in entry.get("causes", [])]
     failures = [entry["failure"] for entry in entries if entry.get("failure")] or run.get("failures", [])
+    failed = bool(options.get("scripts") and failures and not entries)
+    readable = ["report.html", "comparison.png", *(f"{each['side']}.log" for each in failures)]
+    page = next((name for name in readable if (folder / name).is_file()), "")
     known = [str(each["message"]) for each in run.get("preflight", [])]
     try:
-        problem, result = "", results(read(folder)) if verdict.get("scope") != "check" else ("", "")
+        problem, result = "", ("", "") if failed or verdict.get("scope") == "check" else results(read(folder))
     except RecordError as error:
         problem, result = str(error), ("", "")
     return {
         "name": folder.name,
-        "link": f"{quote(folder.name)}/{page}",
-        "word": verdict.get("verdict", "unfinished"),
+        "link": f"{quote(folder.name)}/{quote(page)}" if page else "",
+        "word": verdict.get("verdict", "failed" if failed else "unfinished"),
         "interrupted": bool(verdict.get("interrupted")),
         "scope": verdict.get("scope", "run"),
         "experiment": _trained(options),
@@ -210,7 +212,12 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (verdict.get("verdict") == "different"),
-        "failures": [_failure(each, not any(each["error"] in text for text in known)) for each in failures],
+        "failures": [
+            {"who": each["side"], "what": f"failed: {str(each['error']).partition(chr(10))[0]}"}
+            if failed
+            else _failure(each, not any(each["error"] in text for text in known))
+            for each in failures
+        ],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
         "problem": problem,
@@ -226,8 +233,8 @@ def _trained(options: Mapping[str, Any]) -> str:
 
 def _failure(failure: Mapping[str, Any], raised: bool) -> dict[str, str]:
     """Who failed and how: by an exception in the user's code, or because it cannot run there at all."""
-    who = str(failure["side"] or "every trainer")
-    return {"who": who, "what": f"raised {failure['error']}" if raised else f"cannot run: {failure['error']}"}
+    what = f"raised {failure['error']}" if raised else f"cannot run: {failure['error']}"
+    return {"who": str(failure["side"] or "every trainer"), "what": what}
 
 
 def _strategy(run: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from compare.check.stage_views import StageView, stage_sentence, stage_views
 from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import difference, sentence, where
+from compare.reporting.sentences import advice_on_numbers, difference, differing_numbers, sentence, where
 from compare.verdict import Failure
 
 Entry = Mapping[str, Any]
@@ -83,6 +83,8 @@ class ComparisonView:
         where: where the two diverge, in a few words.
         causes: the named causes.
         evidence: sentences on what was measured, if no cause is named.
+        numbers: the reported numbers that differ, if nothing else does and no cause is named; else empty.
+        advice: what to look at then.
         not_applicable: the probes that could not run, each with ``probe`` and ``reason``.
         failure: why one side could not run; else None.
         study: the tests of several seeds; else None.
@@ -105,6 +107,8 @@ class ComparisonView:
     where: str
     causes: Sequence[NamedCause]
     evidence: Sequence[str]
+    numbers: str
+    advice: str
     not_applicable: Sequence[Mapping[str, str]]
     failure: Failure | None
     study: StudyTable | None
@@ -126,7 +130,7 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         stories: the path of the page with the stories of all causes, relative to the run's page; empty if absent.
     """
     training, failure, reference = entry["training"], entry.get("failure"), files.verdict["reference"]
-    first = training["first_difference"]
+    first, advice = training["first_difference"], advice_on_numbers(entry)
     return ComparisonView(
         entry=entry,
         candidate=entry["candidate"],
@@ -138,6 +142,8 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         where=where(entry),
         causes=[_named_cause(cause, entry, files, stories) for cause in entry["causes"]],
         evidence=[_as_sentence(text, files) for text in entry.get("evidence", [])],
+        numbers=differing_numbers(entry["reporting"]["metrics"]) if advice else "",
+        advice=_as_sentence(advice, files) if advice else "",
         not_applicable=entry.get("not_applicable", []),
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
         study=_study(entry["study"]) if entry.get("study") else None,

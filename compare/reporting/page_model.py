@@ -19,6 +19,7 @@ from compare.reporting.page_tables import (
     CostRow,
     EpochRow,
     SeedRow,
+    cost_headings,
     cost_rows,
     epoch_rows,
     option_rows,
@@ -37,6 +38,7 @@ ANSWERS = {
     "different": ("≠", "No."),
     "inconclusive": ("?", "No verdict is possible."),
     "not-comparable": ("!", "They cannot be compared."),
+    "failed": ("!", "There is no verdict: it failed."),
     "unfinished": ("…", "No verdict yet."),
 }
 """By verdict, a symbol and the answer to "Do they train alike?"."""
@@ -95,6 +97,7 @@ class Page:
         seed_headings: the headings of ``seed_table``, without the seed's.
         seed_table: a study's results by seed; empty with one seed.
         costs: the costs per trainer.
+        cost_headings: the headings of the costs: of two scripts, of those that are known of at least one.
         parallel_note: a sentence on parallel trainings; else empty.
         seconds: the chart of seconds per epoch; None if no epoch was reported.
         options: (name, value) pairs of options, versions, devices and checksums.
@@ -104,6 +107,7 @@ class Page:
         links: the names of the run's files.
         downloads: the files that the page contains.
         report: the address of ``report.html``, relative to the page.
+        stories: the address of the page with the stories of all causes; empty if there is none.
     """
 
     files: RunFiles
@@ -127,6 +131,7 @@ class Page:
     seed_headings: Sequence[str]
     seed_table: Sequence[SeedRow]
     costs: Sequence[CostRow]
+    cost_headings: Sequence[str]
     parallel_note: str
     seconds: Chart | None
     options: Sequence[tuple[str, str]]
@@ -136,6 +141,7 @@ class Page:
     links: Sequence[str]
     downloads: Sequence[Download]
     report: str
+    stories: str
 
 
 def page_of(folder: Path, beside: Path | None = None) -> Page:
@@ -190,6 +196,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
         seed_headings=headings,
         seed_table=seeds,
         costs=costs,
+        cost_headings=cost_headings(costs, files.scope),
         parallel_note=parallel_note(run),
         seconds=pictures.seconds_chart(files) if files.rows else None,
         options=option_rows(run),
@@ -199,6 +206,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
         links=[name for name in FILES if (files.folder / name).exists()],
         downloads=[_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
         report=quote(os.path.relpath(files.folder / "report.html", beside)),
+        stories=quote(stories),
     )
 
 

@@ -69,7 +69,9 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
     if not first.entry.get("weights_seen", True):
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
-        return "No known cause", "see the evidence below"
+        if first.numbers:
+            return "No known cause", "only reported numbers differ"
+        return "No known cause", "see the evidence below" if first.evidence else ""
     if verdict == "alike":
         return "Rounding", "measured with noise twins" if first.entry["training"].get("noise") else ""
     if verdict == "inconclusive":
@@ -78,20 +80,34 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
 
 
 def results(files: RunFiles) -> tuple[str, str]:
-    """What all trainers reached in the last epoch that all finished, and which metric and epoch that is."""
-    columns = [column for column in files.columns if column.startswith("val_")] or files.columns
-    columns = [column for column in columns if "loss" not in column] or columns
+    """What all trainers reached in the last epoch that all finished, and which metric and epoch that is.
+
+    Of the metrics that most trainers report, one of validation is preferred, and one that is not a loss.
+    """
+    columns = sorted(files.columns, key=lambda column: (not column.startswith("val_"), "loss" in column))
     if not columns:
         return "No numbers", "short check only" if files.scope == "check" else "no epoch was finished"
-    name = columns[0]
     finished = files.finished_epochs
     epoch = min(finished.values())
-    values = {}
-    for trainer in finished:
-        seeds = [curves.get(name, {}) for (who, _), curves in files.curves.items() if who == trainer]
-        reported = [values_of_seed[epoch] for values_of_seed in seeds if epoch in values_of_seed]
-        if reported:
-            values[trainer] = f"{np.mean(reported):.4g}"
+    aliases = {
+        (entry["candidate"], name): gap["reported_as"]
+        for entry in files.entries
+        for name, gap in entry["reporting"]["metrics"].items()
+        if gap.get("reported_as")
+    }
+
+    def reached(name: str) -> dict[str, str]:
+        values = {}
+        for trainer in finished:
+            own = aliases.get((trainer, name), name)
+            seeds = [curves.get(own, {}) for (who, _), curves in files.curves.items() if who == trainer]
+            reported = [values_of_seed[epoch] for values_of_seed in seeds if epoch in values_of_seed]
+            if reported:
+                values[trainer] = f"{np.mean(reported):.4g}"
+        return values
+
+    name = max(columns, key=lambda name: len(reached(name)))
+    values = reached(name)
     more = f"{name} after {epoch} epoch{'s' * (epoch > 1)}{', mean of seeds' * (files.seeds > 1)}"
     if len(set(values.values())) == 1 and len(values) > 1:
         return f"{'both' if len(values) == 2 else 'all'} {next(iter(values.values()))}", more
@@ -101,10 +117,10 @@ def results(files: RunFiles) -> tuple[str, str]:
 def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    few = {row.spread for row in costs} == {"one epoch only"}
+    few = {row.spread for row in costs if row.total} == {"one epoch only"}
     more = "per epoch" if any(row.epoch for row in costs) else "for the first epoch only, which includes tracing"
     more += ", from one epoch only" * few
-    return ", ".join(f"{row.name} {row.epoch or row.first_epoch}" for row in costs), more
+    return ", ".join(f"{row.name} {row.epoch or row.first_epoch or 'unknown'}" for row in costs), more
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:

@@ -113,7 +113,7 @@ class CostRow:
         name: the trainer's name.
         first_epoch: the duration of the first epoch, the median over seeds.
         epoch: the median duration of the later epochs.
-        spread: the shortest and the longest of them, or that there is one epoch only.
+        spread: the shortest and the longest of them, or that there is one epoch only, or that none was measured.
         rate: the median number of training examples per second.
         total: the duration of all epochs.
         first_step: the duration of the first step.
@@ -133,13 +133,26 @@ class CostRow:
     memory: str
     own_peak: bool
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The values beside that of the later epochs, by heading."""
+        return {
+            "first epoch": self.first_epoch,
+            "examples/s": self.rate,
+            "first step": self.first_step,
+            "later step": self.step,
+            "peak memory": self.memory,
+            "total": self.total,
+        }
+
 
 def cost_rows(files: RunFiles) -> list[CostRow]:
-    """The costs of every trainer whose time was measured."""
-    table = []
+    """The costs of every trainer whose time was measured; of two scripts, of both if one was."""
+    table: list[CostRow] = []
+    measured = {trainer for (trainer, _), each in files.curves.items() if each["seconds"]}
     for name in files.names:
         runs = [each for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
-        if not runs:
+        if not runs and not (measured and files.scope == "scripts"):
             continue
         first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
         later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
@@ -150,9 +163,9 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
                 name=name,
                 first_epoch=f"{np.median(first):,.1f} s" if first else "",
                 epoch=f"{np.median(later):,.1f} s" if later else "",
-                spread=_spread(later),
+                spread=_spread(later) if runs else "not measured",
                 rate=f"{np.median(rates):,.0f}" if rates else "",
-                total=f"{sum(v for columns in runs for v in columns['seconds'].values()):,.1f} s",
+                total=f"{sum(v for columns in runs for v in columns['seconds'].values()):,.1f} s" if runs else "",
                 first_step=_duration(costs.get("first_step_seconds")),
                 step=_duration(costs.get("step_seconds")),
                 memory=f"{costs['peak_memory_bytes'] / 1e9:.2f} GB" if costs.get("peak_memory_bytes") else "",
@@ -160,6 +173,12 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
             )
         )
     return table
+
+
+def cost_headings(costs: Sequence[CostRow], scope: str) -> list[str]:
+    """The headings of the costs beside that of the later epochs: of two scripts, only of those that are known."""
+    headings = list(costs[0].values) if costs else []
+    return [name for name in headings if scope != "scripts" or any(row.values[name] for row in costs)]
 
 
 def _spread(seconds: Sequence[float]) -> str:

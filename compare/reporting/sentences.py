@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare.verdict import FROM_BEST
+from compare.naming import did_you_mean
+from compare.verdict import DIFFERENT, FROM_BEST
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
@@ -66,12 +67,12 @@ def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) ->
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
             f"{_when(training)}; the reported numbers differ only by rounding: "
-            f"{_metrics(comparison['reporting']['metrics'])}"
+            f"{differing_numbers(comparison['reporting']['metrics'])}"
         )
     if training["verdict"] == "identical":
         return (
             f"{candidate} trains exactly like {reference}, but reports different numbers: "
-            f"{_metrics(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
+            f"{differing_numbers(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
         )
     if training["verdict"] == "alike":
         return (
@@ -104,6 +105,40 @@ def _numbers(reporting: Mapping[str, Any]) -> str:
     return text
 
 
+def misnamed(entry: Mapping[str, Any], reference: str) -> str:
+    """A warning if a candidate reports names that the reference does not, and lacks others; else empty.
+
+    Args:
+        entry: one entry of ``comparisons`` in ``verdict.json``.
+        reference: the name of the reference, unless the entry has its own.
+    """
+    candidate, reference = entry["candidate"], entry.get("reference", reference)
+    unknown, missing = _left_out(entry, reference), _left_out(entry, candidate)
+    if not unknown or not missing:
+        return ""
+    guesses = "".join(did_you_mean(name, missing) for name in unknown)
+    return (
+        f"{candidate} reports {', '.join(unknown)}, which {reference} does not; not compared: {', '.join(missing)}"
+        f"{guesses or '.'}"
+    )
+
+
+def unreported(entry: Mapping[str, Any], scope: str) -> str:
+    """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty.
+
+    Args:
+        entry: one entry of ``comparisons`` in ``verdict.json``.
+        scope: the scope of the verdict.
+    """
+    missing = _left_out(entry, entry["candidate"])
+    if scope != "scripts" or entry["verdict"] != DIFFERENT or not missing:
+        return ""
+    return (
+        f"{entry['candidate']} reports no {' and no '.join(missing)} that was seen: numbers that are in no Keras "
+        f"metric are reported with compare.report({missing[0]}=…)"
+    )
+
+
 def _fault(comparison: Mapping[str, Any], reference: str) -> str:
     """A clause that names the reference if all causes are there; readers would blame the candidate otherwise."""
     sides = {cause["side"] for cause in comparison["causes"] if cause.get("side")}
@@ -128,7 +163,11 @@ def where(entry: Mapping[str, Any]) -> str:
         return "Nothing to compare"
     if first is None:
         metrics = entry["reporting"]["metrics"]
-        differing = [n for n, gap in metrics.items() if gap["max_gap"] != 0 and not gap.get("only_rounding")]
+        differing = [
+            name
+            for name, gap in metrics.items()
+            if gap["max_gap"] != 0 and not _not_compared(gap) and not gap.get("only_rounding")
+        ]
         if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
         return "Nowhere" if training["verdict"] == "identical" else "Unknown"
@@ -199,7 +238,21 @@ def causes(comparison: Mapping[str, Any]) -> list[str]:
         side = f" (in {cause['side']})" if cause.get("side") else ""
         lines += [f"  cause: {cause['id']}{side}: {cause['evidence']}."]
         lines += [f"    {line}" for line in cause["remedy"].splitlines()]
-    return lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+    lines = lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+    return lines or (
+        [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]
+    )
+
+
+def advice_on_numbers(comparison: Mapping[str, Any]) -> str:
+    """What to look at where only numbers differ and no cause is named; empty elsewhere."""
+    training, reporting = comparison["training"], comparison["reporting"]
+    if comparison["causes"] or training["verdict"] not in ("identical", "alike") or reporting["verdict"] != DIFFERENT:
+        return ""
+    return (
+        f"check how {comparison['candidate']} calculates these numbers: over which examples, with model.losses or "
+        "without, with which training flag, and whether they start anew in every epoch"
+    )
 
 
 def truth_sentence(truth: dict[str, Any]) -> str:
@@ -295,13 +348,24 @@ def _times(ratio: float) -> str:
     return f"{float(f'{ratio:.2g}'):,.0f}" if 10 <= ratio < 1e9 else f"{ratio:.2g}"
 
 
-def _metrics(metrics: dict[str, Any]) -> str:
+def _not_compared(gap: Mapping[str, Any]) -> bool:
+    """Whether a metric has no value that both sides report."""
+    return gap["max_gap"] is None and bool(gap.get("not_reported_by"))
+
+
+def _left_out(entry: Mapping[str, Any], who: str) -> list[str]:
+    """The metrics that are not compared, since one side does not report them."""
+    metrics = entry["reporting"]["metrics"]
+    return [name for name, gap in metrics.items() if _not_compared(gap) and gap["not_reported_by"] == who]
+
+
+def differing_numbers(metrics: Mapping[str, Any]) -> str:
     """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
     texts: list[str] = []
     rounding: list[str] = []
     for name, gap in metrics.items():
-        if gap["max_gap"] is None and gap.get("not_reported_by"):
-            continue  # not compared
+        if _not_compared(gap):
+            continue
         if gap["max_gap"] is None:
             texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
         elif gap["max_gap"]:

@@ -41,11 +41,16 @@ class CloseUp:
         steps: the events of each step, by its number over the whole training, from 1.
         after: the weights after a step, of the first replica.
         names: the names of the weights.
+        untaped: the losses that were computed without a gradient while a number of steps had been made, such as those
+            of validation: the mean of each batch, and its number of examples.
+        penalties: the weights' regularization after a step.
     """
 
     steps: Mapping[int, Sequence[Event]]
     after: Mapping[int, Sequence[np.ndarray]] = field(default_factory=dict)
     names: Sequence[str] = ()
+    untaped: Mapping[int, Sequence[tuple[float, int]]] = field(default_factory=dict)
+    penalties: Mapping[int, float] = field(default_factory=dict)
 
     def of(self, step: int, kind: str) -> list[Event]:
         """The events of a kind in a step, ordered by replica."""

@@ -53,7 +53,7 @@ class Settings:
         begins: whether this script provides the initial weights, rather than taking those that are there.
         nudge: the noise, for a noise twin.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
-        losses_only: whether of the stages only losses are kept, and how many examples a step has.
+        losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
         close_up: the first and the last step whose stages are recorded; None for no stages.
     """
 

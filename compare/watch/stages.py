@@ -54,6 +54,8 @@ class StageObserver(Observer):
         self._ended: dict[int, set[int]] = {}
         self._seen: dict[int, dict[int, list[Event]]] = {}
         self._after: dict[int, dict[int, list[np.ndarray]]] = {}
+        self._untaped: dict[int, dict[int, list[tuple[float, int]]]] = {}
+        self._penalties: dict[int, dict[int, float]] = {}
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(tf.GradientTape, "gradient", self._gradient)
@@ -84,6 +86,12 @@ class StageObserver(Observer):
     def _taped(self, *values: Any) -> bool:
         return bool(getattr(self._here, "tapes", 0)) and not any_symbolic_tensors(values)
 
+    def _watches_loss(self, *values: Any) -> bool:
+        """Whether a loss is recorded: one that may be differentiated, and any if only losses are."""
+        if getattr(self._here, "in_loss", False) or any_symbolic_tensors(values):
+            return False
+        return self._taped() or self.settings.losses_only
+
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
         if getattr(self._here, "model", None) is not None or not self._taped(args, options):
             return super()._call_model(original, model, *args, **options)
@@ -112,7 +120,7 @@ class StageObserver(Observer):
         return outputs
 
     def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any) -> Any:
-        if getattr(self._here, "in_loss", False) or not self._taped(y_pred):
+        if not self._watches_loss(y_pred):
             return original(loss, y_true, y_pred, *weight, **options)
         self._here.in_loss = True
         try:
@@ -126,7 +134,7 @@ class StageObserver(Observer):
     def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
         both = args[:2] if len(args) > 1 else (options.get("labels"), options.get("logits"))
         unknown = any(each is None for each in both)
-        if getattr(self._here, "in_loss", False) or unknown or not self._taped(both):
+        if unknown or not self._watches_loss(both):
             return original(*args, **options)
         self._here.in_loss = True
         try:
@@ -139,6 +147,9 @@ class StageObserver(Observer):
 
     def _record_targets(self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any) -> None:
         true, predicted = tf.nest.flatten(y_true), tf.nest.flatten(y_pred)
+        if not self._taped():
+            self._record("untaped", {}, [predicted[0], *tf.nest.flatten(value)])
+            return
         weights = [each for each in tf.nest.flatten(weight) if each is not None]
         info = {
             "loss": name,
@@ -184,6 +195,7 @@ class StageObserver(Observer):
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
         if self.settings.losses_only:
+            self._penalties.setdefault(training.number, {})[training.steps] = _regularization(training.variables)
             return
         if self._first <= 1 and training.initial is not None:
             self._after.setdefault(training.number, {}).setdefault(0, training.initial)
@@ -218,6 +230,13 @@ class StageObserver(Observer):
 
     def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         number = int(of_replica)
+        if kind == "untaped":
+            predicted, *values = arrays
+            for training in self.trainings:
+                made = self._made.get((training.number, number), 0)
+                losses = self._untaped.setdefault(training.number, {}).setdefault(made, [])
+                losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
+            return
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
             if kind == "updated":
@@ -260,13 +279,25 @@ class StageObserver(Observer):
         if number not in self._seen:
             return None
         names = [getattr(each, "path", each.name) for each in self.trainings[number].variables]
-        return CloseUp(self._seen[number], self._after.get(number, {}), names)
+        return CloseUp(
+            self._seen[number],
+            self._after.get(number, {}),
+            names,
+            self._untaped.get(number, {}),
+            self._penalties.get(number, {}),
+        )
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
         for number in self._seen:
             with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
                 pickle.dump(self.seen(number), file)
+
+
+def _regularization(variables: Sequence[Any]) -> float:
+    """The sum of what the variables' regularizers give; layers' other losses depend on a batch."""
+    regularized = [each for each in variables if each.trainable and getattr(each, "regularizer", None) is not None]
+    return float(sum(np.asarray(each.regularizer(each), np.float64) for each in regularized))
 
 
 def _replicas_here() -> int:

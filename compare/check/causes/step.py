@@ -163,9 +163,10 @@ def _list(config: Mapping[str, Any]) -> str:
 CAUSES = (
     Cause(
         id="training-flag-missing",
-        symptom="Batch normalization's moving statistics stay at 0 and 1, dropout has no effect, and the model "
-        "overfits.",
-        explanation="Without training=True, the model uses the moving statistics, and dropout does nothing.",
+        symptom="Dropout has no effect, and the model overfits. If it has batch normalization, the moving statistics "
+        "stay at 0 and 1.",
+        explanation="Without training=True, the model predicts as it does after training: dropout does nothing, and "
+        "any batch normalization uses its moving statistics.",
         wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
         recognised="The gradients match those of the model called with training=False on the same batch.",
