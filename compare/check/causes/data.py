@@ -219,7 +219,8 @@ CAUSES = (
         wrong="predictions = model(x, training=True)  # in validation",
         remedy="predictions = model(x, training=False)  # in validation",
         recognised="All weights, moving statistics and random states are read before and after validation: some of "
-        "them, which are named, change, and fit's do not. This is observed directly.",
+        "them, which are named, change, and fit's do not; or the optimizer is applied once for each batch of "
+        "validation. This is observed directly.",
         met='"Val loss behaves strange while using custom training loop": moving averages change in '
         "validation, https://github.com/tensorflow/tensorflow/issues/33771\n"
         '"WS07: Evaluation loop trains on the test set" (PyTorch), '

@@ -410,7 +410,8 @@ CAUSES = (
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
-        recognised="The gradients match if the layers' losses are left out and the data's loss is complete.",
+        recognised="The gradients match if the layers' losses, or some of them, are left out and the data's loss is "
+        "complete.",
         met='"Unused kernel regularizers during training", '
         "https://github.com/hunglc007/tensorflow-yolov4-tflite/issues/369",
         gradient=_regularization_missing,
@@ -436,7 +437,8 @@ CAUSES = (
         "twice).",
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
-        recognised="The gradients match those of the experiment's loss with the opposite from_logits.",
+        recognised="The gradients match those of the experiment's loss with the opposite from_logits, or of its loss "
+        "of softmax(predictions).",
         met='"Is there a problem in the loss function": logits, and no from_logits=True, '
         "https://github.com/xiph/LPCNet/issues/97\n"
         '"Double softmax in cross entropy with logits", https://github.com/nfmcclure/tensorflow_cookbook/issues/86',

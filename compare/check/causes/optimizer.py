@@ -330,7 +330,7 @@ CAUSES = (
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged\n"
         "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only",
         recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
-        "class, hyperparameters, learning rates or step counts of the loop's optimizer.",
+        "class, hyperparameters, learning rates or step counts of the loop's optimizer, or applied in as many parts.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
         "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
