@@ -134,7 +134,8 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
             remedy = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])  # all outputs"
             if case.replay.experiment.loss_weights is None:
                 remedy = "loss = tf.add_n(list(of_output.values()))  # the losses of all outputs"
-            yield Variant({"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}, text, True, remedy)
+            changes = {"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}
+            yield Variant(changes, text, measured=True, remedy=remedy)
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
