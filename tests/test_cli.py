@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import compare
 from compare.app import cli
 from compare.app.loading import load_experiment, load_trainers
+from compare.app.provenance import code
 from compare.app.requirements import PACKAGES
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
@@ -371,6 +373,14 @@ def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: P
     assert names == [options.default_name() + number for number in ("", "-2", "-3")]
 
 
+def test_a_pipe_as_experiment_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    reading = threading.Thread(target=code, args=[Options(experiment=str(tmp_path / "pipe.py"))], daemon=True)
+    reading.start()
+    reading.join(20)
+    assert not reading.is_alive()
+
+
 @pytest.mark.parametrize("reports", ["a/b/c", "new/../other"])
 def test_a_refused_request_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reports: str
@@ -465,6 +475,7 @@ def test_an_interruption_is_said_and_exit_130(
 
 WITHOUT_TENSORFLOW = """
 import sys
+import threading
 sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = None
 
 from pathlib import Path

@@ -270,12 +270,13 @@ def test_a_trainer_with_an_optimizer_of_its_own_starts_again(experiment, tmp_pat
 
 
 @pytest.mark.parametrize("missing", ["verdict.json", "comparison.png", "report.html", "../index.html"])
-def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, begun_once, tmp_path, missing):
+def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, begun_once, tmp_path, missing, capsys):
     shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
     before = left_by(tmp_path / "run")
     (tmp_path / "run" / missing).unlink()
     Interrupted.epochs = []
-    assert resumed(experiment, tmp_path).verdict == "identical"
+    assert resumed(experiment, tmp_path, quiet=False).verdict == "identical"
+    assert "This run has finished; what is missing of its reports is made now." in capsys.readouterr().out
     assert (tmp_path / "run" / missing).is_file() and left_by(tmp_path / "run") == before
     assert Interrupted.epochs == []
 

@@ -148,7 +148,7 @@ def _finished_before(folder: Path, console: Console, options: Options) -> Result
     if verdict is None and options.check:
         return None
     if run.status != FINISHED or verdict is None:
-        if verdict is not None:
+        if run.status == FINISHED:
             tell(console, "This run has finished; what is missing of its reports is made now.")
         return Result(folder, finish(run, console))
     tell(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
