@@ -82,10 +82,8 @@ class Examples:
 
     def first(self, count: int) -> Examples:
         """Returns the first ``count`` examples."""
-        if count == self.count:
-            return self
-        # Copies: a view would keep all examples in memory.
-        return Examples(tf.nest.map_structure(lambda array: array[:count].copy(), self.arrays), self._prepare, "some")
+        # By an array of indices, which copies: a view would keep all examples in memory.
+        return self if count == self.count else self._some(np.arange(count))
 
     def sample(self, count: int) -> Examples:
         """Returns ``count`` examples at regular intervals; repeats examples if there are fewer."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
-from compare.check.causes.loss import scaled
+from compare.check.causes.loss import OF_OUTPUTS, scaled
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.stages import some
@@ -131,7 +131,7 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
         names, weights = case.replay.loss_weights or ((), ())
         for i, name in enumerate(names):
             text = f"the loss of output {name} is left out: {_no_gradient(case, untrained)}"
-            remedy = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])  # all outputs"
+            remedy = f"{OF_OUTPUTS}  # all outputs"
             if case.replay.experiment.loss_weights is None:
                 remedy = "loss = tf.add_n(list(of_output.values()))  # the losses of all outputs"
             changes = {"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}
