@@ -82,8 +82,7 @@ class Examples:
 
     def first(self, count: int) -> Examples:
         """Returns the first ``count`` examples."""
-        # By an array of indices, which copies: a view would keep all examples in memory.
-        return self if count == self.count else self._some(np.arange(count))
+        return self if count == self.count else self._some(slice(count))
 
     def sample(self, count: int) -> Examples:
         """Returns ``count`` examples at regular intervals; repeats examples if there are fewer."""
