@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,3 +311,24 @@ def test_xla_needs_a_process_without_op_determinism(tensorflow: Any, tmp_path: P
     with pytest.raises(compare.RequestError, match="--jit: op determinism is already enabled"):
         compare.run(tasks.experiment(), jit=True, replicas=1, reports=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
+def test_iterators_of_distributed_datasets_have_no_threads_to_wait_for(tensorflow: Any) -> None:
+    from compare.engine import strategies
+
+    tf = tensorflow
+    options, strategy = tf.data.Options(), strategies.make("mirrored", 2)
+    options.autotune.enabled = False
+
+    def threads(context: Any) -> int:
+        before = len(list(Path("/proc/self/task").iterdir()))
+        with context:
+            iterator = iter(
+                strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2).with_options(options))
+            )
+        next(iterator)
+        return len(list(Path("/proc/self/task").iterdir())) - before
+
+    threads(strategies.without_idle_waits())  # starts TensorFlow's own
+    assert threads(strategies.without_idle_waits()) == threads(nullcontext()) - strategy.num_replicas_in_sync

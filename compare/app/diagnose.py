@@ -15,6 +15,7 @@ from compare.check import Checker, Report
 from compare.check.late_callbacks import callback_names, missing_callbacks
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
+from compare.engine.strategies import without_idle_waits
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.records.run_json import RunJson
@@ -160,7 +161,8 @@ def _train_twins(
         with progress(console, shown, numbers, task.steps_per_epoch, task.global_batch_size) as line:
             sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(count, loud), options.seed), line]
             run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, loud=loud, sinks=sinks)
-            trainer.train(run)
+            with without_idle_waits():
+                trainer.train(run)
             run.close()
         return rounding.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
 

@@ -320,6 +320,7 @@ def train(
         NotResumableError: when training cannot continue from there.
     """
     from compare.engine.run import Run, TrainerError  # noqa: PLC0415 (lazy)
+    from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
     name = name or trainer.name
     epochs = range(point.epoch + 1, options.epochs + 1)
@@ -334,7 +335,7 @@ def train(
             resumed_at=point.hashes,
         )
         try:
-            with without_exit(f"trainer {name}", trainer.train):
+            with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
                 trainer.train(run)
         except EndedEarlyError as error:
             tell(console, f"{name} stops: {error}", style="red")

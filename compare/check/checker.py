@@ -30,7 +30,7 @@ from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Re
 from compare.check.stages import EXAMPLES
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
-from compare.engine import input_pipeline
+from compare.engine import input_pipeline, strategies
 from compare.engine.run import TrainingTask
 from compare.experiment import Experiment
 from compare.records import Record
@@ -61,12 +61,13 @@ KNOWN_EPOCHS = range(4)
 
 
 @contextmanager
-def _unoptimized_graphs() -> Iterator[None]:
-    """Disables graph rewriting, which changes rounding and takes longer than a few steps."""
+def _short_training() -> Iterator[None]:
+    """Disables graph rewriting, which changes rounding and takes longer than a few steps; ends datasets at once."""
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        yield
+        with strategies.without_idle_waits():
+            yield
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
 
@@ -83,7 +84,7 @@ class Checker:
         data: training and validation examples; those of the experiment by default.
     """
 
-    @_unoptimized_graphs()
+    @_short_training()
     def __init__(
         self,
         experiment: Experiment,
@@ -110,7 +111,7 @@ class Checker:
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
 
-    @_unoptimized_graphs()
+    @_short_training()
     def check(self, trainer: Trainer) -> Report:
         """Compares one candidate with the reference.
 
@@ -148,7 +149,7 @@ class Checker:
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
         return replace(report, seconds=time.perf_counter() - began)
 
-    @_unoptimized_graphs()
+    @_short_training()
     def look_inside(self, report: Report, trainer: Trainer) -> Report:
         """Adds the stage of the first differing step to a report, if the trainer is different and can be observed."""
         began, training = time.perf_counter(), report.comparison.training

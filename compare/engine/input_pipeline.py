@@ -463,7 +463,7 @@ def shuffled(count: int, seed: int, epoch: int | tf.Tensor) -> tf.Tensor:
 
 def _options() -> tf.data.Options:
     options = tf.data.Options()
-    # Deleting an iterator waits for tf.data's idle autotuning thread: up to 30 s after fit's last epoch.
+    # Deleting an iterator would sometimes wait for its autotuning thread (see strategies.without_idle_waits).
     options.autotune.enabled = False
     options.deterministic = True
     # Every worker takes a part of every batch, even if the data is read from several files.

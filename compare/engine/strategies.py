@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from compare import signals
@@ -150,16 +152,40 @@ def tpu(chosen: list[str]) -> tf.distribute.Strategy:
 def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> Any:
     """Distributes a dataset of global batches over a strategy's replicas.
 
-    With a single replica on a CPU the dataset is returned unchanged. Distributing it would pass each batch from one
-    CPU thread to another, and would sometimes make the end of an epoch's iterator take as long as the epoch itself:
-    the autotuning thread is woken before ``CancellationManager`` has recorded the cancellation, and sleeps for
-    another full period of up to a minute (``Model::OptimizeLoop``, TensorFlow 2.21).
+    With a single replica on a CPU the dataset is returned unchanged: distributing it would pass each batch from one
+    CPU thread to another.
     """
     if isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy):
         device, *others = strategy.extended.worker_devices
         if not others and tf.DeviceSpec.from_string(device).device_type == "CPU":
             return dataset
     return strategy.experimental_distribute_dataset(dataset)
+
+
+MADE = "_create_device_dataset"
+"""TensorFlow's function that makes the dataset of each device's iterator."""
+
+
+@contextmanager
+def without_idle_waits() -> Iterator[None]:
+    """Lets the iterators of distributed datasets that are made in this block end at once.
+
+    Deleting an iterator sometimes takes as long as the epoch did, up to a minute: the autotuning thread is woken before
+    ``CancellationManager`` has recorded the cancellation, and sleeps for another full period (``Model::OptimizeLoop``,
+    TensorFlow 2.21). A dataset can turn autotuning off (``Options.autotune``), but not for the iterators that
+    ``tf.distribute`` makes for each device, so they are made without it. No number depends on it.
+    """
+    make: Any = getattr(multi_device_iterator_ops, MADE, None)
+    if make is None:  # another TensorFlow
+        yield
+        return
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    setattr(multi_device_iterator_ops, MADE, lambda *args: make(*args).with_options(options))
+    try:
+        yield
+    finally:
+        setattr(multi_device_iterator_ops, MADE, make)
 
 
 def serve() -> None:
