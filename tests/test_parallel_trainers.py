@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from concurrent.futures import Future
@@ -74,6 +75,20 @@ class Exits(compare.CustomLoop):
 
     def train_step(self, batch):
         os._exit(0)
+
+
+class OnTwo(compare.CustomLoop):
+    name = "on-two"  # wrong on two replicas, where it dies if a file asks for it
+
+    def train(self, run):
+        replicas = run.strategy.num_replicas_in_sync
+        (HERE / f"process-{replicas}").write_text(str(os.getpid()))
+        if replicas == 2 and (HERE / "die").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().train(run)
+
+    def compute_loss(self, *args):
+        return super().compute_loss(*args) * self.strategy.num_replicas_in_sync
 
 
 class Raises(compare.CustomLoop):
@@ -231,7 +246,7 @@ def test_all_train_at_once_where_a_machine_can(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setattr(processes, "cores", lambda: cores)
     monkeypatch.setattr(processes, "free_memory", lambda: free)
-    monkeypatch.setattr(parallel_trainers, "GPUS", ["/dev/null"] if gpu else [])
+    monkeypatch.setattr(processes, "GPUS", ["/dev/null"] if gpu else [])
     assert why_not(Options(**options)) == reason
     if gpu:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -335,3 +350,25 @@ def test_a_trainer_that_fails_is_not_taken_for_one_that_was_stopped(commands: Co
     assert "fails failed: ValueError: of its own" in out
     (failure,) = read_json(tmp_path / "three" / "run.json")["failures"]
     assert failure["side"] == "fails"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_command_checks_on_one_and_on_two_replicas_at_the_same_time(tmp_path: Path, dies: bool) -> None:
+    given = ["--check", "--trainers", "fit", "task.py:OnTwo"]
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "die").write_text("") if dies else None
+    arguments = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--experiment", "task.py", *given]
+    # Not forked: a process that has imported TensorFlow checks by itself.
+    done = subprocess.run([*arguments, "--reports", ".", "--name", "run"], cwd=tmp_path, capture_output=True, text=True)
+    one, two = ((tmp_path / f"process-{replicas}").read_text() for replicas in (1, 2))
+    assert one != two
+    (comparison,) = read_json(tmp_path / "run" / "verdict.json")["comparisons"]
+    if dies:
+        assert (done.returncode, comparison["causes"]) == (0, [])
+        (missing,) = comparison["not_applicable"]
+        assert missing["reason"].startswith("on two replicas its process died; TensorFlow's last messages are in")
+    else:
+        assert (done.returncode, comparison["training"]["verdict"]) == (1, "different")
+        assert "loss-not-divided-by-replicas" in [cause["id"] for cause in comparison["causes"]]
+        assert "short check on 1 and 2 replicas" in done.stdout
+    assert done.stderr == ""

@@ -77,12 +77,6 @@ def limit_threads(threads: int) -> None:
         ) from None
 
 
-MEMORY_EACH = 1536 * 2**20
-"""Bytes of memory that each trainer's process should find free; one with Fashion-MNIST has a peak of half of it."""
-GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Devices that exist where a GPU can be used: Nvidia's, AMD's, and those of Windows' subsystem."""
-
-
 def why_not(options: Options) -> str | None:
     """Why the command does not train all trainers at the same time by itself; None where it does.
 
@@ -94,16 +88,9 @@ def why_not(options: Options) -> str | None:
         return ""
     if "tensorflow" in sys.modules:
         return ""  # imported by somebody else, who may have used it with all threads
-    if processes.cores() < 2:
-        return "there is one processor"
-    if len(options.trainers) > 2 * processes.cores():
+    if processes.cores() >= 2 and len(options.trainers) > 2 * processes.cores():
         return f"{len(options.trainers)} trainers are too many for {processes.cores()} processors"
-    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(Path(gpu).exists() for gpu in GPUS):
-        return "a GPU is not shared between processes"
-    memory, needed = processes.free_memory(), MEMORY_EACH * len(options.trainers)
-    if memory is not None and memory < needed:
-        return f"{memory / 2**30:.1f} GiB of memory are free, {needed / 2**30:.1f} GiB would be needed"
-    return None
+    return processes.why_not(len(options.trainers))
 
 
 def at_once(options: Options, folder: Path, console: Console) -> Options:

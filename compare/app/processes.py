@@ -41,6 +41,24 @@ def free_memory() -> int | None:
         return free  # without limit
 
 
+MEMORY_EACH = 1536 * 2**20
+"""Bytes of memory that a process that trains should find free; one with Fashion-MNIST has a peak of half of it."""
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Devices that exist where a GPU can be used: Nvidia's, AMD's, and those of Windows' subsystem."""
+
+
+def why_not(count: int) -> str | None:
+    """Why this many processes should not train on this machine at the same time; None if they can."""
+    if cores() < 2:
+        return "there is one processor"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(Path(gpu).exists() for gpu in GPUS):
+        return "a GPU is not shared between processes"
+    memory, needed = free_memory(), MEMORY_EACH * count
+    if memory is not None and memory < needed:
+        return f"{memory / 2**30:.1f} GiB of memory are free, {needed / 2**30:.1f} GiB would be needed"
+    return None
+
+
 def refuse_too_many(options: Options) -> None:
     """Refuses more processes than this machine can run.
 

@@ -98,7 +98,7 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
             return result
         _look_at(options.against)
         if options.check:
-            return check_only(options, folder, console)
+            return check_only(options, folder, console, command=command)
         if options.spec.several_processes and this_task() is None:
             return cluster_session.start(options, folder, console)
         with getting_ready(options) as executor:

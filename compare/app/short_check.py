@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from compare.app import processes
 from compare.app.cluster_session import in_one_process
-from compare.app.loading import load
+from compare.app.loading import load, load_experiment, load_trainers
 from compare.app.provenance import provenance
-from compare.app.train import load_data
+from compare.app.train import DIED, load_data
 from compare.engine.keras_generation import select_keras
 from compare.naming import shown_path
 from compare.options import Options
@@ -20,21 +29,80 @@ from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
 from compare.reporting.terminal import say, style_of, tell
+from compare.user_errors import without_exit
 from compare.verdict import as_json
 
+if TYPE_CHECKING:
+    from compare.check import Report
 
-def check_only(options: Options, folder: Path, console: Console) -> Result:
+OnTwo = Callable[[int], "Report | str"]
+"""Gives the report on two replicas of the trainer with this number, or why there is none."""
+
+
+def check_only(options: Options, folder: Path, console: Console, *, command: bool) -> Result:
     """Check every candidate against the reference; writes ``verdict.json``, ``run.json`` and the page.
 
     A strategy of several processes is checked in this process, under the strategy that computes the same.
+
+    Args:
+        options: the request.
+        folder: the run's folder.
+        console: where progress and reports are printed.
+        command: whether the command asks, which checks on one and on two replicas at the same time where it can.
     """
+    same = in_one_process(options) if options.spec.several_processes else options
+    anywhere = same.strategy == "mirrored" and same.replicas is None
+    free = command and not options.sequential and "tensorflow" not in sys.modules
+    if anywhere and free and processes.why_not(2) is None:
+        with _elsewhere(same) as on_two:
+            return _check(options, same, folder, console, on_two, anywhere=True)
+    return _check(options, same, folder, console, anywhere=anywhere)
+
+
+@contextmanager
+def _elsewhere(options: Options) -> Iterator[OnTwo]:
+    """Checks every candidate on two replicas in a process of its own, while this one checks them on one."""
+    with processes.local(1) as executor:
+        numbers = range(1, len(options.trainers))
+        futures = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
+
+        def on_two(number: int) -> Report | str:
+            try:
+                return futures[number].result()
+            except processes.lost():
+                return f"on two replicas {DIED}; TensorFlow's last messages are in tensorflow.log"
+
+        yield on_two
+
+
+@without_exit("your code")
+def _check_on_two(options: Options, parent: int, number: int) -> Report | str:
+    """Checks one trainer on two replicas in this worker process."""
+    processes.end_with(parent)
+    select_keras(options.keras)
+    from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
+    from compare.engine import strategies  # noqa: PLC0415 (lazy)
+
+    strategies.configure(2)
+    with redirect_stdout(StringIO()):  # what a loop prints is printed once, on one replica
+        trainers, experiment = load_trainers(options), load_experiment(options)
+        (_, reference), (_, trainer) = trainers[0], trainers[number]
+        data = load_data(options, experiment)
+        return on_two_replicas(
+            checking(experiment, trainer, reference, batch_size=options.batch_size, seed=options.seed, data=data)
+        )
+
+
+def _check(
+    options: Options, same: Options, folder: Path, console: Console, on_two: OnTwo | None = None, *, anywhere: bool
+) -> Result:
+    """Check every candidate in this process; on two replicas elsewhere if ``on_two`` gives the reports."""
     select_keras(options.keras)
     from compare.app.publish import publish  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
+    from compare.check.probe import with_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
-    same = in_one_process(options) if options.spec.several_processes else options
-    anywhere = same.strategy == "mirrored" and same.replicas is None
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
     # Only now: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
     ((reference_name, reference), *candidates), experiment = load(options, console)
@@ -52,17 +120,20 @@ def check_only(options: Options, folder: Path, console: Console) -> Result:
         elsewhere = (NotApplicable("several processes", text),)
         tell(console, f"Note: {text}", style="yellow")
     reports = []
-    for name, trainer in candidates:
+    for number, (name, trainer) in enumerate(candidates, start=1):
+        began = time.perf_counter()
         with waiting(console, f"checking {name}"):
             report = check(
                 experiment,
                 trainer,
                 reference=reference,
-                strategy=strategy,
+                strategy=strategies.make("default") if on_two else strategy,
                 batch_size=options.batch_size,
                 seed=options.seed,
                 data=data,
             )
+            report = with_two_replicas(report, partial(on_two, number)) if on_two else report
+        report = dataclasses.replace(report, seconds=time.perf_counter() - began)
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))

@@ -19,6 +19,9 @@ __all__ = ["Checker", "check"]
 
 SEVERAL = "several replicas"
 
+CheckOn = Callable[[tf.distribute.Strategy], Report]
+"""Checks a trainer under a strategy."""
+
 
 def check(
     experiment: Experiment,
@@ -53,31 +56,49 @@ def check(
         Exception: whatever a trainer raises.
     """
     reference = KerasFit() if reference is None else reference
+    check_on = checking(experiment, trainer, reference, batch_size=batch_size, seed=seed, data=data)
+    if strategy is not None:
+        return _check_under(strategy, check_on)
+    return with_two_replicas(check_on(tf.distribute.get_strategy()), lambda: on_two_replicas(check_on))
 
-    def check_on(where: tf.distribute.Strategy) -> Report:
-        checker = Checker(experiment, reference, where, batch_size=batch_size, seed=seed, data=data)
+
+def checking(experiment: Experiment, trainer: Trainer, reference: Trainer, **asked: Any) -> CheckOn:
+    """Returns a function that checks the trainer under a strategy; ``asked`` is passed to ``Checker``."""
+
+    def check_on(strategy: tf.distribute.Strategy) -> Report:
+        checker = Checker(experiment, reference, strategy, **asked)
         return checker.look_inside(checker.check(trainer), trainer)
 
-    return _check_on_one_and_two(check_on) if strategy is None else _check_under(strategy, check_on)
+    return check_on
 
 
-def _check_on_one_and_two(check_on: Callable[[tf.distribute.Strategy], Report]) -> Report:
-    """Checks on one replica, and on two if there are devices and the trainer uses its strategy."""
-    report = check_on(tf.distribute.get_strategy())
+def on_two_replicas(check_on: CheckOn) -> Report | str:
+    """Returns the report of a check on two replicas, or why there is none."""
+    if len(strategies.devices()) == 1:
+        return "TensorFlow has one device here; call compare.configure(replicas=2) before any other TensorFlow call"
+    try:
+        return check_on(strategies.make("mirrored", 2))
+    except Exception as error:  # both can train on one replica, so a failure on two is no difference
+        return f"the reference or the candidate fails on two replicas: {describe(error)}"
+
+
+def with_two_replicas(report: Report, on_two: Callable[[], Report | str]) -> Report:
+    """Adds what was found on two replicas to the report on one.
+
+    Args:
+        report: the report on one replica.
+        on_two: gives the report on two replicas, or why there is none; asked only if the trainer uses its strategy.
+    """
     if not report.distributed:
         return report.without(SEVERAL, _why_one_replica(report))
-    if len(strategies.devices()) == 1:
-        reason = "TensorFlow has one device here; call compare.configure(replicas=2) before any other TensorFlow call"
-        return report.without(SEVERAL, reason)
-    try:
-        on_two = check_on(strategies.make("mirrored", 2))
-    except Exception as error:  # both can train on one replica, so a failure on two is no difference
-        return report.without(SEVERAL, f"the reference or the candidate fails on two replicas: {describe(error)}")
+    found = on_two()
+    if isinstance(found, str):
+        return report.without(SEVERAL, found)
     # On one replica, calling fit of a model of its own looks like using the run's strategy.
-    return merged([report, on_two]) if on_two.distributed else report.without(SEVERAL, _why_one_replica(report))
+    return merged([report, found]) if found.distributed else report.without(SEVERAL, _why_one_replica(report))
 
 
-def _check_under(strategy: tf.distribute.Strategy, check_on: Callable[[tf.distribute.Strategy], Report]) -> Report:
+def _check_under(strategy: tf.distribute.Strategy, check_on: CheckOn) -> Report:
     """Checks under the given strategy, or on one replica if the trainer does not use its strategy."""
     failure: Exception | None = None
     try:
