@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Measures what grows with the number of examples, replicas, steps and epochs, and what recording costs.
+"""Measures what grows with images, steps, epochs, variables, replicas and seeds, and what recording costs.
 
-Every measurement is a process of its own. Writes scaling.csv, a row per measurement, and README.md.
+Every measurement is a process of its own. Writes scaling.csv, a row per figure, and README.md.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +23,15 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 
 from scripts import measure, tables  # noqa: E402
+from scripts.pages.growth import BATCH_SIZE, JUDGED_STEPS, KINDS  # noqa: E402
+from scripts.pages.scaling import COLUMNS, GROUPS, SIDE, page  # noqa: E402
 
-VALUES = 28 * 28
-"""uint8 values per example."""
-SIDE = 2048
-"""Rows and columns of the matrices whose product shows the machine's limit."""
-BLOCKS, STEPS = 50, 20
-"""Blocks of steps for each part of recording, and the steps in a block."""
-KINDS = ["plain", "shared"]
-COLUMNS = ["round", "figure", "of", "at", "value"]
-BATCH_SIZE = 64
+MODELS = [("10", 32), ("cnn", 64), ("cnn", 800), ("1", 3000), ("10", 2000), ("100", 600), ("300", 128)]
+"""The CNN or the variables of a stack of Dense layers, and the batch size: steps of about 2, 20, 200 and then 20 ms."""
+LONG = 100
+"""The whole command is measured up to this number of epochs."""
+ROUNDS = {"recording": 3, "commands": 5, "large": 5, "examples": 2, "judging": 2, "variables": 2, "parts": 2}
+"""By group, the number of rounds at most; 1 for all others, whose figures vary little or take long."""
 
 Values = list[tuple[str, str, int, float]]
 """The last four columns of some rows."""
@@ -39,46 +42,70 @@ def product() -> Values:
     return [("operations per second", "matrix product", SIDE, float(done.lines[-1].text))]
 
 
-def memory(count: int, kind: str) -> Values:
+def memory(kind: str, count: int) -> Values:
     done = measure.run("scripts/benchmarks/examples.py", str(count), kind)
     return [("peak bytes", kind, count, done.peak_mib * 2**20)]
 
 
-def recording() -> Values:
-    done = measure.run("scripts/benchmarks/recording.py", str(BLOCKS), str(STEPS))
-    turns = pd.DataFrame([line.text.split(": ") for line in done.lines], columns=["part", "seconds"])
-    medians = turns["seconds"].astype(float).groupby(turns["part"], sort=False).median()
+def examples(count: int) -> Values:
+    """Seconds of the loop's later epochs; the first one includes tracing."""
+    done = measure.run("scripts/benchmarks/examples.py", str(count), "shared", "--epochs", "3")
+    return [("seconds per epoch", "loop", count, float(line.text)) for line in done.lines[1:]]
+
+
+def named(*command: str) -> Iterator[tuple[str, float]]:
+    """Runs a program that prints a name and a value per line."""
+    for line in measure.run(*command).lines:
+        name, value = line.text.split(": ")
+        yield name, float(value)
+
+
+def recording(model: str, batch_size: int, pairs: int) -> Values:
+    program = "scripts/benchmarks/recording.py", "pairs"
+    return [(name, model, batch_size, x) for name, x in named(*program, model, str(batch_size), str(pairs))]
+
+
+def parts(turns: int) -> Values:
+    printed = named("scripts/benchmarks/recording.py", "parts", "cnn", str(BATCH_SIZE), str(turns))
+    medians = pd.DataFrame(printed).groupby(0, sort=False)[1].median()
     return [("CPU seconds per step", part, BATCH_SIZE, seconds) for part, seconds in medians.items()]
 
 
-def command(option: str, *others: str) -> Values:
-    """Wall seconds of the command with an option."""
+def large(weights: int) -> Values:
+    rates = named("scripts/benchmarks/fingerprinting.py", str(weights))
+    return [("bytes per second", part, weights, rate) for part, rate in rates]
+
+
+def command(what: str, *arguments: str) -> Values:
+    """Wall seconds of a command that trains nothing or little."""
     with tempfile.TemporaryDirectory() as reports:
-        reports_option = ["--reports", reports] if others else []
-        done = measure.run("scripts/compare.py", option, *others, *reports_option)
-    return [("seconds", option, 0, done.wall_seconds)]
+        done = measure.run("scripts/compare.py", *arguments, *(["--reports", reports] if what != "help" else []))
+    return [("seconds", what, 0, done.wall_seconds)]
 
 
-def epochs(replicas: int) -> Values:
+def replicas(count: int) -> Values:
     """Seconds of fit's and loop's later epochs on the sample, with the same global batch for any number of replicas."""
     with tempfile.TemporaryDirectory() as reports:
-        asked = ["--experiment", "fashion-mnist-sample", "--epochs", "4", "--checkpoint-every", "0"]
-        sizes = ["--replicas", str(replicas), "--batch-size", str(BATCH_SIZE // replicas)]
+        asked = ["--experiment", "fashion-mnist-sample", "--epochs", "4", "--checkpoint-every", "0", "--sequential"]
+        sizes = ["--replicas", str(count), "--batch-size", str(BATCH_SIZE // count)]
         measure.run("scripts/compare.py", *asked, *sizes, "--reports", reports, "--name", "run")
         rows = pd.read_csv(Path(reports, "run", "metrics.csv"))
     medians = rows[rows["epoch"] > 1].groupby("trainer", sort=False)["seconds"].median()
-    return [("seconds per epoch", trainer, replicas, seconds) for trainer, seconds in medians.items()]
+    return [("seconds per epoch", trainer, count, seconds) for trainer, seconds in medians.items()]
 
 
-def judging(steps: int) -> Values:
-    """CPU seconds and memory of what follows training: the verdict, the plot and the page of a recorded run."""
+def judging(at: int, **sizes: int) -> Values:
+    """CPU seconds, memory and page of what follows training: the verdict, the plot and the page of a recorded run."""
     with tempfile.TemporaryDirectory() as folder:
-        run = str(Path(folder, "run"))
-        measure.run("scripts/benchmarks/judging.py", "write", run, "--steps", str(steps))
-        done = measure.run("scripts/benchmarks/judging.py", "judge", run)
+        run = Path(folder, "run")
+        options = [text for name, size in sizes.items() for text in (f"--{name}", str(size))]
+        measure.run("scripts/benchmarks/judging.py", "write", str(run), *options)
+        done = measure.run("scripts/benchmarks/judging.py", "judge", str(run))
+        size = (run / "report.html").stat().st_size
     return [
-        ("CPU seconds", "judging", steps, done.cpu_seconds),
-        ("peak bytes", "judging", steps, done.peak_mib * 2**20),
+        ("CPU seconds", "judging", at, done.cpu_seconds),
+        ("peak bytes", "judging", at, done.peak_mib * 2**20),
+        ("bytes", "report.html", at, size),
     ]
 
 
@@ -87,158 +114,106 @@ def many_epochs(count: int) -> Values:
     with tempfile.TemporaryDirectory() as reports:
         asked = ["--experiment", "regression", "--epochs", str(count), "--reports", reports]
         done = measure.run("scripts/compare.py", *asked)
-    return [("peak bytes", "epochs", count, done.peak_mib * 2**20)]
+    return [("peak bytes", "command", count, done.peak_mib * 2**20)]
 
 
-def step_operations() -> float:
-    """Floating-point operations of a training step of the tutorial's CNN: the forward pass, and twice that backward.
+@contextmanager
+def workers(backend: str, processes: int) -> Iterator[list[str]]:
+    """The options for a study on so many processes; those of Dask are started, and ended."""
+    if backend == "jobs":
+        yield ["--jobs", str(processes)]
+        return
+    from distributed import LocalCluster
 
-    Counts multiplications and additions of convolutions and dense layers. The first layer needs no gradient with
-    respect to its input.
-    """
-    layers = [26 * 26 * 32 * 9 * 1, 11 * 11 * 64 * 9 * 32, 1600 * 64, 64 * 10]
-    return 2.0 * BATCH_SIZE * (3 * sum(layers) - layers[0])
+    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with LocalCluster(host="127.0.0.1", n_workers=processes, threads_per_worker=1, **quiet) as cluster:
+        yield ["--backend", "dask", "--scheduler", cluster.scheduler_address]
+
+
+def study(backend: str, processes: int, seeds: int) -> Values:
+    """Wall seconds of a study with several seeds."""
+    asked = ["--experiment", "regression", "--epochs", "2", "--seeds", str(seeds)]
+    with tempfile.TemporaryDirectory() as reports, workers(backend, processes) as options:
+        done = measure.run("scripts/compare.py", *asked, *options, "--reports", reports)
+    return [("seconds", f"{backend} {processes}", seeds, done.wall_seconds)]
+
+
+def groups_of(options: Any) -> dict[str, list[Callable[[], Values]]]:
+    """What is measured, by the name of its group."""
+    backends = ["jobs", *(["dask"] if find_spec("distributed") else [])]
+    small = {"steps": JUDGED_STEPS, "variables": 8}
+    check = "--check", "--experiment"
+    return {
+        "recording": [partial(recording, *model, options.pairs) for model in MODELS],
+        "parts": [partial(parts, options.pairs)],
+        "large": [partial(large, options.weights)],
+        "commands": [
+            partial(command, "help", "--help"),
+            partial(command, "check of a small model", *check, "scripts/benchmarks/small_task.py"),
+            partial(command, "check of the CNN", *check, "fashion-mnist-sample"),
+        ],
+        "examples": [partial(examples, n) for n in options.examples],
+        "memory": [partial(memory, kind, n) for n in options.memory for kind in KINDS],
+        "replicas": [partial(replicas, n) for n in options.replicas],
+        "judging": [partial(judging, n, steps=n) for n in options.steps],
+        "epochs": [partial(judging, n, **small, epochs=n) for n in options.epochs]
+        + [partial(many_epochs, n) for n in options.epochs if n <= LONG],
+        "variables": [partial(judging, n, steps=JUDGED_STEPS, variables=n) for n in options.variables],
+        "seeds": [partial(study, kind, p, n) for n in options.seeds for p in (1, 2) for kind in backends],
+        "limit": [product],
+    }
+
+
+def parsed() -> Any:
+    parser = measure.parser(__doc__, "reports/scaling")
+
+    def sizes(option: str, default: list[int], what: str) -> None:
+        parser.add_argument(option, type=int, nargs="+", default=default, help=f"{what} (default: %(default)s)")
+
+    sizes("--memory", [6_000, 60_000, 600_000], "numbers of images whose memory is measured")
+    sizes("--examples", [3_000, 6_000, 12_000], "numbers of images whose seconds per epoch are measured")
+    sizes("--replicas", [1, 2, 4], "numbers of replicas whose seconds per epoch are measured")
+    sizes("--steps", [4_000, 40_000, 400_000], "steps of each trainer of recorded runs that are judged")
+    sizes("--epochs", [10, 100, 1_000], f"epochs of recorded runs that are judged; up to {LONG}, also of trainings")
+    sizes("--variables", [8, 80, 800], "numbers of variables of recorded runs that are judged")
+    sizes("--seeds", [2, 4, 8], "numbers of seeds of studies")
+    parser.add_argument("--pairs", type=int, default=70, help="pairs of blocks with and without records (default: 70)")
+    text = "number of weights of the large variable (default: %(default)s)"
+    parser.add_argument("--weights", type=int, default=100_000_000, help=text)
+    limits = ", ".join(f"{name} {rounds}" for name, rounds in ROUNDS.items())
+    text = f"repetitions of every measurement (default: 5), but at most: {limits}, others 1"
+    parser.add_argument("--rounds", type=int, default=5, help=text)
+    text = f"measure these groups only: {', '.join(GROUPS)}; give another --out to keep the figures of all"
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, metavar="NAME", help=text)
+    options = parser.parse_args()
+    for name, value in vars(options).items():
+        if name not in ("out", "only") and min(value if isinstance(value, list) else [value]) < 1:
+            parser.error(f"--{name} must be at least 1")
+    if min(options.steps) < 20:
+        parser.error("--steps must be at least 20, one per epoch")
+    if max(options.epochs) > JUDGED_STEPS:
+        parser.error(f"--epochs must be at most {JUDGED_STEPS}, the number of steps")
+    if any(BATCH_SIZE % count for count in options.replicas):
+        parser.error(f"--replicas must divide the global batch size, {BATCH_SIZE}")
+    return options
 
 
 def main() -> None:
-    parser = measure.parser(__doc__, "reports/scaling")
-    several: dict[str, Any] = {"type": int, "nargs": "+"}
-    text = "numbers of examples whose memory is measured (default: %(default)s)"
-    parser.add_argument("--examples", default=[6_000, 60_000, 600_000], help=text, **several)
-    text = "numbers of replicas whose seconds per epoch are measured (default: %(default)s)"
-    parser.add_argument("--replicas", default=[1, 2, 4], help=text, **several)
-    text = "steps of each trainer of recorded runs that are judged (default: %(default)s)"
-    parser.add_argument("--steps", default=[4_000, 40_000, 400_000], help=text, **several)
-    text = "numbers of epochs of runs whose memory is measured (default: %(default)s)"
-    parser.add_argument("--epochs", default=[6, 60], help=text, **several)
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions of every measurement (default: 5)")
-    options = parser.parse_args()
-    if min(*options.examples, *options.replicas, *options.epochs, options.rounds) < 1:
-        parser.error("--examples, --replicas, --epochs and --rounds must be at least 1")
-    if min(options.steps) < 20:
-        parser.error("--steps must be at least 20, one per epoch")
-    if any(BATCH_SIZE % replicas for replicas in options.replicas):
-        parser.error(f"--replicas must divide the global batch size, {BATCH_SIZE}")
-    parts: dict[str, Callable[[], Values]] = {"product": product}
-    parts |= {f"{n} {kind}": partial(memory, n, kind) for n in options.examples for kind in KINDS}
-    parts |= {
-        "recording": recording,
-        "help": partial(command, "--help"),
-        "check": partial(command, "--check", "--experiment", "fashion-mnist-sample"),
-    }
-    parts |= {f"{n} replicas": partial(epochs, n) for n in options.replicas}
-    parts |= {f"{n} steps": partial(judging, n) for n in options.steps}
-    parts |= {f"{n} epochs": partial(many_epochs, n) for n in options.epochs}
+    options = parsed()
+    groups = groups_of(options)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "scaling.csv"
     path.unlink(missing_ok=True)
-    for number, _, values in measure.in_turn(parts, options.rounds):
-        for row in values:
-            tables.append(path, dict(zip(COLUMNS, (number, *row), strict=True)), COLUMNS)
-            print(number, *row, flush=True)
+    for number in range(1, options.rounds + 1):
+        for group in (group for group in options.only if number <= ROUNDS.get(group, 1)):
+            began = time.monotonic()
+            for part in groups[group]:
+                for row in part():
+                    tables.append(path, dict(zip(COLUMNS, (group, number, *row), strict=True)), COLUMNS)
+            print(f"round {number}: {group}, {time.monotonic() - began:.0f} s", flush=True)
     text = page(pd.read_csv(path), measure.origin("scripts/scaling.py"))
     (options.out / "README.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-def page(rows: pd.DataFrame, origin: str) -> str:
-    """The measurements as a Markdown document."""
-    by = rows.groupby(["figure", "of", "at"], sort=False)["value"].median()
-    rate = by["operations per second", "matrix product", SIDE]
-    epoch_operations = step_operations() * 60_000 / BATCH_SIZE
-    lines = [
-        "# What grows with what",
-        "",
-        origin,
-        f"Medians of {rows['round'].nunique()} round(s); every measurement is a process of its own.",
-        "",
-        "## Memory by the number of examples",
-        "",
-        "Peak resident memory in MiB, for images of 784 uint8 values each. A user's arrays (plain) are copied once to",
-        "memory that TensorFlow can use, and are in memory twice for that moment. A read-only array from",
-        "`compare.engine.memory.empty` (shared), as the built-in data sets use, is in memory once.",
-        "",
-        tables.markdown(memory_table(by["peak bytes"].unstack(level="of")[KINDS].dropna())),
-        "",
-        "## Time by the number of replicas",
-        "",
-        f"Seconds per epoch on the sample of 6,000 images, global batch size {BATCH_SIZE}. The replicas are logical",
-        "devices of one processor: this shows what replicas cost where they cannot save time.",
-        "",
-        tables.markdown(
-            _formatted(by["seconds per epoch"].unstack(level="of", sort=False).sort_index(), "{:.2f}", "replicas")
-        ),
-        "",
-        "## What follows training, by the number of steps",
-        "",
-        "Verdict, plot and page of a recorded run of the tutorial's CNN: two trainers, each of which made this many",
-        "steps, identical after each. CPU time and peak resident memory of a process that does only this, without",
-        "TensorFlow. Targets for 400,000 steps: < 10 s and < 500 MiB.",
-        "",
-        tables.markdown(judging_table(by)),
-        "",
-        "## Memory by the number of epochs",
-        "",
-        "Peak resident memory in MiB of the whole command, `--experiment regression --epochs N`.",
-        "",
-        tables.markdown(_formatted(by["peak bytes"]["epochs"].div(2**20).to_frame("MiB"), "{:,.0f}", "epochs")),
-        "",
-        "## What recording costs",
-        "",
-        "CPU time of a step of the tutorial's CNN, by the work done after it; each row includes the work of the rows",
-        f"above it. The steps take turns in one process, {BLOCKS * STEPS} of each kind per round. The share is the",
-        "median of all rounds with the range; target: ≤ 2%. Repeated measurements differ by about one percent.",
-        "",
-        tables.markdown(recording_table(rows[rows["figure"] == "CPU seconds per step"])),
-        "",
-        "## Commands that train nothing or little",
-        "",
-        f"`python scripts/compare.py --help` takes {by['seconds', '--help', 0]:.2f} s (target: ≤ 0.3 s). The short",
-        "check of the built-in trainers, `--check --experiment fashion-mnist-sample`, takes "
-        f"{by['seconds', '--check', 0]:.0f} s (target: ≤ 45 s).",
-        "",
-        "## The machine's limit",
-        "",
-        f"A product of {SIDE} × {SIDE} matrices in float32 runs at {rate / 1e9:.0f} GFLOP/s here. A training",
-        f"step of the tutorial's CNN takes {step_operations() / 1e9:.3f} GFLOP, an epoch of 60,000 images "
-        f"{epoch_operations / 1e12:.2f} TFLOP: at least {epoch_operations / rate:.1f} s.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def memory_table(peaks: pd.DataFrame) -> pd.DataFrame:
-    """Formats the peak memory by number of examples, and its growth in bytes per value."""
-    peaks = peaks.sort_index()
-    table = _formatted(peaks / 2**20, "{:,.0f}", "examples")
-    table["examples"] = [f"{count:,}" for count in peaks.index]
-    if len(peaks) > 1:
-        growth = (peaks.iloc[-1] - peaks.iloc[0]) / ((peaks.index[-1] - peaks.index[0]) * VALUES)
-        table.loc[len(table)] = ["**bytes per value**, target: ≤ 1.1", *growth.map("{:.2f}".format)]
-    return table
-
-
-def judging_table(by: pd.Series) -> pd.DataFrame:
-    """Formats CPU time and memory of judging by number of steps."""
-    steps = [f"{count:,}" for count in by["CPU seconds"]["judging"].index]
-    seconds = by["CPU seconds"]["judging"].map("{:.1f}".format).tolist()
-    memory = by["peak bytes"]["judging"].div(2**20).map("{:,.0f}".format).tolist()
-    return pd.DataFrame({"steps": steps, "CPU seconds": seconds, "MiB": memory})
-
-
-def recording_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Formats the time of a step by part of the work, and what it is more than without any."""
-    seconds = rows.pivot(index="round", columns="of", values="value")[rows["of"].unique()]
-    shares = seconds.div(seconds["nothing"], axis=0) - 1
-    median, low, high = (share.map("{:.1%}".format) for share in (shares.median(), shares.min(), shares.max()))
-    more = (median + " (" + low + " to " + high + ")").where(seconds.columns != "nothing", "–")
-    milliseconds = (1e3 * seconds.median()).map("{:.2f}".format)
-    table = pd.DataFrame({"CPU milliseconds per step": milliseconds, "more than nothing": more})
-    return table.rename_axis("after every step").reset_index()
-
-
-def _formatted(values: pd.DataFrame, form: str, index: str) -> pd.DataFrame:
-    return values.map(form.format).rename_axis(index, columns=None).reset_index()
 
 
 if __name__ == "__main__":

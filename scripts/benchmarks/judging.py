@@ -16,15 +16,15 @@ from rich.console import Console  # noqa: E402
 from compare.app.publish import judge_and_publish  # noqa: E402
 from compare.records import Variable  # noqa: E402
 
-EPOCHS = 20
 SHAPES = [(3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (1600, 64), (64,), (64, 10), (10,)]
-VARIABLES = tuple(Variable(f"variable {i}", shape, "float32") for i, shape in enumerate(SHAPES))
 
 
-def write(folder: Path, steps: int) -> None:
+def write(folder: Path, steps: int, epochs: int, variables: int) -> None:
     """Writes a run whose trainers made this many steps each."""
+    shapes = [(10,)] * variables or SHAPES
+    made = [Variable(f"variable {i}", shape, "float32") for i, shape in enumerate(shapes)]
     for trainer in ("fit", "loop"):
-        recorded.record(folder, trainer, epochs=EPOCHS, steps=steps // EPOCHS, variables=VARIABLES)
+        recorded.record(folder, trainer, epochs=epochs, steps=steps // epochs, variables=made)
     recorded.finish(folder)
 
 
@@ -32,8 +32,11 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("action", choices=["write", "judge"])
 parser.add_argument("folder", type=Path, help="the run's folder")
 parser.add_argument("--steps", type=int, default=400_000, help="write: steps of each trainer (default: %(default)s)")
+parser.add_argument("--epochs", type=int, default=20, help="write: epochs of these steps (default: %(default)s)")
+text = "write: N variables of 10 weights each (default: those of the tutorial's CNN)"
+parser.add_argument("--variables", type=int, default=0, metavar="N", help=text)
 options = parser.parse_args()
 if options.action == "write":
-    write(options.folder, options.steps)
+    write(options.folder, options.steps, options.epochs, options.variables)
 else:
     judge_and_publish(options.folder, Console(quiet=True))
