@@ -245,7 +245,9 @@ class Run:
             restore_policy(policy)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
-        self._step_count = StepCount(model, optimizer) if StepCount.can_tell(model, optimizer, self.strategy) else None
+        self._step_count = (
+            StepCount(model, optimizer, self.strategy) if StepCount.can_tell(model, optimizer, self.strategy) else None
+        )
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._begin()
         if self._checkpoints is not None and self.epochs[0] > 1 and int(optimizer.iterations.numpy()) == 0:
@@ -401,6 +403,8 @@ class Run:
     def _not_finite(self, projections: np.ndarray) -> str:
         """Returns the variables that were finite at first and no longer are, in words, or an empty string."""
         assert self._fingerprint is not None
+        if self._finite is not None and math.isfinite(projections.sum()):
+            return ""  # the usual case, in little time
         finite = np.isfinite(projections).all(axis=1)
         if self._finite is None:
             self._finite = finite  # a weight may be infinite from the start (a mask, say)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import distributed
+from compare.engine.fingerprints import distributed, reader
 
 
 class StepCount:
@@ -20,12 +20,14 @@ class StepCount:
     Args:
         model: the model that is trained.
         optimizer: the optimizer, built.
+        strategy: the strategy under which it was built.
     """
 
-    def __init__(self, model: tf.keras.Model, optimizer: Any) -> None:
+    def __init__(self, model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> None:
         self._trainable = len(model.trainable_weights)
         # With gradient accumulation, optimizer.iterations is not a variable.
-        self._counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
+        counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
+        self._counter = reader(strategy.experimental_local_results(counter)[:1])
         self._before = self._start = self._read()
         self._steps = 0
         self._alone = False
@@ -73,4 +75,4 @@ class StepCount:
         )
 
     def _read(self) -> int:
-        return int(self._counter.numpy())
+        return int(self._counter()[0])
