@@ -89,7 +89,12 @@ def _proportional_kib(process: Path) -> int:
 
 
 def run(
-    *command: str, python: str = sys.executable, limit: float = math.inf, check: bool = True, **environment: str
+    *command: str,
+    python: str = sys.executable,
+    limit: float = math.inf,
+    until: str | None = None,
+    check: bool = True,
+    **environment: str,
 ) -> Measurement:
     """Runs a Python program in the project's folder and measures it.
 
@@ -97,6 +102,7 @@ def run(
         command: the script and its arguments.
         python: the interpreter.
         limit: seconds after which the program and all processes it started are killed.
+        until: what is in the line after which they are killed, which is no failure.
         check: whether this program ends if the measured one fails; else ``failure`` tells why it failed.
         environment: additional environment variables.
 
@@ -105,7 +111,7 @@ def run(
     """
     variables = os.environ | {"PYTHONUNBUFFERED": "1"} | environment  # lines are timed as they appear
     lines: list[Line] = []
-    late = threading.Event()
+    late, found = threading.Event(), False
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "encoding": "utf-8", "errors": "replace"}
     began = time.monotonic()
     with (
@@ -127,6 +133,9 @@ def run(
         try:
             for line in process.stdout:
                 lines.append(Line(line.rstrip("\n"), time.monotonic() - began, cpu_seconds(process.pid)))
+                if found := until is not None and until in line:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    break
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         except BaseException:
@@ -139,7 +148,7 @@ def run(
         errors.seek(0)
         printed = errors.read().decode(errors="replace")
     code = process.returncode
-    failure = f"status {code}" if code > 0 else f"signal {-code}" if code < 0 else ""
+    failure = "" if found else f"status {code}" if code > 0 else f"signal {-code}" if code < 0 else ""
     failure = f"no end after {limit:.0f} s" if late.is_set() else failure
     if failure and check:
         output = "\n".join([*(line.text for line in lines[-20:]), printed[-3000:]])

@@ -75,6 +75,15 @@ def test_a_program_without_end_is_killed_with_all_its_processes(tmp_path: Path) 
     assert done.failure == "no end after 1 s" and done.wall_seconds < 20
 
 
+def test_a_program_is_ended_by_a_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import time\nprint('epoch 1', flush=True)\nprint('found', flush=True)\ntime.sleep(60)"
+    )
+    done = measure.run(str(tmp_path / "program.py"), until="found", limit=60, check=False)
+    assert [line.text for line in done.lines] == ["epoch 1", "found"]
+    assert done.failure == ""
+
+
 def test_parts_take_turns() -> None:
     turns = list(measure.in_turn({"a": lambda: 1, "b": lambda: 2}, rounds=2))
     assert turns == [(1, "a", 1), (1, "b", 2), (2, "a", 1), (2, "b", 2)]

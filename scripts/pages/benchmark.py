@@ -56,6 +56,7 @@ RATIOS = [
     Ratio("peak_mib", ("loop",), ("tutorial",), 0.60),
     Ratio("peak_mib", ("main-job",), ("tutorial",), 1.2),
     Ratio("peak_mib", ("main-job-sequential",), ("tutorial",), 0.9),
+    Ratio("cpu_seconds", ("main-job",), ("bare-fit", "bare-loop"), 0.94),
     Ratio("wall_seconds", ("main-job",), ("tutorial", "fit-tutorial"), 0.45),
     Ratio("wall_seconds", ("main-job",), ("bare-both",), 1.1),
     Ratio("wall_seconds", ("bare-both",), ("tutorial", "fit-tutorial")),
