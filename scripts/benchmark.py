@@ -10,6 +10,7 @@ Programs whose library is not installed are skipped with a message. A new progra
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import subprocess
@@ -47,7 +48,9 @@ PROGRAMS = {
     "main-job-sequential": "scripts/compare.py --sequential --data-dir {data} --epochs {epochs} "
     "--train-examples {examples} --reports {out}",
 }
-SEVERAL = ("bare-both", "main-job", "main-job-sequential")
+AT_ONCE = ("bare-both", "main-job")
+"""The programs that train twice at the same time, whose lines are not those of a single training."""
+SEVERAL = (*AT_ONCE, "main-job-sequential")
 """The programs that train twice."""
 DEFAULT = [name for name in PROGRAMS if name not in SEVERAL]
 NEEDS = {"orbit": ("orbit", "tf-models-official"), "pytorch": ("torch", "torch"), "keras-jax": ("jax", "jax")}
@@ -66,10 +69,10 @@ def run(program: str, python: str, data: str, epochs: int, examples: int) -> dic
 
     Returns:
         By column, rounded: seconds_per_epoch and cpu_seconds_per_epoch, the median of the times between the ends of
-        consecutive epochs (no CPU seconds for trainings in several processes); start_seconds, how much longer the
-        first epoch took, measured from the program's start; late_seconds, from the end of the last epoch to the
-        program's end; wall_seconds, cpu_seconds and peak_mib of the whole process; said, the line printed at the end
-        of the last epoch, which shows that programs did the same work. Figures per epoch are NaN for a single epoch.
+        consecutive epochs; start_seconds, how much longer the first epoch took, measured from the program's start;
+        late_seconds, from the end of the last epoch to the program's end; wall_seconds, cpu_seconds and peak_mib of the
+        whole process; said, the line printed at the end of the last epoch, which shows that programs did the same work.
+        Figures per epoch are NaN for a single epoch, and for programs that train twice at the same time.
 
     Raises:
         SystemExit: if the program fails.
@@ -83,10 +86,12 @@ def run(program: str, python: str, data: str, epochs: int, examples: int) -> dic
     times = pd.DataFrame([(epoch, line.wall_seconds, line.cpu_seconds) for epoch, line in ends])
     between = times.diff()
     _, epoch, cpu = between[between[0] == 1].median()
+    if program in AT_ONCE:
+        epoch = cpu = math.nan
     last = ends[-1][1]
     figures = {
         "seconds_per_epoch": epoch,
-        "cpu_seconds_per_epoch": float("nan") if program in ("bare-both", "main-job") else cpu,
+        "cpu_seconds_per_epoch": cpu,
         "start_seconds": ends[0][1].wall_seconds - epoch,
         "late_seconds": done.wall_seconds - last.wall_seconds,
         "wall_seconds": done.wall_seconds,

@@ -6,6 +6,7 @@ Every measurement is a process of its own. Writes scaling.csv, a row per figure,
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import tempfile
@@ -30,7 +31,16 @@ MODELS = [("10", 32), ("cnn", 64), ("cnn", 800), ("1", 3000), ("10", 2000), ("10
 """The CNN or the variables of a stack of Dense layers, and the batch size: steps of about 2, 20, 200 and then 20 ms."""
 LONG = 100
 """The whole command is measured up to this number of epochs."""
-ROUNDS = {"recording": 3, "commands": 5, "large": 5, "examples": 2, "judging": 2, "variables": 2, "parts": 2}
+ROUNDS = {
+    "recording": 3,
+    "commands": 5,
+    "start": 5,
+    "large": 5,
+    "examples": 2,
+    "judging": 2,
+    "variables": 2,
+    "parts": 2,
+}
 """By group, the number of rounds at most; 1 for all others, whose figures vary little or take long."""
 
 Values = list[tuple[str, str, int, float]]
@@ -81,6 +91,18 @@ def command(what: str, *arguments: str) -> Values:
     with tempfile.TemporaryDirectory() as reports:
         done = measure.run("scripts/compare.py", *arguments, *(["--reports", reports] if what != "help" else []))
     return [("seconds", what, 0, done.wall_seconds)]
+
+
+def start() -> Values:
+    """Wall seconds until the main job's first line and of its first step, and of importing TensorFlow alone."""
+    imported = measure.run("-c", "import tensorflow; tensorflow.keras.Model")
+    with tempfile.TemporaryDirectory() as reports:
+        asked = ["--experiment", "fashion-mnist-sample", "--epochs", "1", "--reports", reports, "--name", "run"]
+        done = measure.run("scripts/compare.py", *asked)
+        costs = json.loads(Path(reports, "run", "costs.json").read_text())
+    step = max(cost["0"]["first_step_seconds"] for cost in costs.values())
+    seconds = {"import": imported.wall_seconds, "first line": done.lines[0].wall_seconds, "first step": step}
+    return [("seconds", what, 0, value) for what, value in seconds.items()]
 
 
 def replicas(count: int) -> Values:
@@ -152,6 +174,7 @@ def groups_of(options: Any) -> dict[str, list[Callable[[], Values]]]:
             partial(command, "check of a small model", *check, "scripts/benchmarks/small_task.py"),
             partial(command, "check of the CNN", *check, "fashion-mnist-sample"),
         ],
+        "start": [start],
         "examples": [partial(examples, n) for n in options.examples],
         "memory": [partial(memory, kind, n) for n in options.memory for kind in KINDS],
         "replicas": [partial(replicas, n) for n in options.replicas],

@@ -460,7 +460,8 @@ def test_names_are_text_wherever_they_come_from(tmp_path: Path) -> None:
     (tmp_path / "notebook.html").write_text(html.notebook(folder))
     for path in (folder / "report.html", tmp_path / "index.html", tmp_path / "both.html", tmp_path / "notebook.html"):
         text = path.read_text(encoding="utf-8")
-        assert "<script>alert" not in text and "49" not in Page(path).text.replace("249", ""), path
+        shown = Page(path).text.replace(str(tmp_path), "").replace("249", "")  # the folder's name has a number, too
+        assert "<script>alert" not in text and "49" not in shown, path
         assert "<script>alert(1)</script>" in Page(path).text, "shown as it is spelt"
     assert sum("alert(1)" in data for found, data in Page(folder / "report.html").scripts if not found) == 0
 

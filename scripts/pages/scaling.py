@@ -175,6 +175,23 @@ def commands(rows: pd.DataFrame, by: pd.Series) -> list[str]:
     ]
 
 
+def start(rows: pd.DataFrame, by: pd.Series) -> list[str]:
+    listed = {
+        "import": "importing TensorFlow and Keras, alone in a process",
+        "first line": "from the start of the command to its first line: TensorFlow is imported, the data are loaded",
+        "first step": "the first step, which includes tracing (the slower trainer)",
+    }
+    table = pd.DataFrame({"what": list(listed.values()), "seconds": [f"{by['seconds', x, 0]:.1f}" for x in listed]})
+    return [
+        "## From the command to the first step",
+        "",
+        "Wall time of `--experiment fashion-mnist-sample --epochs 1`, whose trainers start at the same time in two",
+        "processes. Each of them imports TensorFlow and loads the data.",
+        "",
+        markdown(table),
+    ]
+
+
 def limit(rows: pd.DataFrame, by: pd.Series) -> list[str]:
     rate = by["operations per second", "matrix product", SIDE]
     epoch = step_operations() * 60_000 / BATCH_SIZE
@@ -204,6 +221,7 @@ SECTIONS: dict[str, Section] = {
     "large": large,
     "seeds": seeds,
     "commands": commands,
+    "start": start,
     "limit": limit,
 }
 """By group, the lines of its section, from its rows and their medians by figure, of and at."""
