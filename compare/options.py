@@ -52,7 +52,7 @@ STUDIES, RESULTS, TWO_SCRIPTS, LOGS = (
     "logs of trainings elsewhere",
 )
 ONE_PROCESS = {
-    "check": "cannot be combined with --check, which is one process; leave it out",
+    "check": "cannot be combined with --check, which divides its work by itself; leave it out",
     "study": "cannot be combined with --seeds: a study's runs are parallel already (--jobs); leave it out",
     "several processes": "cannot be combined with --strategy {strategy}, which has processes of its own; leave it out",
 }

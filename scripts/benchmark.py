@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often each program runs (default: 5)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs per program (default: 2)")
     parser.add_argument("--train-examples", type=int, default=60_000, help="first N images to train on (default: all)")
-    folder = Path("/usr/share/datasets/fashion-mnist")
-    parser.add_argument("--data-dir", type=Path, default=folder, help="Fashion-MNIST's folder (default: %(default)s)")
+    measure.add_data_dir(parser)
     text = f"run these programs only: {', '.join(PROGRAMS)} (default: all but {', '.join(SEVERAL)})"
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=DEFAULT, metavar="NAME", help=text)
     text = (
@@ -119,15 +118,13 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.rounds, options.epochs, options.train_examples) < 1:
         parser.error("--rounds, --epochs and --train-examples must be at least 1")
-    if not options.data_dir.is_dir():
-        parser.error(f"{options.data_dir} is not a folder: set --data-dir to the folder with Fashion-MNIST's files")
 
     pythons = {name: options.others if name in NEEDS else sys.executable for name in options.only}
     skipped = [name for name in pythons if name in NEEDS and not has(pythons[name], NEEDS[name][0])]
     missing = [f"{name} was skipped: it needs the package {NEEDS[name][1]}." for name in skipped]
     print(*missing, sep="\n", end="\n" * bool(missing))
     work = options.epochs, options.train_examples
-    data = shlex.quote(str(options.data_dir.resolve()))
+    data = shlex.quote(str(options.data_dir))
     parts = {name: partial(run, name, pythons[name], data, *work) for name in pythons if name not in skipped}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "benchmark.csv"

@@ -35,6 +35,20 @@ def parser(description: str, out: str) -> argparse.ArgumentParser:
     return created
 
 
+def add_data_dir(created: argparse.ArgumentParser) -> None:
+    """Adds the option --data-dir: Fashion-MNIST's folder, which has to exist."""
+
+    def folder(text: str) -> Path:
+        if not Path(text).is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is not a folder: set it to the folder with Fashion-MNIST's files")
+        return Path(text).resolve()
+
+    default = "/usr/share/datasets/fashion-mnist"
+    created.add_argument(
+        "--data-dir", type=folder, default=default, help="Fashion-MNIST's folder (default: %(default)s)"
+    )
+
+
 @dataclass(frozen=True)
 class Line:
     """A line of standard output, with the wall and CPU seconds from the program's start until it was read."""

@@ -36,20 +36,17 @@ def seconds(data_dir: Path, epochs: int) -> dict[str, float]:
 
 def main() -> None:
     parser = measure.parser(__doc__, "reports/benchmark/time-to-cause")
-    folder = Path("/usr/share/datasets/fashion-mnist")
-    parser.add_argument("--data-dir", type=Path, default=folder, help="Fashion-MNIST's folder (default: %(default)s)")
+    measure.add_data_dir(parser)
     parser.add_argument("--epochs", type=int, default=10, help="epochs asked for (default: 10)")
     parser.add_argument("--rounds", type=int, default=5, help="repetitions (default: 5)")
     options = parser.parse_args()
     if min(options.epochs, options.rounds) < 1:
         parser.error("--epochs and --rounds must be at least 1")
-    if not options.data_dir.is_dir():
-        parser.error(f"{options.data_dir} is not a folder: set --data-dir to the folder with Fashion-MNIST's files")
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "time_to_cause.csv"
     path.unlink(missing_ok=True)
     for number in range(1, options.rounds + 1):
-        row = {"round": number} | seconds(options.data_dir.resolve(), options.epochs)
+        row = {"round": number} | seconds(options.data_dir, options.epochs)
         tables.append(path, row, list(row))
         print(row, flush=True)
     text = page(pd.read_csv(path), measure.origin("scripts/time_to_cause.py"))

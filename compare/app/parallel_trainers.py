@@ -88,8 +88,6 @@ def why_not(options: Options) -> str | None:
         return ""
     if "tensorflow" in sys.modules:
         return ""  # imported by somebody else, who may have used it with all threads
-    if processes.cores() >= 2 and len(options.trainers) > 2 * processes.cores():
-        return f"{len(options.trainers)} trainers are too many for {processes.cores()} processors"
     return processes.why_not(len(options.trainers))
 
 

@@ -48,9 +48,11 @@ GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def why_not(count: int) -> str | None:
-    """Why this many processes should not train on this machine at the same time; None if they can."""
+    """Why this many trainers should not train on this machine at the same time; None if they can."""
     if cores() < 2:
         return "there is one processor"
+    if count > 2 * cores():
+        return f"{count} trainers are too many for {cores()} processors"
     if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(Path(gpu).exists() for gpu in GPUS):
         return "a GPU is not shared between processes"
     memory, needed = free_memory(), MEMORY_EACH * count

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -52,11 +52,9 @@ def check_only(options: Options, folder: Path, console: Console, *, command: boo
     """
     same = in_one_process(options) if options.spec.several_processes else options
     anywhere = same.strategy == "mirrored" and same.replicas is None
-    free = command and not options.sequential and "tensorflow" not in sys.modules
-    if anywhere and free and processes.why_not(2) is None:
-        with _elsewhere(same) as on_two:
-            return _check(options, same, folder, console, on_two, anywhere=True)
-    return _check(options, same, folder, console, anywhere=anywhere)
+    at_once = anywhere and command and "tensorflow" not in sys.modules and processes.why_not(2) is None
+    with _elsewhere(same) if at_once else nullcontext() as on_two:
+        return _check(options, same, folder, console, on_two, anywhere=anywhere)
 
 
 @contextmanager
@@ -94,7 +92,7 @@ def _check_on_two(options: Options, parent: int, number: int) -> Report | str:
 
 
 def _check(
-    options: Options, same: Options, folder: Path, console: Console, on_two: OnTwo | None = None, *, anywhere: bool
+    options: Options, same: Options, folder: Path, console: Console, on_two: OnTwo | None, *, anywhere: bool
 ) -> Result:
     """Check every candidate in this process; on two replicas elsewhere if ``on_two`` gives the reports."""
     select_keras(options.keras)
@@ -106,7 +104,9 @@ def _check(
     strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
     # Only now: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
     ((reference_name, reference), *candidates), experiment = load(options, console)
-    strategy = None if anywhere else strategies.make(same.strategy, same.replicas)
+    strategy = strategies.make("default") if on_two else None
+    if not anywhere:
+        strategy = strategies.make(same.strategy, same.replicas)
     data = load_data(options, experiment)
     names = [name for name, _ in candidates]
     title = f"{experiment.name}: short check of {' and '.join(names)} against {reference_name}"
@@ -127,7 +127,7 @@ def _check(
                 experiment,
                 trainer,
                 reference=reference,
-                strategy=strategies.make("default") if on_two else strategy,
+                strategy=strategy,
                 batch_size=options.batch_size,
                 seed=options.seed,
                 data=data,

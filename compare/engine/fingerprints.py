@@ -38,7 +38,7 @@ class Fingerprinter:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
-        self.copies = [strategy.experimental_local_results(distributed(v)) for v in variables]
+        self.copies = copies_of(strategy, variables)
         self.replicas = len(self.copies[0])
         self.variables = tuple(
             Variable(getattr(v, "path", v.name), tuple(v.shape), tf.as_dtype(v.dtype).name) for v in variables
@@ -75,6 +75,11 @@ class Fingerprinter:
     def weights(self) -> list[np.ndarray]:
         """Returns a copy of the first replica's value of every variable."""
         return [copies[0].copy() for copies in self.read()]
+
+
+def copies_of(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[tuple[tf.Variable, ...]]:
+    """Returns the copy of each variable on each of this process's replicas, ``[variable][replica]``."""
+    return [strategy.experimental_local_results(distributed(v)) for v in variables]
 
 
 def _hash(value: np.ndarray) -> int:

@@ -403,9 +403,10 @@ class Run:
     def _not_finite(self, projections: np.ndarray) -> str:
         """Returns the variables that were finite at first and no longer are, in words, or an empty string."""
         assert self._fingerprint is not None
-        if self._finite is not None and math.isfinite(projections.sum()):
+        each = np.isfinite(projections)
+        if self._finite is not None and each.all():
             return ""  # the usual case, in little time
-        finite = np.isfinite(projections).all(axis=1)
+        finite = each.all(axis=1)
         if self._finite is None:
             self._finite = finite  # a weight may be infinite from the start (a mask, say)
         names = [self._fingerprint.variables[i].name for i in np.flatnonzero(self._finite & ~finite)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import distributed, reader
+from compare.engine.fingerprints import copies_of, reader
 
 
 class StepCount:
@@ -26,8 +26,8 @@ class StepCount:
     def __init__(self, model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> None:
         self._trainable = len(model.trainable_weights)
         # With gradient accumulation, optimizer.iterations is not a variable.
-        counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
-        self._counter = reader(strategy.experimental_local_results(counter)[:1])
+        counter = getattr(optimizer, "_iterations", optimizer.iterations)
+        self._counter = reader(copies_of(strategy, [counter])[0][:1])
         self._before = self._start = self._read()
         self._steps = 0
         self._alone = False

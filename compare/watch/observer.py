@@ -14,7 +14,7 @@ from keras.src.backend.common.keras_tensor import any_symbolic_tensors
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from compare.engine.fingerprints import Fingerprinter, distributed
+from compare.engine.fingerprints import Fingerprinter, copies_of, distributed
 from compare.engine.noise_twins import mover
 from compare.watch.alike import InitialWeights
 from compare.watch.patching import patch
@@ -193,7 +193,7 @@ class Observer:
         with self._aside():
             for model in self.initial.look():
                 if nudge is not None and nudge.start <= 1:
-                    copies = Fingerprinter(strategy_of(model.weights), model.weights).copies
+                    copies = copies_of(strategy_of(model.weights), model.weights)
                     mover(copies, nudge.twin, nudge.units)(tf.constant(1))
 
     @property
