@@ -32,14 +32,16 @@ MODELS = [("10", 32), ("cnn", 64), ("cnn", 800), ("1", 3000), ("10", 2000), ("10
 LONG = 100
 """The whole command is measured up to this number of epochs."""
 ROUNDS = {
-    "recording": 3,
+    "recording": 5,
+    "parts": 5,
     "commands": 5,
     "start": 5,
     "large": 5,
+    "replicas": 5,
+    "seeds": 2,
     "examples": 2,
     "judging": 2,
     "variables": 2,
-    "parts": 2,
 }
 """By group, the number of rounds at most; 1 for all others, whose figures vary little or take long."""
 

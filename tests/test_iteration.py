@@ -98,6 +98,45 @@ def test_one_replica_on_a_cpu_uses_the_dataset_itself(tensorflow: Any) -> None:
         assert itself or isinstance(distributed, tensorflow.distribute.DistributedDataset)
 
 
+def test_fit_on_one_cpu_trains_as_with_keras_own_distribution(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorflow.python.data.ops.multi_device_iterator_ops import OwnedMultiDeviceIterator
+
+    from compare.engine import strategies
+
+    distributed, made = [], OwnedMultiDeviceIterator.__init__
+
+    def make(self: Any, *args: Any, **given: Any) -> None:
+        distributed.append(self)
+        made(self, *args, **given)
+
+    monkeypatch.setattr(OwnedMultiDeviceIterator, "__init__", make)
+    fit = functools.partial(train.__wrapped__, "fit", FOR)  # type: ignore[attr-defined] # trained anew
+    direct = fit()
+    assert not distributed
+    monkeypatch.setattr(strategies, "_on_one_cpu", lambda strategy: False)
+    comparison = compare_records(fit(), direct)
+    assert distributed
+    assert comparison.verdict == IDENTICAL
+    assert comparison.training.steps == 10
+
+
+def test_a_strategy_distributes_again_after_fit(tensorflow: Any) -> None:
+    from compare.engine import strategies
+
+    dataset = tensorflow.data.Dataset.range(8).batch(4)
+    strategy, name = strategies.make("mirrored", 1), strategies.DISTRIBUTES
+    with strategies.without_needless_distribution(strategy):
+        assert strategy.experimental_distribute_dataset(dataset) is dataset
+    assert name not in vars(strategy)
+    setattr(strategy, name, print)  # as while a trainer is checked
+    with strategies.without_needless_distribution(strategy):
+        pass
+    assert vars(strategy)[name] is print
+    several = strategies.make("mirrored", 2)
+    with strategies.without_needless_distribution(several):
+        assert isinstance(several.experimental_distribute_dataset(dataset), tensorflow.distribute.DistributedDataset)
+
+
 @pytest.mark.parametrize(
     ("execution", "replicas"),
     [

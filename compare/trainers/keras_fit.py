@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine import strategies
 from compare.engine.run import Run
 from compare.trainers.outputs import KERAS_3
 
@@ -51,19 +52,20 @@ class KerasFit:
             # of the dataset. So this dataset ends with each epoch, and yields the next order when iterated again.
             listener.epoch = tf.Variable(first, dtype=tf.int64)
             training = run.train_datasets(listener.epoch).apply(tf.data.experimental.assert_cardinality(steps))
-        model.fit(
-            training,
-            steps_per_epoch=None if short_last_call else steps,
-            initial_epoch=first - 1,
-            epochs=last,
-            validation_data=validation,
-            validation_steps=validation_steps,
-            shuffle=False,  # applies to arrays only; the dataset is shuffled already
-            class_weight=run.class_weight,
-            # The listener comes last, after the other callbacks have changed weights and logs.
-            callbacks=[*run.build_callbacks(), listener],
-            verbose=0,
-        )
+        with strategies.without_needless_distribution(run.strategy):
+            model.fit(
+                training,
+                steps_per_epoch=None if short_last_call else steps,
+                initial_epoch=first - 1,
+                epochs=last,
+                validation_data=validation,
+                validation_steps=validation_steps,
+                shuffle=False,  # applies to arrays only; the dataset is shuffled already
+                class_weight=run.class_weight,
+                # The listener comes last, after the other callbacks have changed weights and logs.
+                callbacks=[*run.build_callbacks(), listener],
+                verbose=0,
+            )
 
 
 class _EpochListener(tf.keras.callbacks.Callback):  # type: ignore[misc]
