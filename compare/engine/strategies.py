@@ -166,6 +166,7 @@ def _on_one_cpu(strategy: tf.distribute.Strategy) -> bool:
 
 
 DISTRIBUTES = "experimental_distribute_dataset"
+"""The strategy's method that Keras calls."""
 
 
 @contextmanager
