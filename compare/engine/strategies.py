@@ -173,8 +173,8 @@ DISTRIBUTES = "experimental_distribute_dataset"
 def without_needless_distribution(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Lets ``fit``, too, take datasets as they are where ``distribute`` returns them unchanged.
 
-    It gets the same batches in the same order. Keras distributes to a single CPU as well, which costs several
-    functions and threads in each epoch and makes small steps a tenth slower.
+    It gets the same batches in the same order. Keras would distribute to a single CPU as well, and trace several
+    functions for every validation, which makes an epoch of a few seconds a tenth longer.
     """
     if not _on_one_cpu(strategy):
         yield
