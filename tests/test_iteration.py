@@ -161,6 +161,7 @@ def test_every_way_of_iterating_trains_exactly_like_fit(
     assert (comparison.training.steps, comparison.training.made) == (steps, 0 if steps == 10 else 10)
 
 
+@pytest.mark.exact
 @pytest.mark.slow
 def test_a_whole_epoch_of_convolutions_on_two_replicas_equals_fit(train: Train) -> None:
     experiment = images()

@@ -130,17 +130,22 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     assert set(louder[~still]) == {-16, 16}
 
 
-@pytest.mark.parametrize(("epochs", "twins"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("epochs", "twins"), [pytest.param(1, 3, marks=pytest.mark.exact), pytest.param(2, 4, marks=pytest.mark.slow)]
+)
 def test_a_loop_that_only_rounds_differently_is_alike(task: Any, tmp_path: Any, epochs: int, twins: int) -> None:
     import planted
     import tasks
 
     import compare
 
+    class Rounded(planted.ScaledAndBack, planted.Eager):
+        """Other last bits with any kernels: g * 3 / 3 rounds twice, and no graph is there to be simplified."""
+
     options: dict[str, Any] = {
         "replicas": REPLICAS, "epochs": epochs, "batch_size": 8, "quiet": True, "reports": tmp_path
     }  # fmt: skip
-    right = compare.run(tasks.experiment(batch_norm=True), trainers=("fit", planted.Eager()), **options)
+    right = compare.run(tasks.experiment(batch_norm=True), trainers=("fit", Rounded()), **options)
     assert (right.verdict, right.exit_status) == ("alike", 0)
     (comparison,) = right.details["comparisons"]
     assert comparison["training"]["verdict"] == comparison["reporting"]["verdict"] == "alike"
