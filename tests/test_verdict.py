@@ -193,6 +193,26 @@ def test_other_initial_weights_are_step_0_of_epoch_1(train: Train) -> None:
     assert training.variables == (("dense/kernel", 0.5),)
 
 
+def test_initial_weights_that_were_not_recorded_are_no_difference(train: Train) -> None:
+    def later(record: Record) -> Record:
+        return replace(record, steps=record.steps[record.steps["step"] != INITIAL])
+
+    fit, slow = train("fit"), train(rate=2)
+    same = compare_records(fit, later(train())).training
+    assert (same.verdict, same.first_difference) == ("identical", None)
+    # Nobody knows whether a difference after the first step was there before it.
+    for reference, candidate, lacking in [(fit, later(slow), "loop"), (later(fit), later(slow), "fit and loop")]:
+        unknown = compare_records(reference, candidate).training
+        assert (unknown.verdict, unknown.first_difference) == ("inconclusive", None)
+        assert unknown.reason == f"the initial weights of {lacking} were not recorded, and those after step 1 differ"
+    found = compare_records(fit, later(train(edits={(1, 2): add(1)}))).training
+    assert (found.verdict, found.first_difference) == ("different", Difference(1, 2))
+    once = later(train(steps=(1,)))
+    assert compare_records(once, once).training.reason == "neither trainer changed any weight"
+    once = replace(once, steps=once.steps[:1])
+    assert compare_records(once, once).training.reason == "the weights were recorded once only"
+
+
 @pytest.mark.parametrize(
     ("fit", "loop", "first", "reason", "compared"),
     [

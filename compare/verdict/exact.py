@@ -55,7 +55,9 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
 def compare_training(reference: Record, candidate: Record) -> Training:
     """Compares all weights after every step that both runs took, and finds the first difference."""
     if not (moved(reference) or moved(candidate)):
-        return Training(INCONCLUSIVE, None, None, 0, reason="neither trainer changed any weight")
+        known = any(len(places_of(record.keys)[1]) > 1 for record in (reference, candidate))
+        reason = "neither trainer changed any weight" if known else "the weights were recorded once only"
+        return Training(INCONCLUSIVE, None, None, 0, reason=reason)
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
     expected, actual = reference.keys, candidate.keys
@@ -71,6 +73,11 @@ def compare_training(reference: Record, candidate: Record) -> Training:
     found = _first_difference(reference, candidate, common if end is None else common[common < end])
     if found is not None:
         first, variables = found
+        if first.step != INITIAL and place_of(common[0]) == (first.epoch, first.step):
+            unknown = " and ".join(record.trainer for record, keys, _ in reversed(sides) if not _has_initial(keys))
+            if unknown:  # so nobody knows whether training began from equal weights
+                reason = f"the initial weights of {unknown} were not recorded, and those after step 1 differ"
+                return Training(INCONCLUSIVE, None, None, steps, reason=reason, made=made)
         return Training(DIFFERENT, max_weight_gap(reference, candidate), first, steps, variables, made=made)
     if end is not None:
         place, gap = place_of(end), max_weight_gap(reference, candidate)
@@ -222,13 +229,22 @@ def last_steps(keys: np.ndarray) -> dict[int, int]:
     return dict(zip(epochs[last].tolist(), steps[last].tolist(), strict=True))
 
 
+def _has_initial(keys: np.ndarray) -> bool:
+    """Whether the initial weights were recorded."""
+    return bool((places_of(keys)[1] == INITIAL).any())
+
+
 def _lacking(keys: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The places of ``other`` that ``keys`` lacks, without those between two of its steps, made in one call."""
+    """The places of ``other`` that ``keys`` lacks: steps that were not made.
+
+    Left out are steps between two of its own, made in one call, and the initial weights: whatever was not recorded is
+    no difference.
+    """
     lacking = np.setdiff1d(other, keys, assume_unique=True)
     epochs, steps = places_of(lacking)
     last = last_steps(keys)
     until = np.array([last.get(epoch, INITIAL) for epoch in epochs.tolist()], np.int32)
-    return lacking[~((steps > INITIAL) & (steps < until))]
+    return lacking[(steps != INITIAL) & ~((steps > INITIAL) & (steps < until))]
 
 
 def since(before: Place, place: Place) -> int | None:
@@ -248,8 +264,6 @@ def _missing(record: Record, place: Place) -> str:
     epoch, step = place
     if step == EPOCH_END:
         return f"{record.trainer} does not finish epoch {epoch}"
-    if step == INITIAL:
-        return f"{record.trainer} has no recorded weights at the start of epoch {epoch}"
     return f"{record.trainer} has no step {step:,} in epoch {epoch}"
 
 
