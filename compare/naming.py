@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ def printable(text: str) -> str:
     Line ends and tabs remain.
     """
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def distinct(name: str, taken: Collection[str]) -> str:
+    """A name that is not among those taken: the name itself, or else with the first number that makes it another."""
+    names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 2))]
+    return next(each for each in names if each not in taken)
 
 
 def file_name(name: str, safe: str = "") -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,11 @@ import tensorflow as tf
 
 import compare
 from compare.app import cli
+from compare.app.notebooks import as_python
 from compare.app.script_runs import EpochEnds, ScriptRunner
 from compare.errors import NoVerdictError, RequestError
+from compare.naming import distinct
+from compare.user_errors import describe
 from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.patching import undone
@@ -70,28 +75,48 @@ def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None
     assert "Inside that step" in page and 'class="differs"' in page
 
 
-def test_a_notebook_is_compared_like_a_script(tmp_path: Path) -> None:
-    cells = ["%matplotlib inline\n!pip list", (SCRIPTS / "my_loop.py").read_text()]
-    notebook = {
-        "cells": [
-            {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": cell}
-            for cell in cells
-        ],
-        "metadata": {},
-        "nbformat": 4,
-        "nbformat_minor": 4,
-    }
-    for name in ("task.py", "my_fit.py"):
-        (tmp_path / name).write_text((SCRIPTS / name).read_text())
-    (tmp_path / "my_loop.ipynb").write_text(json.dumps(notebook))
-    scripts = [str(tmp_path / name) for name in ("my_fit.py", "my_loop.ipynb")]
+def notebook(*cells: str) -> str:
+    """The content of a notebook with these cells."""
+    code = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    text = {"cell_type": "markdown", "metadata": {}, "source": ["# Training"]}
+    content = {"cells": [text, *({**code, "source": cell.splitlines(keepends=True)} for cell in cells)]}
+    return json.dumps({**content, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})
+
+
+def test_notebooks_are_compared_like_scripts_also_if_they_have_one_name(tmp_path: Path) -> None:
+    for way in ("my_fit", "my_loop"):
+        (tmp_path / way).mkdir()
+        code = f"import sys\nsys.path.append({str(SCRIPTS)!r})\nprint('this is {way}')\n"
+        cells = ["%matplotlib inline\n!pip list", code + (SCRIPTS / f"{way}.py").read_text()]
+        (tmp_path / way / "train.ipynb").write_text(notebook(*cells))
+    scripts = [str(tmp_path / way / "train.ipynb") for way in ("my_fit", "my_loop")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, max_steps=3)
     (entry,) = result.details["comparisons"]
-    assert (entry["candidate"], entry["training"]["verdict"]) == ("my_loop", "identical")
+    assert (entry["candidate"], entry["training"]["verdict"]) == ("train-2", "identical")
+    logs = [(tmp_path / "run" / f"{name}.log").read_text() for name in ("train", "train-2")]
+    assert ["this is my_fit" in logs[0], "this is my_loop" in logs[1]] == [True, True]
 
     (tmp_path / "no.ipynb").write_text("{}")
     with pytest.raises(RequestError, match=r"no\.ipynb: this is not a notebook"):
         compare.run(scripts=[scripts[0], str(tmp_path / "no.ipynb")], reports=tmp_path, quiet=True)
+
+
+def test_an_error_in_a_notebook_cites_its_cell(tmp_path: Path) -> None:
+    (tmp_path / "my.ipynb").write_text(notebook("import math", "def f(x):\n    return 1 / x\n\n", "f(1)\nf(0)"))
+    source = as_python(str(tmp_path / "my.ipynb"), tmp_path / "notebook-0.py")
+    settings = Settings("my.ipynb", source, str(tmp_path), str(tmp_path))
+    with pytest.raises(ZeroDivisionError) as raised:
+        runpy.run_path(source)
+    assert settings.cited(describe(raised.value)) == "ZeroDivisionError: division by zero (my.ipynb, cell 2, line 2)"
+    lines = settings.cited("".join(traceback.format_exception(raised.value)))
+    assert 'File "my.ipynb", cell 3, line 2, in <module>' in lines
+
+
+def test_sides_and_models_never_have_one_name() -> None:
+    names = ["x"]
+    for wanted in ("x", "x-2", "x model 2", "x model 2"):
+        names.append(distinct(wanted, names))
+    assert names == ["x", "x-2", "x-2-2", "x model 2", "x model 2-2"]
 
 
 @pytest.mark.slow

@@ -1,18 +1,20 @@
-"""Notebooks among ``--scripts``: turned into Python by nbconvert."""
+"""Notebooks among ``--scripts``: turned into Python, cell by cell."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from compare.errors import RequestError
+from compare.watch.cells import joined
 
 
-def as_python(script: str, folder: Path) -> str:
+def as_python(script: str, path: Path) -> str:
     """The Python file to run: the script itself, or what a notebook's cells say.
 
     Args:
         script: a Python file, or a notebook (``.ipynb``).
-        folder: where the Python file of a notebook is written.
+        path: where the Python file of a notebook is written.
 
     Raises:
         RequestError: if the file is not a notebook, or nbconvert is not installed.
@@ -20,15 +22,16 @@ def as_python(script: str, folder: Path) -> str:
     if Path(script).suffix != ".ipynb":
         return script
     try:
-        from nbconvert import PythonExporter  # noqa: PLC0415 (an extra)
+        from nbconvert.filters import ipython2python  # noqa: PLC0415 (an extra)
     except ImportError:
         raise RequestError(
             f"--scripts {script}: notebooks need nbconvert; install it with: pip install 'fit-vs-loop[notebooks]'"
         ) from None
     try:
-        code, _ = PythonExporter().from_filename(script)  # type: ignore[no-untyped-call]
+        cells = json.loads(Path(script).read_text(encoding="utf-8"))["cells"]
+        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except Exception as error:
-        raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({error})") from None
-    path = folder / f"{Path(script).stem}.ipynb.py"
-    path.write_text(code, encoding="utf-8")
+        text = f"{type(error).__name__}: {error}"
+        raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
+    path.write_text(joined([ipython2python(code) for code in codes]), encoding="utf-8")
     return str(path)

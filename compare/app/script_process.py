@@ -71,7 +71,9 @@ def _become(settings: Path, log: Path) -> None:
     except SystemExit as ended:
         status = _status(ended)
     except BaseException as error:
-        traceback.print_exception(type(error), error, _of_script(error.__traceback__, Settings.read(settings).source))
+        asked = Settings.read(settings)
+        lines = traceback.format_exception(type(error), error, _of_script(error.__traceback__, asked.source))
+        print(asked.cited("".join(lines)), end="", file=sys.stderr)
         status = 1
     threading._shutdown()  # type: ignore[attr-defined] # as when Python ends
     atexit._run_exitfuncs()

@@ -15,7 +15,7 @@ from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts
 from compare.errors import NoVerdictError, RequestError
-from compare.naming import printable
+from compare.naming import distinct, printable
 from compare.options import Options
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -58,9 +58,9 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
 
 
 def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, console: Console) -> ScriptsSession:
-    sources = [as_python(script, work) for script in options.scripts]
+    sources = [as_python(script, work / f"notebook-{side}.py") for side, script in enumerate(options.scripts)]
     names = [printable(Path(script).stem) for script in options.scripts]
-    names = [names[0], names[-1] if names[-1] != names[0] else f"{names[0]}-2"]
+    names = [names[0], distinct(names[-1], names[:1])]
     run = RunJson.read(folder)
     run.begin_training(
         provenance(options, names)
@@ -96,7 +96,7 @@ def _train(session: ScriptsSession) -> bool:
     """
     session.passes = 1
     names = [session.names[side] for side in session.sides]
-    settings = [session.settings(side, name) for side, name in zip(session.sides, names, strict=True)]
+    settings = [session.settings(side) for side in session.sides]
     runs, interrupted = run_scripts(session, settings, names)
     for name, run in () if interrupted else zip(names, runs, strict=True):
         if error := failure_of(run):
@@ -114,7 +114,9 @@ def _train(session: ScriptsSession) -> bool:
     epochs = EpochEnds.of(first, second)
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
     for number, pair in enumerate(others, start=2):
-        one, other = (f"{name} model {number}" for name in session.names)
+        taken = [*session.names, *(name for model in session.models for name in model.names)]
+        one = distinct(f"{session.names[0]} model {number}", taken)
+        other = distinct(f"{session.names[1]} model {number}", [*taken, one])
         same = [trace.last for trace in pair] == [first.last, second.last]
         session.models.append(ModelPair((one, other), pair, EpochEnds.of(*pair) or (epochs if same else EpochEnds())))
     metrics = MetricsFile(session.folder / "metrics.csv")

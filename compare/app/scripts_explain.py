@@ -140,7 +140,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
         settings = []
         for number in numbers:
             nudge = Nudge(step, number, rounding.LOUD if loud else 1)
-            settings.append(replace(session.settings(0, f"twin-{session.passes}-{number}"), nudge=nudge, begins=False))
+            settings.append(replace(session.settings(0), nudge=nudge, begins=False))
         run_scripts(session, settings, [f"noise twin {number}" for number in numbers])
         for number, each in zip(numbers, settings, strict=True):
             for trace in read_traces(Path(each.folder)):
@@ -156,7 +156,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
 def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
     """Runs the second script once more, for the losses of its steps and of its validation."""
     session.passes += 1
-    usual, trace = session.settings(1, "losses"), model.traces[1]
+    usual, trace = session.settings(1), model.traces[1]
     settings = replace(usual, close_up=(1, trace.last), losses_only=True, begins=False)
     run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
     return read_close_up(Path(settings.folder), trace.number)
@@ -170,14 +170,14 @@ def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, 
     ends = model.epochs
     last = max(step + 2, ends.step((ends.place(step)[0] + 1, 0)) if ends else 0)
 
-    def settings_of(side: int, name: str, nudge: Nudge | None = None) -> Settings:
-        usual = session.settings(side, name)
+    def settings_of(side: int, nudge: Nudge | None = None) -> Settings:
+        usual = session.settings(side)
         steps = min(last, usual.max_steps)
         return replace(usual, close_up=(step, step + 1), max_steps=steps, begins=False, nudge=nudge)
 
-    settings = [settings_of(side, f"close-up-{side}") for side in session.sides]
+    settings = [settings_of(side) for side in session.sides]
     nudge = Nudge(max(ends.step(start), 1) if start is not None else step, 1)
-    twin = settings_of(0, "close-up-twin", nudge)
+    twin = settings_of(0, nudge)
     run_scripts(session, [*settings, twin], [*(session.names[side] for side in session.sides), "noise twin"])
     folders = [Path(each.folder) for each in settings]
     first, second = (

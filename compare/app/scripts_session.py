@@ -54,6 +54,7 @@ class ScriptsSession:
         names: the sides, the reference first.
         models: the models that both train, in pairs.
         passes: how many times the scripts were run.
+        started: how many processes were started for them.
     """
 
     options: Options
@@ -66,6 +67,7 @@ class ScriptsSession:
     names: list[str]
     models: list[ModelPair] = field(default_factory=list)
     passes: int = 0
+    started: int = 0
 
     @property
     def alone(self) -> bool:
@@ -77,13 +79,14 @@ class ScriptsSession:
         """The sides that have a script of their own."""
         return [0] if self.alone else [0, 1]
 
-    def settings(self, side: int, name: str) -> Settings:
-        """How to run the script of a side."""
+    def settings(self, side: int) -> Settings:
+        """How to run the script of a side, with a folder of its own."""
+        self.started += 1
         experiment = self.options.write_experiment if self.passes == 1 else None
         return Settings(
             script=self.options.scripts[0 if self.alone else side],
             source=self.sources[0 if self.alone else side],
-            folder=str(self.work / name),
+            folder=str(self.work / f"{self.started}"),
             initial=str(self.work / "initial"),
             arguments=self.options.script_arguments,
             alone=self.alone,
@@ -100,7 +103,10 @@ def run_scripts(
 ) -> tuple[list[ScriptRun], bool]:
     """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted."""
     first = session.passes == 1
-    logs = [(session.folder if first else session.work) / f"{name}.log" for name in shown]
+    logs = [
+        session.folder / f"{name}.log" if first else Path(each.folder).with_suffix(".log")
+        for name, each in zip(shown, settings, strict=True)
+    ]
     interrupted = False
     printed = dict.fromkeys(logs, 0)
     steps = [0] * len(shown)

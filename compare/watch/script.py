@@ -46,10 +46,10 @@ def run(settings: Settings) -> None:
             raise
     except ProcessExit as ended:
         if ended.status != 0:
-            write_json(Path(settings.folder) / FAILED, describe(ended))
+            write_json(Path(settings.folder) / FAILED, settings.cited(describe(ended)))
             raise
     except Exception as error:
-        write_json(Path(settings.folder) / FAILED, describe(error))
+        write_json(Path(settings.folder) / FAILED, settings.cited(describe(error)))
         raise
     finally:
         write_json(Path(settings.folder) / OTHERS, other_libraries())
@@ -60,7 +60,7 @@ def run(settings: Settings) -> None:
 
 def _of_notebooks(settings: Settings) -> dict[str, Any]:
     """The names that only a notebook knows; what it asks of its shell, such as ``%matplotlib``, does nothing."""
-    return {} if settings.source == settings.script else {"get_ipython": Mock(), "display": print}
+    return {} if not settings.notebook else {"get_ipython": Mock(), "display": print}
 
 
 def other_libraries() -> list[str]:

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from compare.watch.cells import citing_cells
+
 SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
 MADE_ALIKE = {
     SEEDS: "the same in both, for layers and TensorFlow's random operations; op determinism is on",
@@ -76,6 +78,15 @@ class Settings:
     def trainings(self) -> int:
         """The largest number of trainings that are watched."""
         return 2 if self.alone else MOST_MODELS
+
+    @property
+    def notebook(self) -> bool:
+        """Whether the script is a notebook."""
+        return self.source != self.script
+
+    def cited(self, text: str) -> str:
+        """A text in which the lines of a notebook are cited by cell."""
+        return citing_cells(text, self.script, self.source) if self.notebook else text
 
     def write(self, path: Path) -> None:
         """Writes the settings as JSON."""

@@ -1,0 +1,36 @@
+"""A notebook's cells in the Python file that is run for it, one after the other; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+MARK = "# In cell "
+"""Begins the line before each cell, followed by the cell's number among those with code, from 1."""
+
+
+def joined(cells: Sequence[str]) -> str:
+    """The content of the Python file, from the code of each cell."""
+    return "".join(f"{MARK}{number}\n{code.rstrip()}\n\n" for number, code in enumerate(cells, start=1))
+
+
+def citing_cells(text: str, notebook: str, source: str) -> str:
+    """A text in which lines of a notebook's Python file are cited as lines of the notebook's cells.
+
+    Args:
+        text: an error message or a traceback.
+        notebook: the notebook.
+        source: its Python file.
+    """
+    lines = Path(source).read_text(encoding="utf-8").splitlines()
+    marks = [number for number, line in enumerate(lines, start=1) if line.startswith(MARK)]
+
+    def cite(found: re.Match[str]) -> str:
+        line = int(found[2])
+        cell = bisect.bisect_left(marks, line)
+        return f"{notebook}{found[1] or ''}, cell {cell}, line {line - marks[cell - 1]}" if cell else found[0]
+
+    either = f"{re.escape(source)}|{re.escape(Path(source).name)}"
+    return re.sub(rf'(?:{either})("?), line (\d+)', cite, text)
