@@ -33,5 +33,6 @@ def as_python(script: str, path: Path) -> str:
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
-    path.write_text(joined([ipython2python(code) for code in codes]), encoding="utf-8")
+    lines = [ipython2python(code) for code in codes]  # type: ignore[no-untyped-call]
+    path.write_text(joined(lines), encoding="utf-8")
     return str(path)

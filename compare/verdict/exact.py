@@ -244,7 +244,7 @@ def _lacking(keys: np.ndarray, other: np.ndarray) -> np.ndarray:
     epochs, steps = places_of(lacking)
     last = last_steps(keys)
     until = np.array([last.get(epoch, INITIAL) for epoch in epochs.tolist()], np.int32)
-    return lacking[(steps != INITIAL) & ~((steps > INITIAL) & (steps < until))]
+    return np.asarray(lacking[(steps != INITIAL) & ~((steps > INITIAL) & (steps < until))])
 
 
 def since(before: Place, place: Place) -> int | None:
