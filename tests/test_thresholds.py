@@ -1,0 +1,208 @@
+"""Where each rule of a verdict begins to hold: numbers just below it and just above it, written out; no TensorFlow."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compare.app.judge import Recorded, judge
+from compare.app.run_folder import claimed
+from compare.check.stages import locate
+from compare.options import Options
+from compare.records import EPOCH_END, Record, Variable, step_dtype, write_json
+from compare.records.run_json import RunJson
+from compare.verdict import (
+    Comparison,
+    Reporting,
+    Training,
+    asynchronous,
+    compare_records,
+    with_noise,
+)
+from compare.verdict.float64 import distances
+from compare.verdict.logged import compare_logs
+from compare.verdict.rounding import Noise, enough, first_beyond
+from compare.watch.seen import CloseUp, Event
+
+W = Variable("w", (1,), "float32")
+
+
+def record(
+    trainer: str,
+    *weights: float | Sequence[float],
+    logs: Mapping[int, Mapping[str, float]] | None = None,
+    seed: int = 0,
+) -> Record:
+    """One epoch of a model, the value of each variable before the first step and after every step."""
+    values = np.array([np.atleast_1d(each) for each in weights], np.float64)
+    steps = np.zeros(len(values) + 1, step_dtype(values.shape[1], 1))
+    for row, step, value in zip(steps, [*range(len(values)), EPOCH_END], [*values, values[-1]], strict=True):
+        row["epoch"], row["step"] = 1, step
+        row["hashes"], row["projections"] = value.view(np.uint64)[:, None], value[:, None]
+    return Record(trainer, seed, (W,) * values.shape[1], steps, logs or {}, Path("/nonexistent"))
+
+
+# Rounding: a gap is explained by up to 100 times that of the noise twins
+
+
+def apart_by(times: float) -> tuple[Comparison, Record, Record, Record]:
+    """A loop whose weight is off by so many times what its noise twin's is."""
+    fit, loop, twin = record("fit", 1, 2), record("loop", 1, 2 + times / 1024), record("twin-1", 1, 2 + 1 / 1024)
+    return compare_records(fit, loop), fit, loop, twin
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, "alike"), (99, "alike"), (101, "different"), (300, "different")])
+def test_a_gap_up_to_a_hundred_times_the_twins_is_rounding(times: float, verdict: str) -> None:
+    comparison, fit, loop, twin = apart_by(times)
+    assert comparison.training.verdict == "different", "bit for bit"
+    judged = with_noise(comparison, fit, loop, [twin])
+    assert judged.training.noise is not None and judged.training.noise.ratio == pytest.approx(times)
+    assert judged.training.verdict == verdict
+    assert first_beyond(fit, loop, [twin], (1, 1)) == (None if verdict == "alike" else (1, 1))
+
+
+@pytest.mark.parametrize(("times", "stage"), [(99, None), (101, "loss")])
+def test_a_stage_differs_from_a_hundred_times_the_twins_on(times: float, stage: str | None) -> None:
+    def seen(loss: float) -> CloseUp:
+        return CloseUp({1: [Event("loss", 0, {"targets": 1}, [np.float64(loss)])]})
+
+    assert locate(seen(1.0), seen(1 - times / 2**20), [seen(1 - 1 / 2**20)], 1, ["w"]).stage == stage
+
+
+@pytest.mark.parametrize(
+    ("ratio", "twins", "said"),
+    [
+        (99, 2, False),
+        (99, 3, True),
+        (101, 3, False),  # a kink that three twins did not cross
+        (901, 3, False),
+        (29_900, 3, False),
+        (30_100, 3, True),  # no kink is so large
+        (math.inf, 3, True),
+        (29_900, 11, False),
+        (29_900, 12, True),
+    ],
+)
+def test_more_twins_are_trained_up_to_three_hundred_times_what_rounding_explains(
+    ratio: float, twins: int, said: bool
+) -> None:
+    assert enough(Noise(twins, (1, 1), ratio, (1, 1), "w"), twins) == said
+
+
+# The float64 run: whoever is ten times as far from it as the other is off
+
+
+@pytest.mark.parametrize(("fit", "loop", "off"), [(1, 9.9, None), (1, 10.1, "loop"), (10.1, 1, "fit"), (9.9, 1, None)])
+def test_a_trainer_ten_times_as_far_from_the_float64_run_is_off(fit: float, loop: float, off: str | None) -> None:
+    truth = record("truth", 0, 1)
+    sides = [record(name, 0, 1 + times / 1024) for name, times in (("fit", fit), ("loop", loop))]
+    found = distances(truth, sides, [compare_records(*sides)])
+    assert found["off"] == off
+    assert found["after"][0]["distance"] == pytest.approx({"fit": fit / 1024, "loop": loop / 1024})
+
+
+# Logs
+
+
+@pytest.mark.parametrize(("first", "begin"), [(("loss", 2), 2), (("accuracy", 2), 2), (("loss", 3), 3)])
+def test_logs_differ_from_the_first_epoch_in_which_any_number_does(first: tuple[str, int], begin: int) -> None:
+    same = {epoch: {"loss": 1 / epoch, "accuracy": epoch / 10} for epoch in (1, 2, 3, 4)}
+    starts = {"loss": 4, "accuracy": 4} | dict([first])
+    other = {
+        epoch: {name: value + (epoch >= starts[name]) for name, value in logs.items()} for epoch, logs in same.items()
+    }
+    training = compare_logs([record("a", 0, logs=same)], [record("b", 0, logs=other)], ()).training
+    assert (training.verdict, training.first_difference and training.first_difference.epoch) == ("inconclusive", begin)
+
+
+# Several workers without waiting
+
+
+@pytest.mark.parametrize(
+    ("exactly", "verdict"),
+    [("identical", "identical"), ("different", "inconclusive"), ("inconclusive", "inconclusive")],
+)
+def test_weights_that_differ_between_workers_that_do_not_wait_prove_nothing(exactly: str, verdict: str) -> None:
+    given = Comparison("loop", Training(exactly, 0.5, None, 3, reason=""), Reporting(None, {}))
+    judged = asynchronous(given)
+    assert judged.training.verdict == judged.verdict == verdict
+    assert ("use one worker (--workers 1)" in judged.training.reason) == (exactly == "different")
+    assert replace(judged, training=given.training) == given, "only the weights' verdict changes"
+
+
+def judged(records: Sequence[Record], strategy: str = "default", workers: int = 1, **run: Any) -> dict[str, Any]:
+    devices: Any = {"name": strategy, "class": "", "replicas": 1, "workers": workers, "global_batch_size": 1,
+                    "devices": []}  # fmt: skip
+    given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "own": [], **run.pop("options", {})},
+                    trainers=["fit", "loop"], strategy=devices, **run)  # fmt: skip
+    return judge(Recorded(given, records))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "verdict"),
+    [
+        ("parameter-server", 2, "inconclusive"),
+        ("parameter-server", 1, "different"),
+        ("multi-worker", 2, "different"),
+    ],
+)
+def test_only_several_workers_of_a_parameter_server_do_not_wait(strategy: str, workers: int, verdict: str) -> None:
+    assert judged([record("fit", 0, 1), record("loop", 0, 2)], strategy, workers)["verdict"] == verdict
+
+
+# Two models of a script
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdicts"),
+    [
+        (1, 1, ["identical", "identical"]),
+        (1, 2, ["identical", "different"]),
+        (2, 1, ["different", "identical"]),
+    ],
+)
+def test_the_second_model_of_two_scripts_counts_as_much_as_the_first(
+    first: float, second: float, verdicts: Sequence[str]
+) -> None:
+    records = [record("fit", 0, 1), record("loop", 0, first), record("fit 2", 0, 1), record("loop 2", 0, second)]
+    verdict = judged(records, models=[["fit 2", "loop 2"]], options={"scripts": ["fit.py", "loop.py"]})
+    assert [each["verdict"] for each in verdict["comparisons"]] == verdicts
+    assert verdict["verdict"] == max(verdicts, key=["identical", "different"].index)
+    assert [(each["candidate"], each.get("reference")) for each in verdict["comparisons"]] == [
+        ("loop", None),
+        ("loop 2", "fit 2"),
+    ]
+
+
+# Files
+
+
+@pytest.fixture
+def mask() -> Any:
+    """Sets the permissions that new files do not get."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "file", "folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0, 0o666, 0o777)]
+)
+def test_a_runs_files_are_as_open_as_the_users_own(
+    mask: Callable[[int], int], tmp_path: Path, hidden: int, file: int, folder: int
+) -> None:
+    mask(hidden)
+    write_json(tmp_path / "verdict.json", {})
+    with claimed(Options(name="run", reports=tmp_path)) as claim:
+        pass
+    assert mask(hidden) == hidden, "asking for it changes nothing"
+    assert stat.S_IMODE((tmp_path / "verdict.json").stat().st_mode) == file
+    assert stat.S_IMODE(claim.stat().st_mode) == folder
