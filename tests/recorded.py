@@ -17,12 +17,14 @@ from compare.records import (
     BuildRecord,
     EpochRecord,
     MetricsFile,
+    Place,
+    Record,
     Recorder,
     StepRecord,
     Variable,
     read_records,
     read_verdict,
-    write_json,
+    write_checked,
     write_verdict,
 )
 from compare.reporting import html, plots
@@ -77,6 +79,11 @@ def record(
         recorder(EpochRecord(epoch, {k: float(np.float32(v)) for k, v in logs.items()}, seconds / epoch, rate, weights))
 
 
+def by_place(record: Record) -> dict[Place, Any]:
+    """The fingerprints of a record by place."""
+    return {(int(row["epoch"]), int(row["step"])): row for row in record.steps}
+
+
 def finish(
     folder: Path,
     trainers: Sequence[str] = ("fit", "loop"),
@@ -92,7 +99,7 @@ def finish(
     folder.mkdir(parents=True, exist_ok=True)
     reference, *candidates = trainers
     content = {
-        "schema": 1,
+        "schema": 2,
         "status": "finished",
         "title": title,
         "notes": [],
@@ -117,7 +124,7 @@ def finish(
         "finished": started,
         **run,
     }  # fmt: skip
-    write_json(folder / "run.json", content)
+    write_checked(folder / "run.json", content)
     if failure is not None:
         made = as_json(reference, [not_comparable(name, failure) for name in candidates], scope="run")
     else:

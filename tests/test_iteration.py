@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from recorded import by_place
 
 import compare
 from compare.engine import preflight
@@ -80,7 +81,7 @@ def images() -> compare.Experiment:
 
 
 def places(record: Record) -> list[tuple[int, int]]:
-    return [place for place in record.by_place() if place[1] not in (INITIAL, EPOCH_END)]
+    return [place for place in by_place(record) if place[1] not in (INITIAL, EPOCH_END)]
 
 
 @pytest.fixture(scope="module")

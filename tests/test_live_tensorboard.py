@@ -11,7 +11,7 @@ import pytest
 import recorded
 from forked import Commands
 
-from compare.records import EPOCH_END, BuildRecord, End, EpochRecord, MetricsFile, Recorder, StepRecord
+from compare.records import EPOCH_END, BuildRecord, End, EpochRecord, MetricsFile, Recorder, StepRecord, write_checked
 from compare.records.event_files import read_scalars
 from compare.reporting import tensorboard
 from compare.reporting.live_tensorboard import live_log
@@ -138,7 +138,7 @@ def test_a_resumed_run_goes_on_with_its_log(tmp_path: Path) -> None:
         feed(fit, 1)
         feed(fit, 2)
         feed(loop, 1)
-    recorded.write_json(tmp_path / "run.json", {"schema": 1, "options": {}})
+    write_checked(tmp_path / "run.json", {"options": {}})
     with live_log(tmp_path, ["fit", "loop"], 1, wanted=True) as live:
         again = Recorder(tmp_path, metrics, "loop", 0, live("loop", 0))
         again.rewind(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from forked import Commands
 from processes import alive, descendants
+from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes
@@ -25,7 +25,7 @@ from compare.app.parallel_trainers import _listening, at_once, why_not
 from compare.check.report import Finding, Report
 from compare.errors import RequestError
 from compare.options import Options
-from compare.records import read_json, read_metrics, read_records, read_verdict
+from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
 from compare.verdict import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ def test_results_equal_those_of_one_after_the_other_on_as_many_threads(
     whole_run, after = (read_records(task.parent / name) for name in ("whole", "one-after-the-other"))
     for ours, theirs in zip(whole_run, after, strict=True):
         assert ours.logs == theirs.logs
-        assert (ours.by_place()[4, -1]["hashes"] == theirs.by_place()[4, -1]["hashes"]).all()
+        assert (by_place(ours)[4, -1]["hashes"] == by_place(theirs)[4, -1]["hashes"]).all()
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_free_memory_is_some_of_the_machines() -> None:
 @pytest.mark.parametrize("began", [True, False])
 def test_what_is_resumed_goes_on_as_it_began(began: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_trainers, "why_not", lambda options: "there is one processor" if began else None)
-    (tmp_path / "run.json").write_text(json.dumps({"options": {"parallel": began}}))
+    write_checked(tmp_path / "run.json", {"options": {"parallel": began}})
     console = Console(quiet=True)
     assert at_once(Options(resume=True), tmp_path, console).parallel is began
     assert not at_once(Options(resume=True, sequential=True), tmp_path, console).parallel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 import compare
-from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_verdict
+from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked, write_verdict
 from compare.reporting import plots
 from compare.reporting.gaps import GapSeries
 from compare.reporting.sentences import sentences
@@ -315,7 +314,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
 
 def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
     rows(tmp_path, fit=LOOP, loop=LOOP)
-    (tmp_path / "run.json").write_text(json.dumps({"title": "t", "notes": []}))
+    write_checked(tmp_path / "run.json", {"title": "t", "notes": []})
     write_verdict(tmp_path / "verdict.json", verdict(SAME))
     before = set(tmp_path.iterdir())
     path = plots.draw(tmp_path)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import by_place
 
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
@@ -489,22 +490,6 @@ def fingerprints(epoch: int, step: int) -> bytes:
     return row.tobytes()
 
 
-@pytest.mark.parametrize("rows", [True, False])
-def test_records_of_older_versions_without_checksums_can_be_read(tmp_path: Path, rows: bool) -> None:
-    (new,) = record(tmp_path, fit=FIT)
-    path = tmp_path / "records" / "fit-seed0.json"
-    content = json.loads(path.read_text())
-    for name in ("schema", "blocks", "weights_crc32", "sha256", *([] if rows else ["rows_sha256"])):
-        del content[name]
-    path.write_text(json.dumps(content))
-    (old,) = read_records(tmp_path)
-    assert old.logs == new.logs and np.array_equal(old.steps, new.steps) and old.weights(2) is not None
-    if rows:
-        Recorder(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", 0).rewind(1)
-        (rewound,) = read_records(tmp_path)
-        assert np.array_equal(rewound.steps, new.steps[new.steps["epoch"] == 1])
-
-
 def test_rows_that_were_changed_or_removed_are_named(run: Path) -> None:
     path = run / "metrics.csv"
     whole = path.read_text()
@@ -742,4 +727,4 @@ def test_weights_that_change_after_the_last_epoch_are_kept(tmp_path: Path) -> No
     last = fingerprint(1, EPOCH_END)
     recorder(replace(last, hashes=last.hashes + np.uint64(1)))  # as run.close() does
     (record,) = read_records(tmp_path)
-    assert np.array_equal(record.by_place()[1, EPOCH_END]["hashes"], last.hashes + np.uint64(1))
+    assert np.array_equal(by_place(record)[1, EPOCH_END]["hashes"], last.hashes + np.uint64(1))

@@ -14,7 +14,7 @@ import tasks
 from eager import Eager, run
 from killed_runs import TASK
 
-from compare.records import read_checked, write_checked, write_json
+from compare.records import read_checked, write_checked
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_file_that_only_the_run_names_is_not_executed(finished, tmp_path, caps
     theirs = tmp_path / "their run"
     shutil.copytree(finished, theirs)
     (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n" + TASK)
-    content = read_checked(theirs / "run.json", since=1)
+    content = read_checked(theirs / "run.json")
     content["options"] |= {"experiment": str(tmp_path / "task.py"), "trainers": [str(tmp_path / "task.py:A"), "loop"]}
     content["code"] = {}
     write_checked(theirs / "run.json", content)
@@ -137,7 +137,7 @@ def test_a_request_that_was_tampered_with_is_one_line(tmp_path, capsys, options,
     from compare.app.restore import main
 
     strategy = {"replicas": 1}
-    write_json(tmp_path / "run.json", {"options": options, "trainers": ["fit"], "strategy": strategy})
+    write_checked(tmp_path / "run.json", {"options": options, "trainers": ["fit"], "strategy": strategy})
     given = [] if told.startswith(("the run's experiment", "add")) else ["--experiment", "b.py"]
     assert main([str(tmp_path), *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import by_place
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:To make it possible to preserve tf.data options:UserWarning",
@@ -94,13 +95,13 @@ def test_a_loud_twin_has_larger_noise_and_its_gaps_count_proportionally_less(tas
     reference = record("fit")
     quiet = [record(rounding.twin_name(twin, False), twin=twin) for twin in (1, 2, 3)]
     loud = record(rounding.twin_name(4, True), twin=4, loud=True)
-    first = rounding._gap(reference.by_place()[1, 1], loud.by_place()[1, 1])
-    against = rounding._gap(reference.by_place()[1, 1], quiet[0].by_place()[1, 1])
+    first = rounding._gap(by_place(reference)[1, 1], by_place(loud)[1, 1])
+    against = rounding._gap(by_place(reference)[1, 1], by_place(quiet[0])[1, 1])
     assert 4 < np.median(first[against > 0] / against[against > 0]) < 64, "it is moved sixteen times as far"
     # While gaps are proportional to the noise, quiet and loud twins give the same ratio.
     alone, together = (rounding.measure(reference, quiet[2], twins, (1, 1)) for twins in ([loud], [*quiet[:2], loud]))
     assert 0.1 < together.ratio <= alone.ratio < rounding.FACTOR
-    assert loud.by_place().keys() == reference.by_place().keys() and (1, INITIAL) in loud.by_place()
+    assert by_place(loud).keys() == by_place(reference).keys() and (1, INITIAL) in by_place(loud)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])

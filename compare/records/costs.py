@@ -39,7 +39,7 @@ def add_costs(path: Path, trainer: str, seed: int, costs: Mapping[str, Any]) -> 
 
 
 def read_costs(path: Path) -> Costs:
-    """Reads ``costs.json``; entries that older versions of this package wrote have no checksum.
+    """Reads ``costs.json``.
 
     Raises:
         RecordError: if the file is damaged.
@@ -49,8 +49,7 @@ def read_costs(path: Path) -> Costs:
     try:
         for trainer, seeds in content.items():
             for seed, costs in seeds.items():
-                found = costs.pop("sha256", None)
-                if found not in (None, _sum(run, trainer, seed, costs)):
+                if costs.pop("sha256", None) != _sum(run, trainer, seed, costs):
                     problem = f"damaged, the costs of {trainer!r}, seed {seed} do not match their checksum"
                     raise RecordError(path, problem)
     except (AttributeError, TypeError):

@@ -115,12 +115,8 @@ def write_checked(path: Path, content: Mapping[str, Any]) -> None:
     write_json(path, {**content, "sha256": checksum(content)})
 
 
-def read_checked(path: Path, since: int) -> dict[str, Any]:
+def read_checked(path: Path) -> dict[str, Any]:
     """Reads a JSON object and verifies its checksum.
-
-    Args:
-        path: the file.
-        since: the first ``schema`` with a checksum; files of older versions of this package have none.
 
     Raises:
         RecordError: if the file cannot be read or was changed after it was written.
@@ -128,10 +124,7 @@ def read_checked(path: Path, since: int) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise RecordError(path, "damaged, it is not a JSON object")
-    schema = content.get("schema", 1)
-    found = content.pop("sha256", None)
-    # One damaged bit cannot make a file look older: it has either its schema or its checksum left.
-    if (found is not None or not isinstance(schema, int) or schema >= since) and found != checksum(content):
+    if content.pop("sha256", None) != checksum(content):
         raise RecordError(path, "damaged, its content does not match its checksum")
     return content
 
@@ -147,11 +140,11 @@ def read_verdict(path: Path) -> dict[str, Any]:
     Raises:
         RecordError: if the file cannot be read, was changed after it was written, or is that of another run.
     """
-    content = read_checked(path, since=1)
+    content = read_checked(path)
     if "verdict" not in content:
         raise RecordError(path, "damaged, it has no verdict")
     run = path.with_name("run.json")
-    if run.exists() and read_checked(run, since=2).get("verdict_sha256", checksum(content)) != checksum(content):
+    if run.exists() and read_checked(run).get("verdict_sha256", checksum(content)) != checksum(content):
         raise RecordError(path, f"is not the verdict that {shown_path(run)} belongs to")
     return content
 

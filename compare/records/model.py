@@ -191,8 +191,8 @@ class Record:
         logs: for each finished epoch, the reported metrics with their exact values.
         stem: the common prefix of the paths of the files.
         end: how training ended; None if it has not ended.
-        rows: for each finished epoch, a checksum of its row of ``metrics.csv``; older versions kept none.
-        weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file; older versions kept none.
+        rows: for each finished epoch, a checksum of its row of ``metrics.csv``.
+        weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file.
     """
 
     trainer: str
@@ -241,10 +241,6 @@ class Record:
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
         return replace(self, steps=self.steps[_keys(self.steps) <= in_time(place)], logs=logs)
 
-    def by_place(self) -> dict[Place, np.void]:
-        """The fingerprints by place, a Python object each; if a place has several, the last one is used."""
-        return {(int(row["epoch"]), int(row["step"])): row for row in self.steps}
-
     def weights(self, epoch: int) -> list[np.ndarray] | None:
         """The weights at the end of an epoch, or None if they were not kept.
 
@@ -258,7 +254,7 @@ class Record:
             content = read_file(path)
         except OSError as error:
             raise RecordError(path, f"cannot be read ({error})") from None
-        if self.weights_crc32.get(epoch, crc32 := zlib.crc32(content)) != crc32:
+        if self.weights_crc32.get(epoch) != zlib.crc32(content):
             raise RecordError(path, "damaged, it does not match its checksum")
         weights = read_arrays(path, content)
         if [weight.shape for weight in weights] != [variable.shape for variable in self.variables]:

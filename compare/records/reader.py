@@ -6,7 +6,6 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from compare.records.model import EPOCH_END, End, Record, RecordError, Variable,
 from compare.records.run_json import identity_of, run_of
 
 SCHEMA = 2
-"""The version of the sidecar's format; those of version 1 have no checksums of themselves, of blocks and of weights."""
+"""The version of the sidecar's format."""
 
 
 def steps_path(stem: Path) -> Path:
@@ -88,7 +87,7 @@ def _verified(
     for key, sidecar in sidecars.items():
         sums, trainer, seed = sidecar.record.rows, *key
         found = {int(row["epoch"]): row for row in rows.get(key, [])}
-        for epoch, row in found.items() if sidecar.has_row_sums else ():
+        for epoch, row in found.items():
             if sums.get(epoch) != checksum(filled(row)):
                 raise RecordError(
                     metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} does not match its checksum"
@@ -201,19 +200,14 @@ class Sidecar:
     Attributes:
         record: the record without its fingerprints and its logs.
         types: by epoch, the float type of each reported metric.
-        blocks: the blocks of the file of fingerprints, in order; None if an older version wrote it, without checksums.
-        run: the identity of the run; None if an older version wrote it, or there is no ``run.json``.
+        blocks: the blocks of the file of fingerprints, in order.
+        run: the identity of the run; None if there is no ``run.json``.
     """
 
     record: Record
     types: _Types
-    blocks: Sequence[Block] | None
+    blocks: Sequence[Block]
     run: str | None = None
-
-    @property
-    def has_row_sums(self) -> bool:
-        """Whether there are checksums of the rows of ``metrics.csv``."""
-        return self.blocks is not None or bool(self.record.rows)
 
     def steps(self) -> np.ndarray:
         """Reads the fingerprints; what follows them in the file, of a write that was interrupted, is left out.
@@ -226,8 +220,8 @@ class Sidecar:
             content = memoryview(read_file(path) if os.path.lexists(path) else b"")
         except OSError as error:
             raise RecordError(path, f"cannot be read ({error})") from None
-        at = 0 if self.blocks is not None else len(content) // dtype.itemsize * dtype.itemsize
-        for number, block in enumerate(self.blocks or (), start=1):
+        at = 0
+        for number, block in enumerate(self.blocks, start=1):
             part = content[at : at + block.size]
             if len(part) < block.size:
                 raise RecordError(path, f"damaged, the end of epoch {block.epoch} is missing")
@@ -238,12 +232,7 @@ class Sidecar:
 
     def blocks_up_to(self, epoch: int) -> list[Block]:
         """The blocks of the epochs up to ``epoch``."""
-        blocks = self.blocks
-        if blocks is None:
-            steps = self.steps()
-            starts = [next(rows)[0] for _, rows in groupby(enumerate(steps["epoch"].tolist()), key=lambda row: row[1])]
-            blocks = [Block.of(part) for part in np.split(steps, starts[1:]) if part.size]
-        return [block for block in blocks if block.epoch <= epoch]
+        return [block for block in self.blocks if block.epoch <= epoch]
 
 
 def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
@@ -264,7 +253,7 @@ def read_sidecar(path: Path) -> Sidecar:
     Raises:
         RecordError: if the file is damaged.
     """
-    content = read_checked(path, since=SCHEMA)
+    content = read_checked(path)
     try:
         trainer, seed = str(content["trainer"]), int(content["seed"])
         variables = tuple(Variable(v["name"], tuple(v["shape"]), v["dtype"]) for v in content["variables"])
@@ -272,20 +261,18 @@ def read_sidecar(path: Path) -> Sidecar:
         types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
         if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
             raise ValueError("a metric is neither float32 nor float64")
-        rows = {int(epoch): str(text) for epoch, text in content.get("rows_sha256", {}).items()}
+        rows = {int(epoch): str(text) for epoch, text in content["rows_sha256"].items()}
         end = End(**content["end"]) if "end" in content else None
-        blocks = weights = None
-        if content.get("schema", 1) >= SCHEMA:
-            blocks = [Block(**block) for block in content["blocks"]]
-            weights = {int(epoch): int(crc32) for epoch, crc32 in content["weights_crc32"].items()}
-            if sum(block.size for block in blocks) % dtype.itemsize:
-                raise ValueError("the size of the blocks is not a whole number of fingerprints")
+        blocks = [Block(**block) for block in content["blocks"]]
+        weights = {int(epoch): int(crc32) for epoch, crc32 in content["weights_crc32"].items()}
+        if sum(block.size for block in blocks) % dtype.itemsize:
+            raise ValueError("the size of the blocks is not a whole number of fingerprints")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(path, f"damaged ({error})") from None
     stem = path.with_suffix("")
     if stem.name != stem_of(Path(), trainer, seed).name:
         raise RecordError(path, f"damaged, it holds the records of {trainer!r}, seed {seed}")
-    record = Record(trainer, seed, variables, np.zeros(0, dtype), {}, stem, end, rows, weights or {})
+    record = Record(trainer, seed, variables, np.zeros(0, dtype), {}, stem, end, rows, weights)
     return Sidecar(record, types, blocks, content.get("run"))
 
 

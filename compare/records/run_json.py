@@ -19,7 +19,7 @@ EXPLAINED, FINISHED = "explained", "finished"
 a finished run has its verdict, plot, page and place in the list of runs, too, which are made from its files."""
 
 SCHEMA = 2
-"""The version of the file format; files of version 1 have no checksum."""
+"""The version of the file format."""
 
 Strategy = TypedDict(
     "Strategy",
@@ -64,7 +64,7 @@ class RunJson:
     Attributes:
         folder: the run's folder.
         schema: the version of the file format.
-        identity: a random text that all records of the run have, too; runs of older versions have none.
+        identity: a random text that all records of the run have, too.
         status: ``begun``, ``training``, ``interrupted``, ``trained``, ``explained`` or ``finished``.
         title: one line that names the experiment, the trainers and the strategy.
         notes: notes shown with every result, such as "sample of the data set".
@@ -87,7 +87,7 @@ class RunJson:
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
         finished: when everything had been measured (ISO 8601, UTC).
-        verdict_sha256: the checksum in ``verdict.json``; None if there is none yet, or an older version wrote it.
+        verdict_sha256: the checksum in ``verdict.json``; None if there is none yet.
     """
 
     folder: Path
@@ -183,7 +183,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     Raises:
         RecordError: if the file is missing or damaged.
     """
-    content = read_checked(folder / "run.json", since=SCHEMA)
+    content = read_checked(folder / "run.json")
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
     for item in fields(RunJson):

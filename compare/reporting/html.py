@@ -52,9 +52,7 @@ def lost(folder: Path) -> list[str]:
     except OSError:
         return []
     found = re.search(r'<meta name="drawn-from" content="([^"]*)">', text)
-    # Pages of older versions do not name what they were drawn from; the effect of rounding is read from records only.
-    names = found[1].split() if found else ["records"] * ("The shaded band shows the effect of rounding" in text)
-    return [name for name in names if name not in sources(folder)]
+    return [name for name in (found[1].split() if found else ()) if name not in sources(folder)]
 
 
 def write_index(reports: Path) -> Path:
@@ -94,7 +92,7 @@ def is_foreign(index: Path) -> bool:
         return False
     except OSError:
         return True
-    return not ('content="fit-vs-loop"' in text or "<title>All runs</title>" in text)  # the title: of older versions
+    return 'content="fit-vs-loop"' not in text
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:

@@ -22,7 +22,6 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from compare.naming import printable
 from compare.records import EPOCH_END, RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
-from compare.records.run_json import SCHEMA
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
 from compare.reporting.gaps import GapSeries, gaps_of
 from compare.reporting.run_files import usable
@@ -70,7 +69,7 @@ def figure_of(folder: Path) -> Figure | None:
     rows = read_rows(folder)
     if not rows:
         return None
-    run = read_checked(folder / "run.json", since=SCHEMA) if (folder / "run.json").exists() else {}
+    run = read_checked(folder / "run.json") if (folder / "run.json").exists() else {}
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     with usable(folder):
