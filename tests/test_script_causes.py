@@ -1,0 +1,296 @@
+"""Each cause of a script is named where its numbers are seen, and not where they are nearly so; no TensorFlow here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_stages import ADAM, NAMES, STEP, linear_step, sides
+
+from compare.check.script_causes import name_causes
+from compare.check.stages import locate
+from compare.watch.seen import CloseUp, Event
+from compare.watch.trace import FitEpoch
+
+PENALTY = 0.5
+"""The model's own losses in ``linear_step``."""
+
+
+def accused(
+    right: CloseUp,
+    other: CloseUp,
+    *,
+    replicas: int = 1,
+    ends: Sequence[int] = (2,),
+    rate: Any = 0.001,
+    names: Sequence[str] = NAMES,
+    step: int = STEP,
+    **fit: Any,
+) -> list[tuple[str, str]]:
+    """The stage and the id of the cause, if any, of two scripts whose step ``STEP`` was seen.
+
+    Args:
+        right: what was seen of fit.
+        other: what was seen of the loop.
+        replicas: of both.
+        ends: the number of steps made at the end of each of fit's epochs.
+        rate: the learning rate of fit's optimizer, as configured.
+        names: the variables.
+        step: the step.
+        fit: what fit was called with.
+    """
+    given = sides(other)
+    variables = tuple(replace(v, name=name) for v, name in zip(given.traces[0].variables, names, strict=True))
+    adam = {**ADAM, "config": {**ADAM["config"], "learning_rate": rate}}
+    epochs = [FitEpoch(end, {}, 1.0) for end in ends]
+    traces = (
+        replace(given.traces[0], variables=variables, replicas=replicas, optimizers=[adam], epochs=epochs, fit=fit),
+        replace(given.traces[1], variables=variables, replicas=replicas),
+    )
+    found = locate(right, other, [], step, names)
+    both = replace(given, traces=traces, close_ups=(right, other), step=step)
+    return [(str(found.stage), cause.id) for cause in name_causes(found, both)]
+
+
+def changed(close_up: CloseUp, kind: str, change: Callable[[Event], Event | list[Event]]) -> CloseUp:
+    """A close-up whose events of one kind in ``STEP`` are others."""
+    events: list[Event] = []
+    for event in close_up.steps[STEP]:
+        new = change(event) if event.kind == kind else event
+        events += new if isinstance(new, list) else [new]
+    return replace(close_up, steps={**close_up.steps, STEP: events})
+
+
+def with_loss(close_up: CloseUp, loss: float, penalty: float = PENALTY) -> CloseUp:
+    return changed(close_up, "loss", lambda event: replace(event, arrays=[np.float64(loss), np.float64(penalty)]))
+
+
+def with_gradients(close_up: CloseUp, *gradients: Any) -> CloseUp:
+    return changed(close_up, "gradients", lambda event: replace(event, arrays=[event.arrays[0], *gradients]))
+
+
+def gradients(close_up: CloseUp) -> list[np.ndarray]:
+    return [np.asarray(each) for each in close_up.arrays(STEP, "gradients")[1:]]
+
+
+RIGHT = linear_step()
+LOSS = float(RIGHT.arrays(STEP, "loss")[0])
+OFF = linear_step(gradient=0.9)
+"""A loop whose gradients are not fit's; its loss is to be said."""
+
+
+# Examples
+
+
+def test_batches_of_another_size_and_examples_left_out_are_told_apart() -> None:
+    five = linear_step(rows=slice(0, 5))
+    assert accused(RIGHT, five, ends=(1, 2)) == [("examples", "batch-size-differs")], "the first step of an epoch"
+    assert accused(RIGHT, five, ends=(2,)) == [("examples", "examples-dropped")], "its last step"
+
+
+def test_an_epoch_that_begins_before_the_last_is_over_drops_examples() -> None:
+    assert accused(RIGHT, linear_step(rows=slice(8, 16))) == [("examples", "examples-dropped")]
+    assert accused(RIGHT, linear_step(rows=slice(4, 12))) == [("examples", "examples-repeated")]
+
+
+# Callbacks
+
+
+@pytest.mark.parametrize(("wanted", "causes"), [(5, [("None", "callbacks-missing")]), (2, [])])
+def test_a_loop_that_trains_on_after_a_callback_has_stopped_fit(wanted: int, causes: Any) -> None:
+    ended = replace(RIGHT, steps={})
+    assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted, callbacks=["EarlyStopping"]) == causes
+    assert accused(ended, ended, ends=(1, 2), step=3, epochs=wanted) == [], "without a callback"
+
+
+def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
+    def named(other: CloseUp, ends: Sequence[int] = (1, 2)) -> list[str]:
+        slowed = linear_step(rate=0.05)  # fit's optimizer was made with 0.1
+        given: dict[str, Any] = {"rate": 0.1, "callbacks": ["LearningRateScheduler"]}
+        return [cause for _, cause in accused(slowed, other, ends=ends, **given)]
+
+    assert named(linear_step(rate=0.1)) == ["callbacks-missing"]
+    assert named(linear_step(rate=0.1), ends=(2,)) == ["optimizer-differs"], "still in fit's first epoch"
+    assert named(linear_step(rate=0.1, gradient=0.9)) == [], "the gradients differ before that"
+    same = linear_step(rate=0.05)
+    moved = replace(same, after={**same.after, STEP: [value + 1 for value in same.after[STEP]]})
+    assert named(moved) == [], "both have the same rate"
+
+
+# Loss
+
+
+def test_a_loss_without_the_models_own_losses() -> None:
+    assert accused(RIGHT, with_loss(OFF, LOSS - PENALTY)) == [("loss", "regularization-missing")]
+    assert accused(RIGHT, with_loss(OFF, LOSS - 0.99 * PENALTY)) == []
+
+
+def test_a_loss_with_the_models_own_losses_once_per_replica() -> None:
+    often = with_loss(OFF, LOSS + PENALTY)
+    assert accused(RIGHT, often, replicas=2) == [("loss", "regularization-not-divided-by-replicas")]
+    assert accused(RIGHT, often, replicas=3) == accused(RIGHT, often) == []
+
+
+@pytest.mark.parametrize(
+    ("replicas", "factor", "cause"),
+    [
+        (2, 2.0, "loss-not-divided-by-replicas"),
+        (2, 0.5, "loss-divided-twice"),
+        (1, 8.0, "loss-summed"),
+        (3, 3.0, "loss-not-divided-by-replicas"),
+        (3, 1 / 3, "loss-divided-twice"),
+        (3, 2.0, None),
+        (3, 0.5, None),
+        (1, 2.0, None),
+        (2, 2.001, None),
+        (1, 7.99, None),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_loss_times_a_known_factor(replicas: int, factor: float, cause: str | None, whole: bool) -> None:
+    """Of the examples' losses alone, or of the model's own ones as well."""
+    loss = factor * LOSS if whole else factor * (LOSS - PENALTY) + PENALTY
+    found = accused(RIGHT, with_loss(OFF, loss), replicas=replicas)
+    assert found == ([] if cause is None else [("loss", cause)])
+
+
+def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:
+    short, off = linear_step(rows=slice(0, 5)), linear_step(rows=slice(0, 5), gradient=0.9)
+    data = float(short.arrays(STEP, "loss")[0]) - PENALTY
+    assert accused(short, with_loss(off, data * 5 / 8 + PENALTY)) == [("loss", "loss-constant-denominator")]
+    assert accused(short, with_loss(off, data * 5 / 9 + PENALTY)) == []
+    assert accused(RIGHT, with_loss(OFF, (LOSS - PENALTY) * 5 / 8 + PENALTY)) == [], "this batch is full"
+
+
+def with_targets(
+    close_up: CloseUp, kind: str, true: Any, predicted: Any, weight: Any = None, loss: float | None = None, **given: Any
+) -> CloseUp:
+    """A close-up whose loss function was called with these labels and predictions."""
+    info = {"loss": "", "configuration": {"name": kind, **given}, "true": 1, "predicted": 1, "weights": 0}
+    arrays = [np.asarray(true), np.asarray(predicted)]
+    if weight is not None:
+        info, arrays = {**info, "weights": 1}, [*arrays, np.asarray(weight)]
+    close_up = changed(close_up, "targets", lambda event: replace(event, info=info, arrays=arrays))
+    return close_up if loss is None else with_loss(close_up, loss + PENALTY)
+
+
+TRUE = np.arange(8)[:, None] % 2
+LOGITS = np.linspace(0.05, 0.95, 8)[:, None]
+
+
+def test_probabilities_taken_for_logits() -> None:
+    as_logits = float(np.mean(np.log1p(np.exp(LOGITS)) - TRUE * LOGITS))
+    as_probabilities = float(-np.mean(TRUE * np.log(LOGITS) + (1 - TRUE) * np.log(1 - LOGITS)))
+    for flag, loss, other in ((True, as_logits, as_probabilities), (False, as_probabilities, as_logits)):
+        right = with_targets(RIGHT, "binary_crossentropy", TRUE, LOGITS, loss=loss, from_logits=flag)
+        assert accused(right, with_loss(OFF, other + PENALTY)) == [("loss", "logits-mismatch")]
+        assert accused(right, with_loss(OFF, 1.001 * other + PENALTY)) == []
+
+
+def test_sample_weights_left_out() -> None:
+    errors, weight = np.square(TRUE - LOGITS)[:, 0], np.linspace(0.5, 2, 8)
+    right = with_targets(RIGHT, "mean_squared_error", TRUE, LOGITS, weight, float(np.mean(errors * weight)))
+    plain = with_targets(RIGHT, "mean_squared_error", TRUE, LOGITS, None, float(np.mean(errors * weight)))
+    other = with_loss(OFF, float(np.mean(errors)) + PENALTY)
+    assert accused(right, other) == [("loss", "sample-weights-dropped")]
+    assert accused(plain, other) == [], "fit has no weights either"
+
+
+def test_labels_broadcast_against_predictions() -> None:
+    right = with_targets(RIGHT, "mean_squared_error", TRUE, LOGITS, None, float(np.mean(np.square(TRUE - LOGITS))))
+    pairs = float(np.mean(np.square(TRUE.ravel() - LOGITS)))
+    assert accused(right, with_targets(OFF, "mean_squared_error", TRUE.ravel(), LOGITS, None, pairs)) == [
+        ("loss", "label-shape-broadcast")
+    ]
+    assert accused(right, with_targets(OFF, "mean_squared_error", TRUE, LOGITS, None, 1.01 * pairs)) == []
+
+
+@pytest.mark.parametrize(("then", "causes"), [(1.25, [("loss", "loss-scaled")]), (1.0, [])])
+def test_a_loss_and_gradients_times_any_factor_in_the_next_step_too(then: float, causes: Any) -> None:
+    def labelled(close_up: CloseUp) -> CloseUp:
+        return with_targets(close_up, "mean_squared_error", TRUE, LOGITS, None, 1.0)
+
+    def next_step(close_up: CloseUp, factor: float) -> CloseUp:
+        events = labelled(close_up).steps[STEP]
+        loss = factor * (float(np.mean(np.square(TRUE - LOGITS))) + PENALTY)
+        events = [replace(each, arrays=[np.float64(loss), *each.arrays[1:]]) if each.kind == "loss" else each
+                  for each in events]  # fmt: skip
+        return replace(close_up, steps={**close_up.steps, STEP + 1: events})
+
+    right = next_step(RIGHT, 1.0)
+    scaled = with_gradients(with_loss(RIGHT, 1.25 * LOSS), *(1.25 * each for each in gradients(RIGHT)))
+    assert accused(right, next_step(scaled, then)) == causes
+    other = with_gradients(with_loss(RIGHT, 1.25 * LOSS), *(1.2 * each for each in gradients(RIGHT)))
+    assert accused(right, next_step(other, then)) == [], "the gradients have another factor"
+
+
+# Gradients
+
+
+def test_gradients_of_the_first_replica_alone() -> None:
+    def by_replica(first: Sequence[Any], second: Sequence[Any]) -> CloseUp:
+        def split(event: Event) -> list[Event]:
+            parts = enumerate((first, second))
+            return [replace(event, replica=i, arrays=[event.arrays[0], *part]) for i, part in parts]
+
+        return changed(RIGHT, "gradients", split)
+
+    whole = gradients(RIGHT)
+    first, second = ([part * each for each in whole] for part in (np.float64([0.3]), np.float64([0.7])))
+    zeros = [0 * each for each in whole]
+    right = by_replica(first, second)
+    assert accused(right, by_replica(first, zeros), replicas=2) == [("gradients", "gradients-not-reduced")]
+    assert accused(right, by_replica(second, zeros), replicas=2) == [], "not the first"
+
+
+def test_clipped_gradients() -> None:
+    kernel, bias = gradients(RIGHT)
+    limit = float(np.median(np.abs(kernel)))
+    by_value = with_gradients(RIGHT, np.clip(kernel, -limit, limit), np.clip(bias, -limit, limit))
+    assert accused(RIGHT, by_value) == [("gradients", "clipping-differs")]
+    norm = float(np.sqrt(np.sum(np.square(kernel)) + np.sum(np.square(bias))))
+    assert 1 < norm < 20
+    for length, causes in ((0.5, [("gradients", "clipping-differs")]), (0.51234, []), (20, [])):
+        shorter = with_gradients(RIGHT, kernel * length / norm, bias * length / norm)
+        assert accused(RIGHT, shorter) == causes, length
+
+
+@pytest.mark.parametrize(("factor", "half", "causes"), [
+    (2.0**15, True, [("gradients", "loss-scale-missing")]), (2.0**15, False, []), (1000.0, True, []),
+])  # fmt: skip
+def test_gradients_that_nobody_divides_by_the_loss_scale(factor: float, half: bool, causes: Any) -> None:
+    right, other = linear_step(half=half), linear_step(half=half, gradient=factor)
+    assert accused(right, other) == causes
+
+
+# Update and state
+
+
+def test_a_schedule_that_only_fit_has() -> None:
+    schedule = {"class_name": "ExponentialDecay", "config": {}}
+    assert accused(RIGHT, linear_step(rate=0.2), rate=schedule) == [("update", "learning-rate-schedule-missing")]
+    assert accused(RIGHT, linear_step(rate=0.2)) == [("update", "optimizer-differs")]
+
+
+def test_statistics_that_change_between_steps_are_those_of_a_validation_in_training_mode() -> None:
+    moving, moved = ["bn/moving_mean", "bn/gamma"], linear_step(moved=0.01)
+    assert accused(RIGHT, moved, names=moving) == [("state", "validation-changes-state")]
+    assert accused(RIGHT, moved) == [], "a kernel is no statistic"
+
+
+def test_every_variable_that_differs_is_named_and_no_other() -> None:
+    kernel, bias = gradients(RIGHT)
+    for other, where in (((kernel, 2 * bias), NAMES[1]), ((2 * kernel, bias), NAMES[0]), ((2 * kernel, 2 * bias), "")):
+        found = locate(RIGHT, with_gradients(RIGHT, *other), [], STEP, NAMES)
+        assert (found.stage, found.where) == ("gradients", where)
+
+
+def test_another_order_within_a_batch_is_no_other_examples() -> None:
+    found = locate(RIGHT, linear_step(rows=slice(7, None, -1)), [], STEP, NAMES)
+    assert [stage for stage in ("examples", "inputs") if (values := found.of(stage)) and values.differs] == []
+    assert found.stage not in ("examples", "inputs", "predictions")
+    mixed = locate(RIGHT, linear_step(rows=slice(8, 0, -1)), [], STEP, NAMES)
+    assert mixed.stage == "examples", "one of them is another"
