@@ -145,6 +145,18 @@ def seeds(folder: Path, name: str, shift: float, spread: float = 1e-3) -> list[P
     ]
 
 
+def test_logs_differ_from_the_first_epoch_on_in_which_they_say_something_else(tmp_path: Path) -> None:
+    # Numbers with few digits are taken for float32, but only where the whole column has few.
+    fit = csv(tmp_path / "fit.csv", {"loss": [0.1, 0.7, 0.30000000000000004]})
+    loop = csv(tmp_path / "loop.csv", {"loss": [0.1, 0.6, 0.25]})
+    for logs in ((fit, loop), (loop, fit)):
+        status, verdict = run(tmp_path, *logs)
+        (comparison,) = verdict["comparisons"]
+        assert (status, comparison["training"]["first_difference"]) == (3, {"epoch": 2, "step": None})
+        assert "loss from epoch 2 on, by up to 1.0e-01" in comparison["training"]["reason"]
+        shutil.rmtree(tmp_path / "reports")
+
+
 @pytest.mark.parametrize(
     ("shift", "spread", "word", "status"),
     [(0.0, 1e-3, "alike", 0), (0.2, 1e-3, "different", 1), (0.0, 0.1, "inconclusive", 3)],
