@@ -198,12 +198,14 @@ def assert_alike(
         seed: seed of the initial weights and of the order of examples.
 
     Warns:
-        UserWarning: if the candidate reports names that the reference does not, in place of others.
+        UserWarning: if the candidate reports names that the reference does not, in place of others, or cannot be
+            copied, so that its trainings share what it keeps.
 
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.
         RequestError: when the experiment or a trainer does not exist.
     """
+    from compare.anew import shared_state  # noqa: PLC0415 (lazy)
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
@@ -215,8 +217,9 @@ def assert_alike(
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
-    if text := misnamed(report.as_json()["comparisons"][0], report.reference):
-        warnings.warn(text, stacklevel=2)
+    for text in (misnamed(report.as_json()["comparisons"][0], report.reference), shared_state(candidate)):
+        if text:
+            warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
         raise AssertionError(str(report))
 

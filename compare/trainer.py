@@ -12,7 +12,8 @@ class Trainer(Protocol):
     """A way of training a model.
 
     A trainer takes everything from its ``Run``. It calls ``run.end_step()`` after every optimizer step and
-    ``run.end_epoch(epoch, logs)`` after every epoch. ``train`` may be called several times, with different runs.
+    ``run.end_epoch(epoch, logs)`` after every epoch. Every training has a copy of the trainer, made as it
+    was given, so attributes that ``train`` sets are not seen in it afterwards.
 
     Attributes:
         name: name of the trainer in file names, tables and plots.

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from compare.anew import train_anew
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.standard_streams import print_traceback
 from compare.check import Checker, Report
@@ -162,7 +163,7 @@ def _train_twins(
             sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(count, loud), options.seed), line]
             run = TwinRun(task, seed=options.seed, epochs=numbers, start=start, twin=count, loud=loud, sinks=sinks)
             with without_idle_waits():
-                trainer.train(run)
+                train_anew(trainer, run)
             run.close()
         return rounding.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
 

@@ -132,7 +132,8 @@ class Pair:
         reporting = comparison.reporting
         checked = self.checked["reporting"]["verdict"] if self.checked else None
         if reporting.verdict is None:  # the weights differ; the check judged the numbers by the trainer's own weights
-            reporting = replace(reporting, verdict=checked)
+            # Where the check could not tell either, what counts are the numbers of this run.
+            reporting = replace(reporting, verdict=None if checked == INCONCLUSIVE else checked)
         elif reporting.verdict == DIFFERENT != checked and within_rounding(self.reference, self.candidate):
             reporting = replace(reporting, verdict=ALIKE)
         elif reporting.verdict == DIFFERENT and (beyond := beyond_rounding(self.reference, self.candidate)):

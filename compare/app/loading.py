@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
@@ -30,9 +31,9 @@ TRAINERS = {
 
 
 def load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
-    """The trainers and the experiment that the options name; prints what must be said about the experiment."""
+    """The trainers and the experiment that the options name; prints what must be said about them."""
     trainers, experiment = load_trainers(options), load_experiment(options)
-    for note in experiment.notes:
+    for note in (*experiment.notes, *filter(None, (shared_state(trainer) for _, trainer in trainers))):
         tell(console, f"Note: {note}", style="yellow")
     return trainers, experiment
 

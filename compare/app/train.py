@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from compare.anew import train_anew
 from compare.app.loading import TRAINERS
 from compare.app.resume import ResumePlan, ResumePoint
 from compare.app.standard_streams import print_traceback
@@ -336,7 +337,7 @@ def train(
         )
         try:
             with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
-                trainer.train(run)
+                train_anew(trainer, run)
         except EndedEarlyError as error:
             tell(console, f"{name} stops: {error}", style="red")
             return End(error.epoch, error.step, error.what)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from compare.anew import train_anew
 from compare.app.loading import TRAINERS, load_trainer
 from compare.engine.building import restore_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
@@ -106,7 +107,7 @@ def _failure(wanted: str, run: Run) -> Exception | None:
             return None  # a file that cannot be imported twice
         try:
             with refusing_exit():
-                trainer.train(run)
+                train_anew(trainer, run)
         except (_Tried, SystemExit, ProcessExit):
             pass  # a loop that ends the process is reported when it trains
         except (StopIteration, tf.errors.OutOfRangeError, tf.errors.ResourceExhaustedError, MemoryError):

@@ -42,7 +42,6 @@ from compare.verdict import (
     IDENTICAL,
     INCONCLUSIVE,
     Difference,
-    Reporting,
     compare_records,
     paired_names,
     within_rounding,
@@ -248,7 +247,7 @@ class Checker:
             return report
         trains_right = comparison.training.verdict in (IDENTICAL, ALIKE)
         if trains_right and within_rounding(*records):
-            return replace(report, comparison=replace(comparison, reporting=Reporting(ALIKE, reporting.metrics)))
+            return replace(report, comparison=replace(comparison, reporting=replace(reporting, verdict=ALIKE)))
         pairs = paired_names(*records)
         keys = [key for key in compared if pairs.get(key) == key]
         judgement = judge_reporting(case, recipe, keys)
@@ -266,12 +265,12 @@ class Checker:
             NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
             for key in sorted(abstained)
         )
-        verdict: str | None = DIFFERENT if wrong else ALIKE
+        reporting = replace(reporting, verdict=DIFFERENT if wrong else ALIKE)
         if not wrong and distant:
-            verdict = None
+            reporting = replace(reporting, verdict=None, unexplained=tuple(sorted(distant)))
         return replace(
             report,
-            comparison=replace(comparison, reporting=Reporting(verdict, reporting.metrics)),
+            comparison=replace(comparison, reporting=reporting),
             findings=(*report.findings, *findings),
             evidence=(*report.evidence, *evidence),
             not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),

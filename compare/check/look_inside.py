@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS
@@ -153,7 +154,7 @@ def _close_up(trainer: Trainer, make_run: Callable[[Sequence[Sink]], Run]) -> Se
                 ends.append(max(steps.steps, default=0))
 
         run = make_run([on_record])
-        trainer.train(run)
+        train_anew(trainer, run)
         run.close()
         steps = observer.seen(0)
         return None if steps is None else Seen(steps, tuple(ends))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.observation import EPOCHS, as_record
 from compare.check.observe import CraftedRun
@@ -56,6 +57,6 @@ class NoiseTwins:
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
         run = self.run(start, number, loud=loud, sinks=[records.append])
-        self._reference.train(run)
+        train_anew(self._reference, run)
         run.close()
         return as_record(rounding.twin_name(number, loud), records)

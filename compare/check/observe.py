@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public API for this
 
+from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.dropout import fix_dropout
 from compare.check.interception import intercept_apply, intercept_strategy
@@ -311,5 +312,5 @@ def observe(
         intercept_strategy(run.strategy, on_use),
         without_exit(f"trainer {trainer.name}", trainer.train),
     ):
-        trainer.train(run)
+        train_anew(trainer, run)
     return run.finish()

@@ -130,7 +130,7 @@ class Report:
         """Formats the report for a terminal, or for the message of a failed assertion."""
         candidate = self.comparison.candidate
         replicas = " and ".join(map(str, self.replicas))
-        training, reporting = self.comparison.training.verdict, self.comparison.reporting.verdict
+        training, reporting = self.comparison.training.verdict, self.comparison.reported
         lines = [
             f"{candidate} against {self.reference}, short check on {replicas} replica{'s' * (self.replicas != (1,))}: "
             f"training {training}, reporting {reporting or 'not compared'}"
@@ -153,7 +153,7 @@ def merged(reports: Sequence[Report]) -> Report:
     """
     comparisons = [report.comparison for report in reports]
     worst = max(reports, key=lambda report: _severity(report.comparison.training.verdict))
-    reporting = max((each.reporting for each in comparisons), key=lambda reporting: _severity(reporting.verdict))
+    reporting = max(comparisons, key=lambda each: _severity(each.reported)).reporting
     first = reports[0]
     findings: dict[tuple[str, str], Finding] = {}
     for report in reports:

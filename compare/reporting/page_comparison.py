@@ -238,7 +238,11 @@ def _basis_of_numbers(reporting: Mapping[str, Any]) -> list[tuple[str, str]]:
             for name, m in metrics.items()
             if m["max_gap"]
         ]
-        judged = {"different": "; the numbers do not match the weights", "alike": "; no more than rounding"}
+        judged = {
+            "different": "; the numbers do not match the weights",
+            "inconclusive": "; more than rounding, and they could not be judged",
+            "alike": "; no more than rounding",
+        }
         if gaps:
             text = f"Largest differences: {', '.join(gaps)}{judged.get(reporting['verdict'] or '', '')}."
             basis.append(("Numbers", text))

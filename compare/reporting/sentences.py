@@ -58,8 +58,11 @@ def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) ->
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
             f"{_when(training)}, and {numbers}"
         )
-    if training["verdict"] == "alike" and comparison["reporting"]["verdict"] != "different":
-        return f"{candidate} trains like {reference}, up to rounding: {_divergence(training)}{_noise(training)}"
+    if training["verdict"] == "alike":
+        numbers = _unlike_numbers(comparison["reporting"])
+        return (
+            f"{candidate} trains like {reference}, up to rounding{numbers}: {_divergence(training)}{_noise(training)}"
+        )
     if training["verdict"] == "different":
         fault = _fault(comparison, reference)
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
@@ -74,12 +77,15 @@ def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) ->
             f"{candidate} trains exactly like {reference}, but reports different numbers: "
             f"{differing_numbers(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
         )
-    if training["verdict"] == "alike":
-        return (
-            f"{candidate} trains like {reference}, up to rounding, but its reported numbers do not match its weights: "
-            f"{_divergence(training)}{_noise(training)}"
-        )
     return f"no verdict on {candidate} and {reference} is possible: {training.get('reason', '')}"
+
+
+def _unlike_numbers(reporting: Mapping[str, Any]) -> str:
+    """The clause on reported numbers that differ, or may differ, by more than rounding; else empty."""
+    if reporting["verdict"] == "inconclusive":
+        differing = differing_numbers(reporting["metrics"])
+        return f", but its reported numbers differ by more than rounding, and could not be judged: {differing}"
+    return ", but its reported numbers do not match its weights" if reporting["verdict"] == "different" else ""
 
 
 def _of_curves(comparison: dict[str, Any], reference: str) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compare.records import Record
-from compare.verdict.exact import noise_start
+from compare.verdict.exact import absolute_gap, noise_start, paired_names
 from compare.verdict.model import ALIKE, IDENTICAL, INCONCLUSIVE, Comparison
-from compare.verdict.rounding import measure
+from compare.verdict.rounding import FACTOR, measure, units_of
 
 if TYPE_CHECKING:
     from compare.verdict.seeds import Study
@@ -36,8 +36,11 @@ def with_noise(
         return comparison
     noise = measure(reference, candidate, twins, start, anchor)
     training = replace(comparison.training, noise=noise)
+    reporting = comparison.reporting
     if noise.explains:
         training = replace(training, verdict=ALIKE)
+        moved = metrics_beyond(reference, candidate, twins, anchor or reference)
+        reporting = replace(reporting, unexplained=tuple(name for name in reporting.unexplained if name in moved))
     elif not noise.reproduced:
         name = (anchor or reference).trainer
         reason = f"{name} does not give the same weights when it is run again, so nothing can be compared with it"
@@ -45,7 +48,29 @@ def with_noise(
     elif noise.so_far:
         reason = "rounding explains the gap for as long as the noise twins were trained, but they ended before the runs"
         training = replace(training, verdict=INCONCLUSIVE, reason=reason)
-    return replace(comparison, training=training)
+    return replace(comparison, training=training, reporting=reporting)
+
+
+def metrics_beyond(reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record) -> set[str]:
+    """The reference's names of the reported metrics whose gap is larger than ``FACTOR`` times that of all twins.
+
+    As for weights, the gaps of twins are the largest up to each epoch.
+    """
+    beyond = set()
+    for name, other in paired_names(reference, candidate).items():
+        largest = 0.0
+        for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+            gaps = (
+                (absolute_gap(anchor.logs.get(epoch, {}).get(name), twin.logs.get(epoch, {}).get(name)) or 0.0)
+                / units_of(twin.trainer)
+                for twin in twins
+            )
+            largest = max([largest, *gaps])
+            gap = absolute_gap(reference.logs[epoch].get(name), candidate.logs[epoch].get(other))
+            both = name in reference.logs[epoch] and other in candidate.logs[epoch]
+            if both and (gap is None or gap > FACTOR * largest):
+                beyond.add(name)
+    return beyond
 
 
 def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Comparison:
@@ -56,4 +81,5 @@ def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Compa
     training = comparison.training
     if training.verdict != IDENTICAL and not known_cause:
         training = replace(training, verdict=study.verdict)
-    return replace(comparison, training=training, study=study)
+    reporting = replace(comparison.reporting, unexplained=())  # the study compares them
+    return replace(comparison, training=training, reporting=reporting, study=study)

@@ -114,7 +114,8 @@ def compare_reporting(reference: Record, candidate: Record, training: Training) 
     metrics = metric_gaps(reference, candidate)
     compared = [gap for gap in metrics.values() if gap.compared]
     if training.verdict != IDENTICAL or not compared:
-        return Reporting(None, metrics)
+        unexplained = beyond_rounding(reference, candidate) if compared and training.verdict != IDENTICAL else ()
+        return Reporting(None, metrics, tuple(name for name in metrics if name in unexplained))
     same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in compared)
     return Reporting(IDENTICAL if same else DIFFERENT, metrics)
 

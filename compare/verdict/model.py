@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from compare.records import EPOCH_END
@@ -111,10 +111,17 @@ class MetricGap:
 
 @dataclass(frozen=True)
 class Reporting:
-    """Whether two runs reported the same metrics; the verdict is None if that could not be judged."""
+    """Whether two runs reported the same metrics.
+
+    Attributes:
+        verdict: None if that could not be judged.
+        metrics: the gap of every metric, by the reference's name of it.
+        unexplained: where weights differ, the metrics whose gaps are larger than the rounding that was measured.
+    """
 
     verdict: str | None
     metrics: dict[str, MetricGap]
+    unexplained: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        return worst([self.training.verdict, self.reporting.verdict])
+        return worst([self.training.verdict, self.reported])
+
+    @property
+    def reported(self) -> str | None:
+        """The verdict on the reported metrics.
+
+        If weights are alike, metrics that differ by more than rounding need a judge; without one there is no verdict.
+        """
+        unjudged = self.reporting.verdict is None and self.reporting.unexplained
+        return INCONCLUSIVE if unjudged and self.training.verdict in (IDENTICAL, ALIKE) else self.reporting.verdict
 
 
 def not_comparable(candidate: str, failure: Failure) -> Comparison:
@@ -194,6 +210,9 @@ def as_json(reference: str, comparisons: Sequence[Comparison], **extra: Any) -> 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     training, reporting = comparison.training, comparison.reporting
     first = training.first_difference
+    only_rounding = {name for name, gap in reporting.metrics.items() if gap.only_rounding}
+    if comparison.reported == INCONCLUSIVE:
+        only_rounding |= {name for name, gap in reporting.metrics.items() if gap.max_gap} - {*reporting.unexplained}
     return {
         "candidate": comparison.candidate,
         **({"against": comparison.against} if comparison.against else {}),
@@ -211,13 +230,13 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             **({"noise": _noise_json(training.noise)} if training.noise else {}),
         },
         "reporting": {
-            "verdict": reporting.verdict,
+            "verdict": comparison.reported,
             "metrics": {
                 name: {
                     "max_gap": gap.max_gap,
                     "epoch": gap.epoch,
                     **({"not_reported_by": gap.lacking} if gap.lacking else {}),
-                    **({"only_rounding": True} if gap.only_rounding else {}),
+                    **({"only_rounding": True} if name in only_rounding else {}),
                     **({"reported_as": gap.alias} if gap.alias else {}),
                 }
                 for name, gap in reporting.metrics.items()

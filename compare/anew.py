@@ -1,0 +1,197 @@
+"""The one way to train with a trainer: with a copy of it, whose functions hold no graphs of an earlier training.
+
+A comparison trains with the same trainer several times, on another model each time: the training itself, the short
+check, noise twins, further seeds. But a method under ``@tf.function`` keeps the graph of the first model, and an
+attribute what the first training left in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import IOBase
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from compare.user_errors import essence, is_user_code, place_of
+
+if TYPE_CHECKING:
+    from compare.engine.run import Run
+    from compare.trainer import Trainer
+
+_GRAPHS = (
+    "_created_variables",
+    "_variable_creation_config",
+    "_no_variable_creation_config",
+    "_concrete_variable_creation_fn",
+)
+"""Where a ``tf.function`` refers to its graphs, apart from its two caches."""
+_NO_STATE = (IOBase, logging.Logger, type(threading.Lock()), type(threading.RLock()), ModuleType)
+"""Kinds of attributes that need no copy of their own: writing to the same file twice changes no training."""
+
+
+def train_anew(trainer: Trainer, run: Run) -> None:
+    """Trains with a copy of a trainer; the trainer itself stays as it was given.
+
+    Raises:
+        Exception: whatever the trainer raises.
+    """
+    if type(trainer).__module__.startswith(f"{__package__}."):
+        trainer.train(run)  # it keeps nothing
+        return
+    own, _ = copied(trainer)
+    with _without_graphs():
+        own.train(run)
+
+
+def shared_state(trainer: Trainer) -> str:
+    """What all trainings with a trainer have to share because it cannot be copied, in one line; empty if nothing."""
+    _, reasons = copied(trainer)
+    return f"{'; '.join(reasons)}: all trainings share it, the short check too" if reasons else ""
+
+
+def copied(trainer: Trainer) -> tuple[Trainer, list[str]]:
+    """Returns a copy of a trainer and of everything in its attributes, and what could not be copied, with the reason.
+
+    Functions are copied where they refer to the trainer: a function that ``__init__`` defines, say.
+    """
+    if isinstance(trainer, ModuleType):
+        return trainer, []  # its functions, whose graphs are forgotten; nobody imports it again
+    try:
+        own = copy.copy(trainer)
+    except Exception as error:
+        return trainer, [f"trainer {trainer.name} cannot be copied ({_why(error)})"]
+    if own is trainer:
+        return trainer, []  # it says itself that there is one of it only
+    functions = _functions()
+    memo: dict[int, Any] = {id(trainer): own, **{id(function): function for function in functions}}
+    reasons = []
+    for name, value in _attributes(own):
+        try:
+            new = value if _stateless(value) else copy.deepcopy(value, memo)
+        except Exception as error:
+            new = value
+            reasons.append(f"trainer {trainer.name}: its attribute {name} cannot be copied ({_why(error)})")
+        object.__setattr__(own, name, new)
+    for name, value in _attributes(own):
+        object.__setattr__(own, name, _rebound(value, memo))
+    return own, reasons
+
+
+def _why(error: Exception) -> str:
+    kind, text = essence(error)
+    return f"{kind}: {' '.join(text.split())[:100]}"
+
+
+def _attributes(instance: Any) -> list[tuple[str, Any]]:
+    """The attributes of an instance, in ``__dict__`` and in slots."""
+    slots = [name for cls in type(instance).__mro__ for name in _slots(cls) if hasattr(instance, name)]
+    return [*getattr(instance, "__dict__", {}).items(), *((name, getattr(instance, name)) for name in slots)]
+
+
+def _slots(cls: type) -> list[str]:
+    slots = vars(cls).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if not name.startswith("__")]
+
+
+def _stateless(value: Any) -> bool:
+    """Whether an attribute needs no copy: TensorFlow's own objects but variables (data sets, strategies, writers)."""
+    of_tensorflow = type(value).__module__.partition(".")[0] == "tensorflow" and not hasattr(value, "assign")
+    return of_tensorflow or isinstance(value, _NO_STATE)
+
+
+def _rebound(value: Any, memo: dict[int, Any]) -> Any:
+    """Returns a function that refers to the copies where ``value`` refers to what was copied; also in containers."""
+    if isinstance(value, dict) and type(value) is dict:
+        value.update({key: _rebound(each, memo) for key, each in value.items()})
+        return value
+    if type(value) is list:
+        value[:] = [_rebound(each, memo) for each in value]
+        return value
+    if type(value) is tuple:
+        return tuple(_rebound(each, memo) for each in value)
+    if isinstance(value, FunctionType):
+        return _rebound_closure(value, memo)
+    if isinstance(value, _function_class()):
+        python = value.python_function
+        if isinstance(python, MethodType):
+            target = memo.get(id(python.__self__), python.__self__)
+            new = python if target is python.__self__ else MethodType(python.__func__, target)
+        else:
+            new = _rebound(python, memo)
+        return value if new is python else value._clone(new)
+    return value
+
+
+def _rebound_closure(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """Returns a function with the copies in its closure, or the function itself if none of it was copied."""
+    if id(function) in memo:
+        found: FunctionType = memo[id(function)]
+        return found
+    memo[id(function)] = function  # for one that refers to itself
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # it is empty
+            cells.append(cell)
+            continue
+        is_function = isinstance(content, FunctionType | _function_class())
+        new = _rebound(content, memo) if is_function else memo.get(id(content), content)
+        cells.append(cell if new is content else CellType(new))
+    if all(new is old for new, old in zip(cells, function.__closure__ or (), strict=True)):
+        return function
+    own = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
+    own.__kwdefaults__, own.__dict__ = function.__kwdefaults__, dict(function.__dict__)
+    memo[id(function)] = own
+    return own
+
+
+@contextmanager
+def _without_graphs() -> Iterator[None]:
+    """Forgets the graphs of all functions of users' own while a trainer trains, and puts them back afterwards."""
+    kept = []
+    for function in _functions():
+        if not is_user_code(place_of(_innermost(function)).partition(", line ")[0]):
+            continue
+        kept.append((function, dict(vars(function))))
+        for name in _GRAPHS:
+            vars(function).pop(name, None)
+        function._created_variables = function._variable_creation_config = None
+        function._no_variable_creation_config = None
+        for name in ("_function_cache", "_function_captures", "_descriptor_cache"):
+            setattr(function, name, type(getattr(function, name))())
+    try:
+        yield
+    finally:
+        for function, state in kept:
+            vars(function).clear()
+            vars(function).update(state)
+
+
+def _innermost(function: Any) -> Any:
+    """Returns the user's function inside a ``tf.function``, also inside that of a bound method."""
+    from tensorflow.python.util import tf_decorator  # noqa: PLC0415 (lazy)
+
+    return tf_decorator.unwrap(function.python_function)[1]
+
+
+def _functions() -> list[Any]:
+    """Returns all ``tf.function`` objects of this process; TensorFlow keeps no list of them."""
+    cls = _function_class()
+    return [] if cls is _NoTensorFlow else [each for each in gc.get_objects() if type(each) is cls]
+
+
+class _NoTensorFlow:
+    """Stands for the class of ``tf.function`` objects where TensorFlow is not loaded."""
+
+
+def _function_class() -> Any:
+    module = sys.modules.get("tensorflow.python.eager.polymorphic_function.polymorphic_function")
+    return getattr(module, "Function", _NoTensorFlow)
