@@ -12,8 +12,15 @@ import pytest
 
 import compare.check
 from compare.check.causes import CATALOGUE
-from compare.check.script_numbers import Losses, Validation, losses_by_epoch, name_reporting, validation_by_epoch
-from compare.check.script_remedies import script_remedy
+from compare.check.script_numbers import (
+    Losses,
+    Validation,
+    evidence_on_numbers,
+    losses_by_epoch,
+    name_reporting,
+    validation_by_epoch,
+)
+from compare.check.script_remedies import Used, script_remedy
 from compare.watch.seen import CloseUp, Event
 
 LOSSES = {1: Losses([2.0, 1.5, 1.0], [64, 64, 8]), 2: Losses([0.9, 0.8, 0.3], [64, 64, 8])}
@@ -40,6 +47,67 @@ def test_a_cause_is_named_if_it_explains_every_epoch(reported: list[float], caus
     found = name_reporting(FIT, record("loop", reported), LOSSES)
     assert [each.id for each in found] == causes
     assert all(each.side == "loop" for each in found)
+
+
+PENALIZED = {
+    1: Losses([2.0, 1.5, 1.0], [64, 64, 8], [0.5, 0.25, 0.125]),
+    2: Losses([0.9, 0.8, 0.3], [64, 64, 8], [0.125, 0.125, 0.25]),
+}
+
+
+def reported_losses(*, regularized: bool, averaged: bool, reset: bool) -> list[float]:
+    """What a loop reports after each epoch."""
+    found, kept = [], []
+    for each in PENALIZED.values():
+        values = [value - (0 if regularized else own) for value, own in zip(each.values, each.penalties, strict=True)]
+        batch = list(zip(values, [1] * 3 if averaged else each.examples, strict=True))
+        kept = batch if reset else [*kept, *batch]
+        found.append(sum(value * count for value, count in kept) / sum(count for _, count in kept))
+    return found
+
+
+@pytest.mark.parametrize("regularized", [True, False])
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("reset", [True, False])
+def test_every_mistake_of_the_training_loss_is_named(regularized: bool, averaged: bool, reset: bool) -> None:
+    loop = record("loop", reported_losses(regularized=regularized, averaged=averaged, reset=reset))
+    expected = {
+        "loss-without-regularization": not regularized,
+        "loss-averaged-over-batches": averaged,
+        "metrics-not-reset": not reset,
+    }
+    found = {each.id for each in name_reporting(FIT, loop, PENALIZED)}
+    assert found == {cause for cause, made in expected.items() if made}
+
+
+def said(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[str]:
+    loop: Any = SimpleNamespace(trainer="loop", logs=logs)
+    return evidence_on_numbers(loop, {name for each in logs.values() for name in each}, seen, losses, [2])
+
+
+def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
+    steps = {number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))}
+    seen = CloseUp(steps, untaped={1: [(1.75, 4)], 2: [(0.75, 4), (9.0, 4)]}, again={1, 2})
+    losses = losses_by_epoch(seen, [2])
+    assert losses == {1: Losses([2.0, 1.0], [4, 4], (), [1.75, 0.75])}
+    (text,) = said({1: {"loss": 1.25}}, seen, losses)
+    assert text.startswith("loss in epoch 1 is 1.25, the mean of the losses that the batches have after their update")
+    (text,) = said({1: {"accuracy": 0.5}}, seen, losses)
+    assert "calls the model again with the examples of a step after its update (2 of 2 steps)" in text
+    assert said({1: {"loss": 1.3, "val_loss": 1.0}}, CloseUp(steps), losses_by_epoch(CloseUp(steps), [2])) == []
+    assert said({1: {"val_accuracy": 0.5}}, seen, losses) == []
+
+
+@pytest.mark.parametrize(("accuracy", "named"), [(0.375, True), (0.75, False)])
+def test_labels_that_met_every_prediction_in_a_metric_are_said_to_be_that(accuracy: float, named: bool) -> None:
+    info = {"true": 1, "predicted": 1}
+    batches = [([1, 0, 0, 0], [[0.9], [0.2], [0.8], [0.7]]), ([0, 0, 1, 1], [[0.9], [0.1], [0.1], [0.1]])]
+    events = [Event("targets", 0, info, [np.float32(true), np.float32(given)]) for true, given in batches]
+    pairs = [np.equal.outer(np.array(true), np.array(given)[:, 0] > 0.5).mean() for true, given in batches]
+    shown = float(np.mean(pairs)) if named else accuracy
+    seen = CloseUp({number: [*step(1.0, 4), event] for number, event in enumerate(events, 1)})
+    found = said({1: {"accuracy": shown}}, seen, {})
+    assert [text.startswith("accuracy in each epoch is the share of all pairs") for text in found] == [True] * named
 
 
 def test_evidence_has_the_numbers_of_the_run() -> None:
@@ -153,6 +221,18 @@ def test_remedies_for_several_replicas_use_the_strategy() -> None:
     loop = record("loop", [each.mean_of_batches for each in LOSSES.values()])
     remedies = [name_reporting(FIT, loop, LOSSES, replicas=replicas)[0].remedy for replicas in (1, 2)]
     assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
+
+
+def test_remedies_use_what_the_scripts_use() -> None:
+    assert "use_ema" not in script_remedy("optimizer-differs", 1, Used("SGD"))
+    assert "optimizers.SGD(" in script_remedy("optimizer-differs", 1, Used("SGD"))
+    assert "finalize_variable_values" not in script_remedy("optimizer-differs", 1, Used())
+    assert "finalize_variable_values" in script_remedy("optimizer-differs", 1, Used(averages=True))
+    assert "epoch" not in script_remedy("learning-rate-schedule-missing", 1, Used())
+    assert "epoch" in script_remedy("learning-rate-schedule-missing", 1, Used(sets_rate=True))
+    for cause in ("loss-averaged-over-batches", "last-batch-only", "metrics-not-reset"):
+        remedy = script_remedy(cause, 1, Used(on_batches=True))
+        assert "train_on_batch" in remedy and "loss_metric" not in remedy and "metric in metrics" not in remedy
 
 
 def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from compare.app.judge import with_located
+from compare.check.causes import CATALOGUE
 from compare.check.script_causes import hints, name_causes
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.check.stages import STAGES, Located, locate
+from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training, as_json
-from compare.watch.seen import CloseUp, Event, row_hashes
+from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import FitEpoch, Trace
 
 NAMES = ["dense/kernel", "dense/bias"]
@@ -221,7 +222,7 @@ def test_the_same_examples_in_another_order_are_a_hint() -> None:
     first = replace(mixed.steps[1][0], rows=linear_step(rows=slice(0, 16, 2)).rows(STEP))
     other = replace(mixed, steps={**mixed.steps, 1: [first]})
     (hint,) = hints(located(other), sides(other))
-    assert hint.startswith("both see the same 16 examples in this epoch, in another order")
+    assert hint == "both see the same 16 examples in this epoch, in another order; give both the same order"
     assert name_causes(located(other), sides(other)) == []
     assert hints(located(linear_step(rows=slice(4, 12))), sides(linear_step(rows=slice(4, 12)))) == []
 
@@ -233,6 +234,237 @@ def test_a_side_that_has_ended_has_no_examples() -> None:
     assert found.stage == "examples" and examples is not None
     assert (examples.reference, examples.candidate) == ("8 examples", "no step")
     assert name_causes(found, sides(CloseUp({1: ended.steps[1]}, ended.after))) == []
+
+
+def labelled(close_up: CloseUp, labels: Sequence[int] | None) -> CloseUp:
+    """The same step with other labels; with None, the loss function was not seen."""
+    events = [each for each in close_up.steps[STEP] if each.kind != "targets"]
+    if labels is not None:
+        array = np.float32(labels)[:, None]
+        events.insert(4, Event("targets", 0, {}, [array], row_hashes([array])))
+    return replace(close_up, steps={**close_up.steps, STEP: events})
+
+
+LABELS = [0, 1, 2, 2, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "stage"),
+    [
+        ("scaled", LABELS, "inputs"),
+        ("scaled", None, "inputs"),  # their values are alike
+        ("scaled", [each + 7 for each in LABELS], "inputs"),  # the same classes by other numbers
+        ("others", LABELS, "inputs"),  # as with random crops
+        ("others", [2, 2, 0, 1, 0, 1, 2, 0], "examples"),
+        ("others", None, "examples"),
+        ("some", [0, 1, 0, 1, 2, 0, 2, 0], "examples"),
+    ],
+)
+def test_examples_known_neither_by_value_nor_by_label_are_other_examples(
+    values: str, labels: Sequence[int] | None, stage: str
+) -> None:
+    own = linear_step()
+    (batch,) = own.arrays(STEP, "inputs")
+    new = np.random.default_rng(1).normal(size=batch.shape).astype(np.float32)
+    batch = {"scaled": batch * 0.5 + 1, "others": new, "some": np.concatenate([batch[:2], new[2:]])}[values]
+    events = [
+        replace(each, arrays=[batch], rows=row_hashes([batch])) if each.kind == "inputs" else each
+        for each in linear_step(offset=0.1).steps[STEP]
+    ]
+    other = labelled(replace(own, steps={**own.steps, STEP: events}), labels)
+    found = locate(labelled(own, LABELS), other, [TWIN], STEP, NAMES)
+    assert found.stage == stage
+    examples = found.of("examples")
+    assert examples is not None
+    if stage == "examples":
+        count = {"others": "none of them", "some": "6 of them not"}[values]
+        assert examples.candidate == f"8 examples, {count} recognised"
+        both = replace(sides(other), close_ups=(labelled(own, LABELS), other))
+        assert name_causes(found, both) == [], "they are neither dropped nor repeated"
+        assert "fit was not seen to have" in hints(found, both)[0]
+
+
+def loss_step(
+    loss: float, *, penalty: float = 0.25, targets: tuple[Any, Any, Any, Any] | None = None, spread: float | None = None
+) -> CloseUp:
+    """One step on 8 examples with this loss, and the call of the loss function: its configuration, shapes, values."""
+    inputs = Event("inputs", 0, {"model": "m"}, [np.zeros((8, 1), np.float32)], tuple(range(8)))
+    events = [inputs, Event("predictions", 0, {"model": "m", "training": True}, [np.zeros(8, np.float32)])]
+    if targets is not None:
+        name, configuration, true, predicted = targets
+        info = {"loss": name, "configuration": configuration, "true": 1, "predicted": 1, "weights": 0}
+        events.append(Event("targets", 0, info, [np.asarray(true), np.asarray(predicted)], tuple(range(8))))
+    if spread is not None:
+        events.append(Event("spread", 0, {}, [np.float64(spread)]))
+    events.append(Event("loss", 0, {"targets": 1, "penalties": 1}, [np.float32(loss), np.float32(penalty)]))
+    return CloseUp({STEP: events})
+
+
+def causes_of_loss(right: CloseUp, other: CloseUp) -> list[str]:
+    found = locate(right, other, [], STEP, NAMES)
+    assert found.stage == "loss"
+    return sorted(each.id for each in name_causes(found, replace(sides(other), close_ups=(right, other))))
+
+
+@pytest.mark.parametrize(
+    ("loss", "causes"),
+    [
+        (8 * 1.3, ["loss-summed", "regularization-missing"]),
+        (8 * 1.3 + 0.25, ["loss-summed"]),
+        (8 * (1.3 + 0.25), ["loss-summed"]),
+        (1.3, ["regularization-missing"]),
+        (7.9 * 1.3, []),
+    ],
+)
+def test_two_mistakes_in_a_loss_are_named_where_only_both_explain_it(loss: float, causes: list[str]) -> None:
+    right = loss_step(1.3 + 0.25)
+    assert causes_of_loss(right, loss_step(loss)) == causes
+
+
+def test_the_causes_of_a_pair_say_that_they_belong_together() -> None:
+    right, other = loss_step(1.3 + 0.25), loss_step(8 * 1.3)
+    missing, summed = name_causes(
+        locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other))
+    )
+    assert "with loss-summed this gives it" in missing.evidence and missing.remedy == "loss += tf.add_n(model.losses)"
+    assert "with regularization-missing this gives it" in summed.evidence and "strategy" not in summed.remedy
+
+
+def test_probabilities_that_are_said_to_be_logits_are_a_cause_where_only_one_side_finds_the_logits() -> None:
+    """Keras finds the logits before a softmax in a graph, as of fit, and not in an eager loop."""
+    random = np.random.default_rng(0)
+    logits, true = random.normal(size=(8, 4)), random.integers(0, 4, 8)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+    def loss(logits: np.ndarray) -> float:
+        return float(-np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[range(8), true].mean())
+
+    call = ("SparseCategoricalCrossentropy", {"name": "sparse_categorical_crossentropy", "from_logits": True})
+    right = loss_step(loss(logits), penalty=0, targets=(*call, true, probabilities))
+    other = loss_step(loss(probabilities), penalty=0, targets=(*call, true, probabilities))
+    (named,) = name_causes(locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other)))
+    assert named.id == "logits-mismatch" and "the model gives probabilities" in named.evidence
+    assert "from_logits=False" in named.remedy, "with True, both scripts would stay as they are"
+    assert causes_of_loss(right, loss_step(1.01 * loss(probabilities), penalty=0)) == []
+
+
+def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> None:
+    """Its formula is not known, but what it gives for labels [n] and predictions [n, 1] was computed."""
+    own = ("LossFunctionWrapper", {"name": "my_loss"}, np.zeros((8, 1)), np.ones((8, 1)))
+    right = loss_step(1.0, penalty=0, targets=own, spread=1.7)
+    assert causes_of_loss(right, loss_step(1.7, penalty=0)) == ["label-shape-broadcast"]
+    assert causes_of_loss(right, loss_step(1.6, penalty=0)) == []
+
+
+def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:
+    """Each cause knows the stages at which it must show; where all of them agree, it is another one."""
+    for id, stages in (("regularization-missing", ("loss",)), ("optimizer-differs", ("update", "state"))):
+        assert CATALOGUE[id].stages == stages
+    found = located(linear_step(gradient=0.5))
+    assert found.stage == "gradients"
+    contradicted = {id for id, cause in CATALOGUE.items() if cause.contradicted(found)}
+    assert {"regularization-missing", "loss-scaled", "examples-dropped", "training-flag-missing"} <= contradicted
+    assert not contradicted & {"clipping-differs", "variables-not-trained", "optimizer-differs"}
+    elsewhere = {"weights-not-shared", "empty-replica-batch", "not-finite"}
+    of_training = {id for id, cause in CATALOGUE.items() if cause.kind == "training"}
+    assert all(CATALOGUE[id].stages for id in of_training - elsewhere)
+    assert all(set(cause.stages) <= set(STAGES) for cause in CATALOGUE.values())
+
+
+def test_one_factor_of_all_gradients_is_said_where_the_loss_agrees() -> None:
+    other = linear_step(gradient=0.5)
+    found = located(other)
+    assert name_causes(found, sides(other)) == []
+    (hint,) = hints(found, sides(other))
+    assert hint.startswith("every gradient of loop is 0.5 times that of fit, and the loss is the same")
+
+
+def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
+    own = linear_step()
+    kernel = own.arrays(STEP, "weights")[0]
+    events = [
+        replace(each, arrays=[each.arrays[0], each.arrays[1] - 0.02 * kernel, each.arrays[2]])
+        if each.kind == "gradients"
+        else each
+        for each in own.steps[STEP]
+    ]
+    other = replace(own, steps={**own.steps, STEP: events})
+    found = located(other)
+    assert (found.stage, name_causes(found, sides(other))) == ("gradients", [])
+    (hint,) = hints(found, sides(other))
+    assert "a multiple of the weights themselves (dense/kernel)" in hint and "tf.stop_gradient" in hint
+
+
+def test_weights_that_never_change_are_said_to_be_that() -> None:
+    other = linear_step(rate=0.0)
+    both = sides(other)
+    still, moving = np.zeros(3, step_dtype(2, 1)), np.zeros(3, step_dtype(2, 1))
+    moving["hashes"][1:] = 1
+    for steps, said in ((still, ["the weights of loop never change"]), (moving, [])):
+        traces = both.traces[0], replace(both.traces[1], steps=steps)
+        assert hints(located(other), replace(both, traces=traces)) == said
+
+
+def several(deviations: Mapping[int, Mapping[str, Any]], *, given: Any = None, steps: int = 4) -> CloseUp:
+    """Steps outside of a close-up, with the deviations of some, each with losses and sketches of gradients only."""
+    seen = {}
+    for step in range(1, steps + 1):
+        events = {each.kind: each for each in linear_step(**deviations.get(step, {})).steps[STEP]}
+        gradients = events["gradients"]
+        info = {**gradients.info, "given": given}
+        sketches = Event("sketch", 0, info, [sketch(array) for array in gradients.arrays[1:]])
+        seen[step] = [replace(events["inputs"], arrays=[]), events["loss"], sketches]
+    return CloseUp(seen)
+
+
+@pytest.mark.parametrize(
+    ("deviations", "first"),
+    [
+        ({}, None),
+        ({step: {"factor": 2.0} for step in (2, 3, 4)}, 2),
+        ({3: {"factor": 0.5}}, 3),  # a short batch
+        ({step: {"gradient": 2.0} for step in (2, 3, 4)}, 2),  # the loss is the same
+        ({3: {"gradient": 1.01}, 4: {}}, None),  # one unit across its kink moves a gradient, and no loss
+        ({4: {"gradient": 1.01}}, 4),  # and no later step is known
+        ({step: {"with_penalty": False} for step in (2, 3, 4)}, None),  # another constant has the same gradients
+        ({step: {"noise": 3e-7} for step in (2, 3, 4)}, None),
+    ],
+)
+def test_the_step_to_look_into_is_the_first_whose_gradients_differ(
+    deviations: Mapping[int, Mapping[str, Any]], first: int | None
+) -> None:
+    twin = several({step: {"noise": 1e-7} for step in (1, 2, 3, 4)})
+    assert first_apart(several({}), several(deviations), [twin], before=5) == first
+    assert first_apart(several({}), several(deviations), [twin], before=2) is None, "not after the weights differ"
+
+
+def test_gradients_are_not_compared_where_one_optimizer_clips_them_itself() -> None:
+    wrong = {step: {"gradient": 0.1} for step in (1, 2, 3, 4)}
+    assert first_apart(several({}, given=[1.0]), several(wrong, given=[None]), [], before=5) is None
+    assert first_apart(several({}, given=[1.0]), several(wrong, given=[1.0]), [], before=5) == 1
+
+
+def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_gets() -> None:
+    once, twice = linear_step(), linear_step()
+    gradients = [each for each in twice.steps[STEP] if each.kind == "gradients"]
+    twice = replace(twice, steps={**twice.steps, STEP + 1: gradients})
+    once = replace(once, steps={**once.steps, STEP + 1: once.steps[STEP]})
+    assert (calls_of(once, STEP), calls_of(twice, STEP), calls_of(twice, STEP + 1)) == (1, 2, None)
+    assert first_apart(once, twice, [TWIN], before=STEP + 1) == STEP, "the weights differ only after the second call"
+    found = locate(once, twice, [TWIN], STEP, NAMES)
+    update = found.of("update")
+    assert found.stage == "update" and update is not None
+    assert (update.reference, update.candidate) == ("1 call of the optimizer", "2 calls of the optimizer")
+    assert hints(found, sides(twice))[0] == "loop applies its optimizer 2 times to the gradients of one step"
+
+
+def test_sketches_are_about_as_far_apart_as_the_arrays() -> None:
+    random = np.random.default_rng(0)
+    for shape in ((1,), (3, 5), (200, 31)):
+        a, b = random.normal(size=shape), random.normal(size=shape)
+        ratio = np.linalg.norm(sketch(a) - sketch(b)) / np.linalg.norm(a - b)
+        assert 0.5 < ratio < 1.6
+        assert np.allclose(sketch(a) + sketch(b), sketch(a + b)), "those of replicas add up"
 
 
 @pytest.mark.parametrize("deviation", [{"times": 0.5}, {"offset": 0.01}, {"moved": 0.01}])

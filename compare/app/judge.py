@@ -271,5 +271,6 @@ def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparis
         return comparison
     exact = comparison.training.first_difference
     same = exact is not None and (exact.epoch, exact.step) == (found["epoch"], found["step"])
-    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], equal_before=same)
+    weights = (found["weights"]["epoch"], found["weights"]["step"]) if found.get("weights") else None
+    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], same, weights)
     return replace(comparison, training=replace(comparison.training, first_difference=first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,16 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.script_causes import hints, name_causes
-from compare.check.script_numbers import losses_by_epoch, name_reporting, not_reset, validation_by_epoch
+from compare.check.script_numbers import (
+    evidence_on_numbers,
+    losses_by_epoch,
+    name_reporting,
+    not_reset,
+    validation_by_epoch,
+)
+from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
-from compare.check.stages import Located, locate
+from compare.check.stages import Located, first_apart, locate
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict import DIFFERENT, rounding
@@ -56,7 +64,8 @@ def explain(session: ScriptsSession) -> None:
         first = min(found, key=lambda each: each.step)
         checked = {each.pair.candidate.trainer: _checked(each, None) for each in found}
         if first.step > 0:  # else the initial weights
-            checked[first.pair.candidate.trainer] = _checked(first, _look_into(session, first))
+            nearer, seen = _look_into(session, first)
+            checked[first.pair.candidate.trainer] = _checked(nearer, seen, first.step)
         session.run.save(check=checked)
     else:
         _explain_numbers(session, *compared[0])
@@ -78,8 +87,14 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departu
     return None
 
 
-def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) -> dict[str, Any]:
-    """An entry of ``check`` in ``run.json``."""
+def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None, weights: int = 0) -> dict[str, Any]:
+    """An entry of ``check`` in ``run.json``.
+
+    Args:
+        departure: the first step that differs.
+        seen: where in it.
+        weights: the first step after which the weights differ by more than rounding.
+    """
     located, sides = seen or (Located(departure.step, None), None)
     causes = name_causes(located, sides) if sides is not None else []
     evidence = hints(located, sides) if sides is not None and not causes else []
@@ -87,10 +102,13 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
     if departure.step > min(lengths):
         evidence.insert(0, f"{one} makes {lengths[0]:,} steps, {other} {lengths[1]:,}")
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
+    first: dict[str, Any] = {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where}
+    if weights > departure.step:
+        first["weights"] = dict(zip(("epoch", "step"), departure.model.epochs.place(weights), strict=True))
     return {
         "training": {
             "verdict": DIFFERENT,
-            "first_difference": {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where},
+            "first_difference": first,
         },
         "reporting": {"verdict": None},
         "certain": departure.start is None or departure.step > min(lengths),
@@ -104,23 +122,25 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None) ->
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> None:
     """Names the cause of different numbers from equal weights, where it is known."""
     reporting = pair.exactly.reporting
-    replicas = model.traces[1].replicas
-    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas)
+    used = used_by(model.traces[1], model.traces[0])
+    replicas, evidence = model.traces[1].replicas, []
+    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas, used=used)
     different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
     unexplained = different - set(not_reset(pair.reference, pair.candidate))
-    if unexplained & {"loss", "val_loss"} and reporting.verdict == DIFFERENT:
+    if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         if seen := _seen_losses(session, model):
             ends = model.epochs.ends or (model.traces[1].last,)
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
-            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas)
-    if causes:
+            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used)
+            evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
+    if causes or evidence:
         found = {
             "training": {"verdict": None},
             "reporting": {"verdict": DIFFERENT},
             "certain": False,
             "causes": [cause.as_json() for cause in causes],
-            "evidence": [],
+            "evidence": evidence,
             "not_applicable": [],
         }
         session.run.save(check={pair.candidate.trainer: found})
@@ -162,7 +182,50 @@ def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
     return read_close_up(Path(settings.folder), trace.number)
 
 
-def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, Sides | None]:
+def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Departure, tuple[Located, Sides | None]]:
+    """Looks inside the first step in which two models differ: their weights, or what these are made from.
+
+    Adam hides a wrong loss from the weights for some steps, but not from losses and gradients.
+    """
+    seen, start = _close_ups(session, departure), departure.start
+    earlier = seen.first_apart(departure.step)
+    if earlier is not None:
+        before = replace(departure, step=earlier, start=None if start is None else (1, 1))
+        nearer = _close_ups(session, before)
+        if nearer.first_apart(departure.step) == earlier:  # with noise from the first step on
+            return before, nearer.located(before)
+    return departure, seen.located(departure)
+
+
+@dataclass(frozen=True)
+class CloseUps:
+    """What was seen of two models around a step.
+
+    Attributes:
+        sides: the reference and the candidate; None of one that was not seen.
+        twins: noise twins of the reference.
+    """
+
+    sides: tuple[CloseUp | None, CloseUp | None]
+    twins: Sequence[CloseUp]
+
+    def first_apart(self, before: int) -> int | None:
+        """The first step before one that differs by more than rounding; None if there is none."""
+        first, second = self.sides
+        return None if first is None or second is None else first_apart(first, second, self.twins, before)
+
+    def located(self, departure: Departure) -> tuple[Located, Sides | None]:
+        """Where in the step the models differ."""
+        (first, second), step, traces = self.sides, departure.step, departure.model.traces
+        if first is None or second is None:
+            return Located(step, None), None
+        variables = [variable.name for variable in departure.pair.reference.variables]
+        swapped = traces[0].trained_by != FIT and traces[1].trained_by == FIT
+        sides = Sides(departure.model.names, traces, (first, second), step, swapped)
+        return locate(first, second, self.twins, step, variables), sides
+
+
+def _close_ups(session: ScriptsSession, departure: Departure) -> CloseUps:
     """Runs both scripts once more up to a step, and records what happens inside it."""
     step, start, model = departure.step, departure.start, departure.model
     tell(session.console, f"Looking into step {step:,}: running both again up to that step …")
@@ -184,9 +247,4 @@ def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Located, 
         read_close_up(folders[0 if session.alone else side], trace.number) for side, trace in enumerate(model.traces)
     )
     noisy = read_close_up(Path(twin.folder), model.traces[0].number)
-    if first is None or second is None:
-        return Located(step, None), None
-    variables = [variable.name for variable in departure.pair.reference.variables]
-    located = locate(first, second, [noisy] if noisy else [], step, variables)
-    swapped = model.traces[0].trained_by != FIT and model.traces[1].trained_by == FIT
-    return located, Sides(model.names, model.traces, (first, second), step, swapped)
+    return CloseUps((first, second), [noisy] if noisy else [])

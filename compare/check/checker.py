@@ -27,7 +27,7 @@ from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
-from compare.check.stages import EXAMPLES
+from compare.check.stages import EXAMPLES, Located
 from compare.check.weight_gaps import ROUNDING
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -159,12 +159,15 @@ class Checker:
             if inside is None:
                 return report
             located = inside.located
+            report = _without_contradicted(report, located)
             if located.stage == EXAMPLES and not report.training:
                 report = self._name_examples(report, inside)
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {describe(error)}")
         epoch, step = self._inside.place(located.step)
-        training = replace(training, first_difference=Difference(epoch, step, None, located.stage, located.where))
+        weights = self._inside.place(inside.weights) if inside.weights and inside.weights > located.step else None
+        first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
+        training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
         return replace(report, stages=tuple(located.stages), seconds=report.seconds + time.perf_counter() - began)
 
@@ -337,6 +340,15 @@ class Checker:
             spec=run.train_dataset(1).element_spec,
             user_run=self.batches.user_run,
         )
+
+
+def _without_contradicted(report: Report, located: Located) -> Report:
+    """Leaves out the causes of training where none of them can be what differs first: the stages of all agree."""
+    if not report.training or not all(CATALOGUE[each.id].contradicted(located) for each in report.training):
+        return report
+    stages = {each.id: " and ".join(CATALOGUE[each.id].stages) for each in report.training}
+    texts = [f"as with {each.id}: {each.evidence}; but the {stages[each.id]} agrees" for each in report.training]
+    return replace(report, findings=report.reporting, evidence=(*report.evidence, *texts))
 
 
 def _nearly_equal(records: Pair, key: str) -> bool:

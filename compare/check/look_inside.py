@@ -18,7 +18,7 @@ from compare.check.noise import NoiseTwins
 from compare.check.observation import EPOCHS
 from compare.check.observe import CraftedRun
 from compare.check.own_data import Data, Seen
-from compare.check.stages import Located, apart, locate
+from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run, TrainingTask
 from compare.engine.strategies import keras_version
@@ -26,6 +26,7 @@ from compare.records import AnyRecord, EpochRecord, Place, Sink
 from compare.trainer import Trainer
 from compare.verdict import Difference, Training
 from compare.watch.patching import undone
+from compare.watch.seen import CloseUp
 from compare.watch.settings import MADE_ALIKE, Settings
 
 
@@ -35,11 +36,13 @@ class Inside:
 
     Attributes:
         located: the step and its stages.
+        weights: the first step after which the weights differ by more than rounding; None if there is none.
         reference: all steps of the reference.
         candidate: all steps of the candidate.
     """
 
     located: Located
+    weights: int | None
     reference: Seen
     candidate: Seen
 
@@ -90,18 +93,23 @@ class LookInside:
         first = training.first_difference
         begin = 1 if first is None else self._number(first)
         reference, candidate = self._close_up(0), _close_up(trainer, self._run)
-        twin = self._close_up(begin)
         if reference is None or candidate is None:
             return None
-        twins = [twin.steps] if twin else []
-        sides = reference.steps, candidate.steps
+        sides, twins = (reference.steps, candidate.steps), self._twins_from(begin)
+        steps = range(begin, len(EPOCHS) * self._steps + 1)
+        end = next((step for step in steps if first is not None and apart(*sides, twins, step)), steps.stop)
+        earlier = first_apart(*sides, twins, end)
+        apart_from = end if end in steps else None
+        if earlier is not None and first_apart(*sides, self._twins_from(1), end) != earlier:
+            earlier = None  # rounding, before the noise of these twins began
         elsewhere = self.data.labels if candidate.examples - reference.examples else ()
-        for step in range(begin, len(EPOCHS) * self._steps + 1):
-            if first is None or apart(*sides, twins, step):
-                located = locate(*sides, twins, step, reference.steps.names, elsewhere)
-                values = located.of(located.stage) if located.stage else None
-                if values is not None and (first is not None or values.differs):
-                    return Inside(located, reference, candidate)
+        for step in [*([earlier] if earlier else []), *steps]:
+            if first is not None and step != earlier and not apart(*sides, twins, step):
+                continue
+            located = locate(*sides, twins, step, reference.steps.names, elsewhere)
+            values = located.of(located.stage) if located.stage else None
+            if values is not None and (first is not None or values.differs):
+                return Inside(located, apart_from, reference, candidate)
         return None
 
     def place(self, step: int) -> Place:
@@ -112,6 +120,11 @@ class LookInside:
     def _number(self, first: Difference) -> int:
         """The step over the whole training; of the initial weights, the first."""
         return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
+
+    def _twins_from(self, begin: int) -> list[CloseUp]:
+        """The noise twins with noise from a step on, as far as they can be observed."""
+        twin = self._close_up(begin)
+        return [twin.steps] if twin else []
 
     def _close_up(self, begin: int) -> Seen | None:
         """The reference's steps; with noise from a step on, unless that is 0."""

@@ -6,8 +6,9 @@ does, or several do, no cause is named: the stage says where to look. No TensorF
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
 from compare.check.report import Finding
-from compare.check.script_remedies import script_remedy
+from compare.check.script_remedies import PROBABILITIES, script_remedy, used_by
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -25,6 +26,7 @@ from compare.check.stages import (
     STATE,
     UPDATE,
     Located,
+    calls_of,
     example_rows,
     gradients_of,
     learning_rate_of,
@@ -39,12 +41,35 @@ from compare.watch.trace import Trace
 CLOSE = 1e-5
 """The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
 
-Named = tuple[str, str]
-"""The id of a cause, and its evidence."""
+
+@dataclass(frozen=True)
+class Named:
+    """A cause that explains a difference, alone or with others.
+
+    Attributes:
+        id: the id of the cause.
+        evidence: what was seen.
+        variant: the kind of the mistake, where it has a remedy of its own; else empty.
+    """
+
+    id: str
+    evidence: str
+    variant: str = ""
+
+
+Explanation = tuple[Named, ...]
+"""Causes that explain a difference together; mostly it is one."""
+
+
+def _one(cause: str, evidence: str) -> Explanation:
+    return (Named(cause, evidence),)
 
 
 def name_causes(located: Located, sides: Sides) -> list[Finding]:
-    """The cause of a difference, if exactly one explains it."""
+    """The causes of a difference, if exactly one explanation is found: one cause, or two that only together explain it.
+
+    A cause is left out where all stages at which it must show agree.
+    """
     recognise = {
         EXAMPLES: _of_examples,
         PREDICTIONS: _of_predictions,
@@ -53,14 +78,26 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         UPDATE: _of_update,
         STATE: _of_state,
     }.get(located.stage or "")
-    named = dict([*_of_callbacks(sides, located), *_of_loss_scale(sides, located)])
-    if not named and recognise is not None:
-        named = dict(recognise(sides, located))
-    if len(named) != 1:
+    explanations = [*_of_callbacks(sides, located), *_of_loss_scale(sides, located)]
+    if not explanations and recognise is not None:
+        explanations = list(recognise(sides, located))
+    found = {
+        tuple(each.id for each in explanation): explanation
+        for explanation in explanations
+        if not any(CATALOGUE[each.id].contradicted(located) for each in explanation)
+    }
+    if len(found) != 1:
         return []
-    ((cause, evidence),) = named.items()
-    remedy = script_remedy(cause, sides.replicas)
-    return [Finding(cause, CATALOGUE[cause].kind, sides.other_name, f"step {sides.step}: {evidence}", remedy)]
+    return [
+        Finding(
+            each.id,
+            CATALOGUE[each.id].kind,
+            sides.other_name,
+            f"step {sides.step}: {each.evidence}",
+            script_remedy(each.id, sides.replicas, used=used_by(sides.other_trace, sides.right_trace), of=each.variant),
+        )
+        for each in next(iter(found.values()))
+    ]
 
 
 def hints(located: Located, sides: Sides) -> list[str]:
@@ -72,32 +109,70 @@ def hints(located: Located, sides: Sides) -> list[str]:
             f"{sides.other_name} uses {made[0]} optimizers in turn; each begins with empty slots and iteration 0"
         )
     if located.stage == EXAMPLES:
-        right, other = (
-            sorted(row for step in _steps_of_epoch(sides) for row in example_rows(side, step))
-            for side in (sides.right, sides.other)
-        )
-        if right and right == other:
-            found.append(
-                f"both see the same {len(right)} examples in this epoch, in another order: shuffles of NumPy cannot be "
-                "left out; give both the same order"
-            )
-        calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
-        for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
-            if alone := [call for call in own if call not in others]:
-                found.append(f"only {name} calls {some(alone)}")
+        found += _hints_on_examples(sides)
+    if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
+        found.insert(0, f"{sides.other_name} applies its optimizer {calls} times to the gradients of one step")
+    if located.stage == GRADIENTS:
+        found += _hints_on_gradients(sides)
+    if sides.other_trace.never_changes:
+        found.insert(0, f"the weights of {sides.other_name} never change")
     return found
+
+
+def _hints_on_examples(sides: Sides) -> Iterator[str]:
+    right, other = (
+        sorted(row for step in _steps_of_epoch(sides) for row in example_rows(side, step))
+        for side in (sides.right, sides.other)
+    )
+    if unknown := len(set(other) - _known(sides)):
+        yield f"{sides.right_name} was not seen to have {unknown} of the {len(other)} examples of {sides.other_name}"
+    elif right and right == other:
+        yield f"both see the same {len(right)} examples in this epoch, in another order; give both the same order"
+    calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
+    for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
+        if alone := [call for call in own if call not in others]:
+            yield f"only {name} calls {some(alone)}"
+
+
+def _hints_on_gradients(sides: Sides) -> Iterator[str]:
+    """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
+    right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
+    if not right or right.keys() != other.keys():
+        return
+    norm = sum(float(np.vdot(each, each)) for each in right.values())
+    factor = sum(float(np.vdot(right[i], other[i])) for i in right) / norm if norm else 0.0
+    if factor and _gradients_have_factor(sides, factor):
+        yield (
+            f"every gradient of {sides.other_name} is {factor:.6g} times that of {sides.right_name}, and the loss is "
+            "the same: the factor comes between tape.gradient and apply_gradients"
+        )
+        return
+    weights = sides.right.arrays(sides.step, "weights")
+    off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
+    if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
+        names = some([sides.right_trace.variables[i].name for i in off])
+        yield (
+            f"what the gradients of {sides.right_name} and {sides.other_name} differ by is a multiple of the weights "
+            f"themselves ({names}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a "
+            "penalty that is computed outside of the tape"
+        )
+
+
+def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return bool(norms) and abs(float(np.vdot(a, b))) >= (1 - 1e-4) * norms
 
 
 # Callbacks of fit
 
 
-def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_callbacks(sides: Sides, located: Located) -> Iterator[Explanation]:
     fit, callbacks = sides.right_trace, list(sides.right_trace.fit.get("callbacks", ()))
     if not callbacks or sides.step <= fit.epochs[0].steps:
         return
     listed = " and ".join(callbacks)
     if located.stage in (None, EXAMPLES) and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
-        yield "callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})"
+        yield _one("callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})")
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     if located.stage != UPDATE or rates[0] is None or rates[1] is None or same(rates[0], rates[1]):
         return
@@ -106,27 +181,29 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Named]:
     if isinstance(begun, float) and not same(begun, rates[0]):
         now = f"{rates[0]:.4g}; that of {sides.other_name} is {rates[1]:.4g}"
         evidence = f"{listed} changed the learning rate of {sides.right_name} to {now}"
-        yield "callbacks-missing", evidence
+        yield _one("callbacks-missing", evidence)
 
 
 # Examples
 
 
-def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
     if not right or not other:
         return
     if apart := _with_another_label(sides):
         evidence = f"{apart} of the {len(other)} examples have another label than in {sides.right_name}"
-        yield "labels-shuffled-apart", evidence
+        yield _one("labels-shuffled-apart", evidence)
         return
     epoch = _steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
         evidence = f"{sides.right_name} has {len(right)} examples in a batch, {sides.other_name} {len(other)}"
-        yield "batch-size-differs", evidence
+        yield _one("batch-size-differs", evidence)
         return
+    if set(other) - _known(sides):
+        return  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
     if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first:
         left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
@@ -134,21 +211,26 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Named]:
             f"{sides.right_name} has the last {len(right)} examples of its epoch here, {sides.other_name} begins the "
             f"next epoch; {min(left, len(all_right))} of {len(all_right)} examples are never seen"
         )
-        yield "examples-dropped", evidence
+        yield _one("examples-dropped", evidence)
         return
     again = [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]
     if again:
-        yield "examples-repeated", f"{sides.other_name} had the same {len(other)} examples in step {again[-1]}"
+        yield _one("examples-repeated", f"{sides.other_name} had the same {len(other)} examples in step {again[-1]}")
         return
     whole = [row for step in epoch for row in example_rows(sides.other, step)]
     missing = set(all_right) - set(whole)
     repeats = len(whole) - len(set(whole))
     if repeats and set(whole) <= set(all_right) and len(set(all_right)) == len(all_right):
         never = f", and {len(missing)} of {len(all_right)} are never seen" if missing else ""
-        yield "examples-repeated", f"{repeats} of the {len(whole)} examples of this epoch are repeats{never}"
+        yield _one("examples-repeated", f"{repeats} of the {len(whole)} examples of this epoch are repeats{never}")
         return
     if missing and len(set(whole)) == len(whole) < len(all_right):
-        yield "examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen"
+        yield _one("examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen")
+
+
+def _known(sides: Sides) -> set[int]:
+    """The hashes of all examples that the right side was seen to have."""
+    return {row for step in sides.right.steps for row in example_rows(sides.right, step)}
 
 
 def _with_another_label(sides: Sides) -> int:
@@ -181,7 +263,7 @@ def _steps_of_epoch(sides: Sides) -> list[int]:
 # Predictions
 
 
-def _of_predictions(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = (
         [event.info["training"] for event in each.of(sides.step, "predictions")] for each in (sides.right, sides.other)
     )
@@ -189,35 +271,89 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Named]:
         given = other[0]
         how = "without training=" if given == "not given" else f"with training={given}"
         evidence = f"{sides.other_name} calls the model {how}, {sides.right_name} with training=True"
-        yield "training-flag-missing", evidence
+        yield _one("training-flag-missing", evidence)
 
 
 # Loss
 
 
-def _of_loss(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
+    """One mistake that makes the right loss the other one, or else two mistakes that do so together."""
     right, other = loss_of(sides.right, sides.step), loss_of(sides.other, sides.step)
     if right is None or other is None:
         return
     shown = f"the loss is {other:.6g} in {sides.other_name} and {right:.6g} in {sides.right_name}"
-    penalty = _penalty(sides.right, sides.step)
-    data = right - penalty
-    if penalty and same(other, data):
-        yield "regularization-missing", f"{shown}; the difference is the model's own losses, {penalty:.6g}"
+    penalty = penalty_of(sides.right, sides.step)
+    groups = [_of_penalty(sides, penalty), list(_of_targets(sides, right - penalty)), _factors(sides)]
+    for count in (1, 2):
+        found: dict[frozenset[str], Explanation] = {}
+        for chosen in combinations(groups, count):
+            for mistakes in product(*chosen):
+                if same(_loss_with(mistakes, right - penalty, penalty), other):
+                    texts = [f"{shown}{each.evidence}" for each in mistakes]
+                    if count > 1:
+                        others = [each.id for each in reversed(mistakes)]
+                        texts = [f"{text}; with {id} this gives it" for text, id in zip(texts, others, strict=True)]
+                    named = tuple(Named(a.id, text, a.variant) for a, text in zip(mistakes, texts, strict=True))
+                    found.setdefault(frozenset(each.id for each in mistakes), named)
+        if found:
+            # One factor may have two names: the first is the more usual.
+            factors = [ids for ids in found if ids & {each.id for each in groups[2]}]
+            for ids in factors[1:] if len(factors) == len(found) else []:
+                del found[ids]
+            yield from found.values()
+            return
+    if not right:
         return
-    if penalty and sides.replicas > 1 and same(other, right + (sides.replicas - 1) * penalty):
-        yield (
-            "regularization-not-divided-by-replicas",
-            f"{shown}; {sides.other_name} adds {penalty:.6g} on each replica",
-        )
-        return
-    if found := list(_of_targets(sides, data, penalty, other, shown)):
-        yield from found
-        return
-    yield from _of_factor(sides, data, penalty, other, shown)
+    factor = other / right
+    if _gradients_have_factor(sides, factor) and _constant_factor(sides, factor):
+        yield _one("loss-scaled", f"{shown}: {factor:.6g} times as much, and so is the gradient of every variable")
 
 
-def _penalty(close_up: CloseUp, step: int) -> float:
+@dataclass(frozen=True)
+class Mistake:
+    """One change of the loss, which is ``whole * (data * part + penalty * penalties)``.
+
+    Attributes:
+        id: the id of its cause.
+        evidence: what follows the two losses.
+        data: the loss of the examples instead of the right one; None for the right one.
+        part: the factor of the loss of the examples.
+        penalties: the factor of the model's own losses.
+        whole: the factor of both.
+        variant: as in ``Named``.
+    """
+
+    id: str
+    evidence: str
+    data: float | None = None
+    part: float = 1.0
+    penalties: float = 1.0
+    whole: float = 1.0
+    variant: str = ""
+
+
+def _loss_with(mistakes: Sequence[Mistake], data: float, penalty: float) -> float:
+    part, penalties, whole = (float(np.prod([getattr(m, name) for m in mistakes])) for name in FACTORS)
+    data = next((each.data for each in mistakes if each.data is not None), data)
+    return whole * (part * data + penalties * penalty)
+
+
+FACTORS = ("part", "penalties", "whole")
+
+
+def _of_penalty(sides: Sides, penalty: float) -> list[Mistake]:
+    if not penalty:
+        return []
+    text = f"; it lacks the model's own losses, {penalty:.6g}"
+    found = [Mistake("regularization-missing", text, penalties=0.0)]
+    if sides.replicas > 1:
+        text = f"; {sides.other_name} adds {penalty:.6g} on each replica"
+        found.append(Mistake("regularization-not-divided-by-replicas", text, penalties=float(sides.replicas)))
+    return found
+
+
+def penalty_of(close_up: CloseUp, step: int) -> float:
     """The sum of the model's own losses, the mean over replicas."""
     events = close_up.of(step, "loss")
     sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
@@ -229,48 +365,58 @@ def same(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
-def _of_targets(sides: Sides, data: float, penalty: float, other: float, shown: str) -> Iterator[Named]:
+def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
     """What the loss function is called with: another configuration, other shapes, no weights."""
-    right, wrong = targets_of(sides.right, sides.step), targets_of(sides.other, sides.step)
-    if right is None or not same(value_of(right) or np.nan, data):
+    spread = [float(array) for array in sides.right.arrays(sides.step, "spread")]
+    own = targets_of(sides.other, sides.step)
+    shapes = "" if own is None else f" (labels {own.true.shape}, predictions {own.predicted.shape})"
+    broadcast = f", which is the mean over all pairs of a label and a prediction{shapes}"
+    right = targets_of(sides.right, sides.step)
+    if right is None:
+        if spread:  # a loss function of the script's own
+            yield Mistake("label-shape-broadcast", broadcast, float(np.mean(spread)))
         return
-
-    def explains(value: float | None) -> bool:
-        return value is not None and (same(value, other) or same(value + penalty, other))
-
-    if explains(value_of(right.with_other_logits())):
-        flag = not right.from_logits
-        yield "logits-mismatch", f"{shown}, which is that of from_logits={flag}"
-    if right.weight is not None and explains(value_of(right.without_weights())):
-        yield "sample-weights-dropped", f"{shown}, which is that without sample weights or class weights"
-    if explains(value_of(right.broadcast())):
-        shapes = "" if wrong is None else f" (labels {wrong.true.shape}, predictions {wrong.predicted.shape})"
-        yield "label-shape-broadcast", f"{shown}, which is the mean over all pairs of a label and a prediction{shapes}"
-
-
-def _of_factor(sides: Sides, data: float, penalty: float, other: float, shown: str) -> Iterator[Named]:
-    """The examples' losses, or the whole loss, times a factor."""
-    if not data:
+    given, logits = value_of(right), value_of(right.with_other_logits())
+    if given is None or not same(given, data):
+        if given is not None and logits is not None and right.from_logits and same(logits, data):
+            text = (
+                f": the model gives probabilities, and from_logits=True says that they are logits. In a graph, such as "
+                f"{sides.right_name}'s, Keras takes the logits from before the last activation; {sides.other_name}'s "
+                "loss takes the probabilities for logits"
+            )
+            yield Mistake("logits-mismatch", text, given, variant=PROBABILITIES)
         return
+    flag = not right.from_logits
+    for cause, value, text in (
+        ("logits-mismatch", logits, f", which is that of from_logits={flag}"),
+        (
+            "sample-weights-dropped",
+            None if right.weight is None else value_of(right.without_weights()),
+            ", which is that without sample weights or class weights",
+        ),
+        ("label-shape-broadcast", value_of(right.broadcast()), broadcast),
+    ):
+        if value is not None and not same(value, data):
+            yield Mistake(cause, text, value)
+
+
+def _factors(sides: Sides) -> list[Mistake]:
+    """The losses of the examples, or the whole loss, times a factor."""
     examples = len(example_rows(sides.right, sides.step))
-    sizes = [len(example_rows(sides.right, step)) for step in sides.right.steps]
-    full, replicas = max(sizes, default=examples), sides.replicas
+    full = max((len(example_rows(sides.right, step)) for step in sides.right.steps), default=examples)
+    replicas = sides.replicas
     known = {
         "loss-constant-denominator": examples / full if examples < full else None,
         "loss-summed": float(examples) if examples > 1 else None,
         "loss-not-divided-by-replicas": float(replicas) if replicas > 1 else None,
         "loss-divided-twice": 1 / replicas if replicas > 1 else None,
     }
-    for factor, whole in (((other - penalty) / data, False), (other / (data + penalty), True)):
-        for cause, expected in known.items():
-            if expected is not None and same(factor, expected):
-                yield cause, f"{shown}: {_factor_text(cause, examples, full, replicas)}"
-                return
-        if not penalty or whole:
-            break
-    factor = other / (data + penalty)
-    if _gradients_have_factor(sides, factor) and _constant_factor(sides, factor):
-        yield "loss-scaled", f"{shown}: {factor:.6g} times as much, and so is the gradient of every variable"
+    found = [
+        Mistake(cause, f": {_factor_text(cause, examples, full, replicas)}", part=factor)
+        for cause, factor in known.items()
+        if factor is not None
+    ]
+    return [*found, *(replace(each, part=1.0, whole=each.part) for each in found)]
 
 
 def _factor_text(cause: str, examples: int, full: int, replicas: int) -> str:
@@ -295,7 +441,7 @@ def _constant_factor(sides: Sides, factor: float) -> bool:
         return False
     predicted = predictions[0] if own is None else own.predicted
     expected = value_of(replace(right, predicted=np.asarray(predicted, np.float64)))
-    return expected is not None and same(loss, factor * (expected + _penalty(sides.other, following)))
+    return expected is not None and same(loss, factor * (expected + penalty_of(sides.other, following)))
 
 
 def _gradients_have_factor(sides: Sides, factor: float) -> bool:
@@ -314,7 +460,7 @@ def _gradients_have_factor(sides: Sides, factor: float) -> bool:
 # Gradients
 
 
-def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Explanation]:
     """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it."""
     half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
     right, other = (gradients_of(each, sides.step) for each in (sides.right, sides.other))
@@ -326,37 +472,37 @@ def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Named]:
     scale = 2.0 ** abs(round(np.log2(factor)))
     if factor < 1 and located.stage == LOSS:
         shown = f"{scale:,.0f} times as large in {sides.right_name} as in {sides.other_name}"
-        yield (
+        yield _one(
             "loss-scale-missing",
             f"the loss is {shown}, whose optimizer divides the gradients by that scale all the same",
         )
     elif factor > 1 and located.stage == GRADIENTS:
         shown = f"{scale:,.0f} times as large in {sides.other_name} as in {sides.right_name}"
-        yield (
+        yield _one(
             "loss-scale-missing",
             f"the loss is scaled, but the gradients are {shown}: nothing divides them by the scale",
         )
 
 
-def _of_gradients(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
     names = [variable.name for variable in sides.right_trace.variables]
     untrained = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
     if untrained:
         listed = some([names[i] for i in untrained])
-        yield "variables-not-trained", f"{listed}: {sides.other_name}'s optimizer gets no gradient"
+        yield _one("variables-not-trained", f"{listed}: {sides.other_name}'s optimizer gets no gradient")
         return
     if right.keys() != other.keys():
         return
     if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
-        yield "gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only"
+        yield _one("gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only")
         return
     replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
     parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
     limits = {_limit(*part) for part in parts if part[0] and part[1]}
     if len(limits) == 1 and (limit := limits.pop()):
         each = " on each replica" if sides.replicas > 1 else ""
-        yield (
+        yield _one(
             "clipping-differs",
             f"{sides.other_name} limits {limit} of the gradients{each}, {sides.right_name} does not",
         )
@@ -389,12 +535,14 @@ def _clips(gradients: dict[int, np.ndarray]) -> bool:
 # Update
 
 
-def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = _optimizer(sides.right_trace), _optimizer(sides.other_trace)
     if right is None or other is None:
         return
     if right["class"] != other["class"]:
-        yield "optimizer-differs", f"{sides.other_name} uses {other['class']}, {sides.right_name} {right['class']}"
+        yield _one(
+            "optimizer-differs", f"{sides.other_name} uses {other['class']}, {sides.right_name} {right['class']}"
+        )
         return
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     a, b = right["config"], other["config"]
@@ -403,23 +551,23 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Named]:
         evidence = (
             f"the learning rate is {rates[0]:.4g} in {sides.right_name} ({kind}), {rates[1]:.4g} in {sides.other_name}"
         )
-        yield "learning-rate-schedule-missing", evidence
+        yield _one("learning-rate-schedule-missing", evidence)
         return
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
     if clipping:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in clipping)
-        yield "clipping-differs", f"{sides.other_name}'s optimizer has {shown}"
+        yield _one("clipping-differs", f"{sides.other_name}'s optimizer has {shown}")
         return
     if rates[0] is not None and rates[1] is not None and not same(rates[0], rates[1]):
         differing.insert(0, "learning_rate")
         a, b = a | {"learning_rate": f"{rates[0]:.6g}"}, b | {"learning_rate": f"{rates[1]:.6g}"}
     if differing:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
-        yield "optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}"
+        yield _one("optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}")
     elif _begins_anew(sides):
         evidence = f"{sides.other_name} goes on with a new {other['class']}, whose slots are empty and iteration is 0"
-        yield "optimizer-differs", evidence
+        yield _one("optimizer-differs", evidence)
 
 
 def _begins_anew(sides: Sides) -> bool:
@@ -437,7 +585,7 @@ def _optimizer(trace: Trace) -> dict[str, Any] | None:
 # State
 
 
-def _of_state(sides: Sides, located: Located) -> Iterator[Named]:
+def _of_state(sides: Sides, located: Located) -> Iterator[Explanation]:
     before, now = sides.other.after.get(sides.step - 1), sides.other.of(sides.step, "weights")
     if before is None or not now:
         return
@@ -446,4 +594,4 @@ def _of_state(sides: Sides, located: Located) -> Iterator[Named]:
         names[i] for i, (a, b) in enumerate(zip(before, now[0].arrays, strict=False)) if not np.array_equal(a, b)
     ]
     if changed and all("moving_" in name for name in changed):
-        yield "validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}"
+        yield _one("validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}")

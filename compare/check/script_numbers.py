@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -10,16 +10,19 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.report import Finding
-from compare.check.script_causes import Named, same
-from compare.check.script_remedies import script_remedy
+from compare.check.script_causes import penalty_of, same
+from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
 from compare.records import Record
 from compare.watch.seen import CloseUp
 
-NOT_RESET, AVERAGED = "metrics-not-reset", "loss-averaged-over-batches"
-UNREGULARIZED = "validation-loss-without-regularization"
+NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"
+UNREGULARIZED = {"loss": "loss-without-regularization", "val_loss": "validation-loss-without-regularization"}
 SMALL = 0.05
 """The largest error of an explanation, as a part of the difference that it explains."""
+
+Named = tuple[str, str]
+"""The id of a cause, and its evidence."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,14 @@ class Losses:
     Attributes:
         values: the loss that each step minimized.
         examples: the number of examples of each step.
+        penalties: what each contains of the model's own losses; empty if nothing.
+        after: the loss of the same examples after the update; empty if it was not computed in every step.
     """
 
     values: Sequence[float]
     examples: Sequence[int]
+    penalties: Sequence[float] = ()
+    after: Sequence[float] = ()
 
     @property
     def mean(self) -> float:
@@ -43,6 +50,11 @@ class Losses:
     def mean_of_batches(self) -> float:
         """The mean over batches, whatever their size."""
         return float(np.mean(self.values))
+
+    def parts(self) -> Batches:
+        """The losses without the model's own, and these."""
+        penalties = np.array(self.penalties or [0.0] * len(self.values))
+        return Batches(np.array(self.values) - penalties, np.array(self.examples, float), penalties)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,25 @@ class Validation:
     values: Sequence[float]
     examples: Sequence[int]
     penalty: float
+
+    def parts(self) -> Batches:
+        """As of ``Losses``."""
+        return Batches(np.array(self.values), np.array(self.examples, float), np.full(len(self.values), self.penalty))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of an epoch.
+
+    Attributes:
+        values: the mean loss of the examples of each.
+        examples: the number of examples of each.
+        penalties: the model's own losses in each.
+    """
+
+    values: np.ndarray
+    examples: np.ndarray
+    penalties: np.ndarray
 
 
 def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Validation]:
@@ -89,9 +120,19 @@ def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
         values, examples = [loss_of(seen, step) for step in steps], [len(example_rows(seen, step)) for step in steps]
         known = [value for value in values if value is not None]
         if len(known) == len(values) and all(examples):
-            losses[epoch] = Losses(known, examples)
+            after = [_after(seen, step, count) for step, count in zip(steps, examples, strict=True)]
+            again = [value for value in after if value is not None]
+            penalties = [penalty_of(seen, step) for step in steps]
+            losses[epoch] = Losses(
+                known, examples, penalties if any(penalties) else (), again if len(again) == len(after) else ()
+            )
         begin = end
     return losses
+
+
+def _after(seen: CloseUp, step: int, examples: int) -> float | None:
+    """The loss that was computed again after a step, for as many examples."""
+    return next((value for value, count in seen.untaped.get(step, ()) if count == examples), None)
 
 
 def not_reset(reference: Record, candidate: Record) -> list[str]:
@@ -106,6 +147,7 @@ def name_reporting(
     losses: Mapping[int, Losses] | None = None,
     validation: Mapping[int, Validation] | None = None,
     replicas: int = 1,
+    used: Used | None = None,
 ) -> list[Finding]:
     """The causes of different numbers from equal weights, each once.
 
@@ -115,6 +157,7 @@ def name_reporting(
         losses: the losses of the candidate's steps, by epoch; None if they are not known.
         validation: those of its validation.
         replicas: the number of replicas on which it trains.
+        used: what the scripts use, as far as remedies depend on it.
     """
     found: list[Named] = []
     if running := not_reset(reference, candidate):
@@ -127,7 +170,7 @@ def name_reporting(
     causes = dict.fromkeys(cause for cause, _ in found)
     evidence = {cause: "; ".join(text for each, text in found if each == cause) for cause in causes}
     return [
-        Finding(cause, CATALOGUE[cause].kind, candidate.trainer, evidence[cause], script_remedy(cause, replicas))
+        Finding(cause, CATALOGUE[cause].kind, candidate.trainer, evidence[cause], script_remedy(cause, replicas, used))
         for cause in causes
     ]
 
@@ -135,30 +178,30 @@ def name_reporting(
 def _of_loss(candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:
     """Why the loss of training is another than the mean over the examples of each epoch."""
     reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
-    if not losses or not reported or not losses.keys() >= reported.keys():
+    epochs = sorted(reported)
+    if not epochs or epochs != list(range(1, len(epochs) + 1)) or not losses.keys() >= reported.keys():
         return []
-
-    def explained(by: Mapping[int, float]) -> bool:
-        return all(same(value, by[epoch]) for epoch, value in reported.items())
-
-    if explained({epoch: each.mean for epoch, each in losses.items()}):
+    seen, other = [losses[epoch].parts() for epoch in epochs], [reported[epoch] for epoch in epochs]
+    right = _reported(seen, ())
+    mistakes = _mistakes(seen, right, other, (UNREGULARIZED["loss"], AVERAGED, LAST, NOT_RESET))
+    if not mistakes:
         return []
-    last = {epoch: each.values[-1] for epoch, each in losses.items()}
-    means = {epoch: each.mean_of_batches for epoch, each in losses.items()}
-    epoch, value = next(iter(reported.items()))
-    shown = f"loss in epoch {epoch} is {value:.6g}"
-    right = f"the mean over its {sum(losses[epoch].examples):,} examples is {losses[epoch].mean:.6g}"
-    if explained(last) and not explained(means):
-        return [("last-batch-only", f"{shown}, that of the epoch's last batch alone; {right}")]
-    if explained(means) and not explained(last):
-        count = len(losses[epoch].values)
-        text = f"{shown}, the mean over {count} batches, of which the last has {losses[epoch].examples[-1]} examples"
-        return [(AVERAGED, f"{text}; {right}")]
-    return []
+    at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
+    shown = f"loss in epoch {epochs[at]} is {other[at]:.6g}"
+    batches = len(seen[at].values)
+    expected = f"the mean over its {sum(seen[at].examples):,.0f} examples is {right[at]:.6g}"
+    texts = {
+        UNREGULARIZED["loss"]: f"{shown}: it lacks the model's own losses, {seen[at].penalties[-1]:.6g}; {expected}",
+        AVERAGED: f"{shown}, the mean over {batches} batches, of which the last has {seen[at].examples[-1]:.0f} "
+        f"examples; {expected}",
+        LAST: f"{shown}, that of the epoch's last batch alone; {expected}",
+        NOT_RESET: f"loss in epoch {epochs[-1]} is {other[-1]:.6g}, the mean over all epochs so far",
+    }
+    return [(each, texts[each]) for each in mistakes]
 
 
 def _of_validation(reference: Record, candidate: Record, validation: Mapping[int, Validation]) -> list[Named]:
-    """Why ``val_loss`` is another than the reference's: the fewest mistakes that give its value in every epoch.
+    """Why ``val_loss`` is another than the reference's.
 
     No cause is named unless, without any mistake, what was seen gives the reference's value.
     """
@@ -167,40 +210,114 @@ def _of_validation(reference: Record, candidate: Record, validation: Mapping[int
     other = [candidate.logs[epoch]["val_loss"] for epoch in epochs]
     if not epochs or epochs != list(range(1, len(epochs) + 1)) or not validation.keys() >= set(epochs):
         return []
-    seen = [validation[epoch] for epoch in epochs]
-    if not all(each.values and all(each.examples) for each in seen) or not _all_same(_val_losses(seen, ()), right):
+    found = [validation[epoch] for epoch in epochs]
+    seen = [each.parts() for each in found]
+    if not all(each.values and all(each.examples) for each in found) or not _all_same(_reported(seen, ()), right):
         # The batches were not seen: of the reference's value, the penalty is known.
-        seen = [Validation([value - each.penalty], [1], each.penalty) for value, each in zip(right, seen, strict=True)]
-    if _all_same(other, right):
-        return []
-    matching = []
-    for mistakes in (each for count in (1, 2, 3) for each in combinations((UNREGULARIZED, AVERAGED, NOT_RESET), count)):
-        values = np.array(_val_losses(seen, mistakes))
-        effect, error = np.max(np.abs(values - right)), np.max(np.abs(values - other))
-        if _all_same(list(values), other) and error < SMALL * effect:
-            matching.append(mistakes)
-    if not matching or not all(set(matching[0]) <= set(each) for each in matching):
+        pairs = zip(right, found, strict=True)
+        seen = [Validation([value - each.penalty], [1], each.penalty).parts() for value, each in pairs]
+    unregularized = UNREGULARIZED["val_loss"]
+    mistakes = _mistakes(seen, right, other, (unregularized, AVERAGED, NOT_RESET))
+    if not mistakes:
         return []
     at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
     shown = f"val_loss in epoch {epochs[at]} is {other[at]:.6g}, and {right[at]:.6g} in {reference.trainer}"
     texts = {
-        UNREGULARIZED: f"{shown}: it lacks the model's own losses, {seen[at].penalty:.6g}",
+        unregularized: f"{shown}: it lacks the model's own losses, {seen[at].penalties[-1]:.6g}",
         AVERAGED: f"{shown}: it is the mean over {len(seen[at].values)} batches, of which the last has "
-        f"{seen[at].examples[-1]} examples",
+        f"{seen[at].examples[-1]:.0f} examples",
         NOT_RESET: f"val_loss in epoch {epochs[-1]} is {other[-1]:.6g}, the mean over all epochs so far",
     }
-    return [(each, texts[each]) for each in matching[0]]
+    return [(each, texts[each]) for each in mistakes]
 
 
-def _val_losses(seen: Sequence[Validation], mistakes: Sequence[str]) -> list[float]:
-    """``val_loss`` of each epoch, as fit calculates it but for mistakes."""
-    values = [np.array(each.values) + (0 if UNREGULARIZED in mistakes else each.penalty) for each in seen]
-    counts = [np.ones(len(each.values)) if AVERAGED in mistakes else np.array(each.examples, float) for each in seen]
+def _mistakes(
+    seen: Sequence[Batches], right: Sequence[float], other: Sequence[float], known: Sequence[str]
+) -> Sequence[str]:
+    """The fewest mistakes that give the other value in every epoch; empty if there are several such sets, or none."""
+    if _all_same(other, right):
+        return ()
+    matching = []
+    for mistakes in (each for count in (1, 2, 3) for each in combinations(known, count)):
+        if LAST in mistakes and (AVERAGED in mistakes or NOT_RESET in mistakes):
+            continue
+        values = np.array(_reported(seen, mistakes))
+        effect, error = np.max(np.abs(values - right)), np.max(np.abs(values - other))
+        if _all_same(list(values), other) and error < SMALL * effect:
+            matching.append(mistakes)
+    return matching[0] if matching and all(set(matching[0]) <= set(each) for each in matching) else ()
+
+
+def _reported(seen: Sequence[Batches], mistakes: Sequence[str]) -> list[float]:
+    """The loss of each epoch, as fit calculates it but for mistakes."""
+    without = bool(set(mistakes) & set(UNREGULARIZED.values()))
+    cut = slice(-1, None) if LAST in mistakes else slice(None)
+    values = [(each.values + (0 if without else each.penalties))[cut] for each in seen]
+    counts = [(np.ones_like(each.examples) if AVERAGED in mistakes else each.examples)[cut] for each in seen]
     begins = [0 if NOT_RESET in mistakes else i for i in range(len(seen))]
     return [
         float(np.average(np.concatenate(values[begin : i + 1]), weights=np.concatenate(counts[begin : i + 1])))
         for i, begin in enumerate(begins)
     ]
+
+
+def evidence_on_numbers(
+    candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
+) -> list[str]:
+    """What was seen that may explain other numbers, without a cause of the catalogue.
+
+    Args:
+        candidate: what the candidate reported.
+        differing: the numbers that differ.
+        seen: the steps of its training.
+        losses: their losses, by epoch.
+        ends: the number of steps at the end of each epoch.
+    """
+    found = []
+    steps = [step for step in seen.steps if step <= max(ends)]
+    again = sum(step in seen.again for step in steps)
+    reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
+    known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
+    if known and all(same(value, _mean_after(losses[epoch])) for epoch, value in reported.items()):
+        epoch, value = next(iter(reported.items()))
+        found.append(
+            f"loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after their update; "
+            f"before it, as fit reports it, it is {losses[epoch].mean:.6g}"
+        )
+    elif steps and 2 * again > len(steps) and any(not name.startswith("val_") for name in differing):
+        found.append(
+            f"{candidate.trainer} calls the model again with the examples of a step after its update ({again} of "
+            f"{len(steps)} steps); numbers of these predictions are those of the updated weights, and fit's are not"
+        )
+    for name in sorted(differing):
+        for threshold in (0.5, 0.0):
+            shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold) for epoch in candidate.logs}
+            pairs = [(logs.get(name), shares[epoch]) for epoch, logs in candidate.logs.items()]
+            if all(a is not None and b is not None and same(a, b) for a, b in pairs):
+                found.append(
+                    f"{name} in each epoch is the share of all pairs of a label and a prediction of a batch that are "
+                    "equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them"
+                )
+                break
+    return found
+
+
+def _mean_after(losses: Losses) -> float:
+    return float(np.average(losses.after, weights=losses.examples))
+
+
+def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float) -> float | None:
+    """The share of equal pairs among all pairs of a label and a prediction of each batch of an epoch."""
+    begin = ends[epoch - 2] if epoch > 1 else 0
+    equal = count = 0
+    for step in range(begin + 1, ends[epoch - 1] + 1) if epoch <= len(ends) else ():
+        for event in seen.of(step, "targets"):
+            if not event.arrays or event.info["true"] != 1 or event.info["predicted"] != 1:
+                return None
+            true, predicted = (np.asarray(array).reshape(-1) for array in event.arrays[:2])
+            equal += int(np.equal.outer(true, predicted > threshold).sum())
+            count += true.size * predicted.size
+    return equal / count if count else None
 
 
 def _all_same(a: Sequence[float], b: Sequence[float]) -> bool:

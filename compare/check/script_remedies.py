@@ -1,19 +1,55 @@
-"""What to write in a script instead, which has no ``Run``, and often no strategy either; no TensorFlow here."""
+"""What to write in a script instead, with what that script uses: no ``Run``, often no strategy; no TensorFlow here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from compare.check.causes import CATALOGUE
+from compare.watch.trace import ON_BATCHES, Trace
+
+PROBABILITIES = "probabilities"
+"""The variant of ``logits-mismatch`` where a model gives probabilities that are said to be logits."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What two scripts use, as far as remedies depend on it.
+
+    Attributes:
+        optimizer: the class of the right side's optimizer.
+        averages: whether it keeps moving averages of the weights.
+        on_batches: whether the script at fault calls ``train_on_batch``.
+        sets_rate: whether a callback of fit sets the learning rate.
+    """
+
+    optimizer: str = "Adam"
+    averages: bool = False
+    on_batches: bool = False
+    sets_rate: bool = False
+
+
+def used_by(other: Trace, right: Trace) -> Used:
+    """What the script at fault uses, and the right one."""
+    optimizer: Mapping[str, Any] = right.optimizers[0] if right.optimizers else {}
+    return Used(
+        str(optimizer.get("class", "Adam")),
+        bool(optimizer.get("config", {}).get("use_ema")),
+        other.trained_by == ON_BATCHES,
+        any("LearningRate" in name for name in right.fit.get("callbacks", ())),
+    )
+
 
 WITHOUT_RUN = {
     "logits-mismatch": "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n"
     "# with the options of the loss that compile() gets",
+    f"logits-mismatch {PROBABILITIES}": "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)"
+    "\n# in both; or leave out the activation of the model's last layer",
+    "label-shape-broadcast": "y = tf.reshape(y, tf.shape(predictions))  # before the loss",
     "clipping-differs": "gradients = tape.gradient(loss, variables)\n"
     "optimizer.apply_gradients(zip(gradients, variables))\n"
     "# the optimizer clips, with the same clipnorm, clipvalue or global_clipnorm as fit's",
-    "optimizer-differs": "optimizer = tf.keras.optimizers.Adam(...)  # with the options of fit's optimizer\n"
-    "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only",
-    "learning-rate-schedule-missing": "optimizer = tf.keras.optimizers.Adam(schedule)  # that of fit's optimizer\n"
-    "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if a callback sets it under fit",
     "callbacks-missing": CATALOGUE["callbacks-missing"]
     .remedy.replace("run.build_callbacks()", "[...]")
     .replace("run.epochs", "range(1, epochs + 1)"),
@@ -31,16 +67,37 @@ WITHOUT_STRATEGY = {
     "regularization-missing": "loss += tf.add_n(model.losses)",
     "loss-averaged-over-batches": MEAN_OF_EXAMPLES,
     "last-batch-only": MEAN_OF_EXAMPLES,
+    "loss-without-regularization": f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}",
 }
 """What to write on one replica where the catalogue's remedy uses a strategy."""
 
+MEAN_OF_CALLS = (
+    "model.reset_metrics()  # before every epoch\n"
+    "logs = model.train_on_batch(x, y, return_dict=True)  # after the last batch: the means over the epoch's examples"
+)
+ON_BATCH = dict.fromkeys(("loss-averaged-over-batches", "last-batch-only", "metrics-not-reset"), MEAN_OF_CALLS)
+"""What to write where ``train_on_batch`` counts by itself."""
 
-def script_remedy(cause: str, replicas: int) -> str:
+
+def script_remedy(cause: str, replicas: int, used: Used | None = None, of: str = "") -> str:
     """What to write instead in a script.
 
     Args:
         cause: the id of a cause.
         replicas: the number of replicas on which the script trains.
+        used: what the scripts use.
+        of: the kind of the mistake, where it has a remedy of its own.
     """
-    texts = WITHOUT_RUN | (WITHOUT_STRATEGY if replicas == 1 else {})
-    return texts.get(cause, CATALOGUE[cause].remedy)
+    used = used or Used()
+    texts = WITHOUT_RUN | (WITHOUT_STRATEGY if replicas == 1 else {}) | (ON_BATCH if used.on_batches else {})
+    texts["optimizer-differs"] = f"optimizer = tf.keras.optimizers.{used.optimizer}(...)  # with fit's options"
+    if used.averages:
+        texts["optimizer-differs"] += (
+            "\noptimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
+        )
+    texts["learning-rate-schedule-missing"] = (
+        f"optimizer = tf.keras.optimizers.{used.optimizer}(schedule)  # that of fit's optimizer"
+    )
+    if used.sets_rate:
+        texts["learning-rate-schedule-missing"] += "\noptimizer.learning_rate = schedule(epoch)  # in every epoch"
+    return texts.get(f"{cause} {of}", texts.get(cause, CATALOGUE[cause].remedy))

@@ -25,6 +25,10 @@ BEFORE, AFTER = "before the step", "after the update"
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
 of fit by up to five units in the last place (see ``Checker``)."""
+FEW_EXAMPLES = 8
+"""The number of examples below which inputs of other examples may look alike."""
+SAME_EXAMPLES = 0.5
+"""The correlation of inputs above which they are those of the same examples: normalized otherwise, or augmented."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,52 @@ def apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     )
 
 
+def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], before: int) -> int | None:
+    """The first step before one in which gradients, or calls of the optimizer, differ; None if there is none.
+
+    Weights may differ only later: Adam makes the same update of any multiple of a gradient. Where only the loss is
+    known, the loss decides. It also must differ where only one step has other gradients, since a gradient jumps where
+    rounding moves a unit across its kink, and a loss does not.
+
+    Args:
+        reference: what was seen of the reference.
+        candidate: what was seen of the candidate.
+        twins: noise twins of the reference; a step where they have no noise yet is judged by a few roundings.
+        before: the step, counted over the whole training, after which the weights differ by more than rounding.
+    """
+    earlier = False
+    for step in range(1, before):
+        if not earlier and _other_calls(calls_of(reference, step), calls_of(candidate, step)):
+            return step
+        loss, gradients = _loss(reference, candidate, twins, step), _sketches(reference, candidate, twins, step)
+        differs = loss.differs if gradients.gap is None else gradients.differs
+        if earlier and differs:
+            return step - 1
+        earlier = differs and gradients.gap is not None and not loss.differs
+        if differs and not earlier:
+            return step
+    return before - 1 if earlier else None
+
+
+def calls_of(close_up: CloseUp, step: int) -> int | None:
+    """How many times the optimizer is applied to the gradients of a step; None if no forward pass was seen."""
+
+    def computes(number: int) -> bool:
+        return any(event.kind in ("inputs", "loss") for event in close_up.steps[number])
+
+    if step not in close_up.steps or not computes(step):
+        return None
+    following = step + 1
+    while following in close_up.steps and not computes(following):
+        following += 1
+    return following - step
+
+
+def _other_calls(a: int | None, b: int | None) -> bool:
+    """Whether one side is known to apply its optimizer more often to the gradients of a step."""
+    return a is not None and b is not None and a != b
+
+
 def relative_gap(a: Any, b: Any) -> float:
     """The Euclidean norm of the difference of two arrays, relative to the larger norm."""
     a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
@@ -183,9 +233,44 @@ def _examples(reference: CloseUp, candidate: CloseUp, step: int, elsewhere: Coll
     if sorted(a) == sorted(b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
     known = {*elsewhere, *(row for number in reference.steps for row in example_rows(reference, number))}
-    # Examples whose values differ are not known at all; those of another order are known from another place.
+    # Examples of another order are known from another place. Those whose values differ are not known at all.
     other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
+    unknown = sum(row not in known for row in b)
+    if unknown and (other or not _same_examples(reference, candidate, step)):
+        some_of = "none of them" if unknown == len(b) else f"{unknown} of them not"
+        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], f"{shown[1]}, {some_of} recognised")
     return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
+
+
+def _same_examples(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+    """Whether inputs with other values are those of the same examples: by their labels, or else by their values."""
+    a, b = _labels(reference, step), _labels(candidate, step)
+    if len(a) == len(b) > len(set(a)) > 1 and len(set(zip(a, b, strict=True))) == len(set(a)) == len(set(b)):
+        return True  # the same labels, or each by another name
+    if a == b and len(set(a)) > 1:
+        return True
+    alike = _correlation(*(model_events(each, step, "inputs") for each in (reference, candidate)))
+    return alike > SAME_EXAMPLES if alike is not None else a == b or not a or not b
+
+
+def _labels(close_up: CloseUp, step: int) -> list[int]:
+    """The hashes of the labels of a step; empty if it has several models, as of a GAN, whose labels are made up."""
+    several = len(close_up.of(step, "inputs")) != len(model_events(close_up, step, "inputs"))
+    return [] if several else close_up.rows(step, "targets")
+
+
+def _correlation(a: Sequence[Event], b: Sequence[Event]) -> float | None:
+    """How alike the inputs of two batches are, example by example; None if there are too few to say."""
+    if not a or len(a) != len(b) or not a[0].arrays or not b[0].arrays:
+        return None
+    one, other = (np.asarray(each[0].arrays[0]) for each in (a, b))  # of the first replica
+    if one.shape != other.shape or len(one) < FEW_EXAMPLES or one.dtype.kind in "OSU" or other.dtype.kind in "OSU":
+        return None
+    one, other = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
+    one, other = one - one.mean(0), other - other.mean(0)
+    norms = np.linalg.norm(one, axis=0) * np.linalg.norm(other, axis=0)
+    varied = norms > 0
+    return float(np.mean((one * other).sum(0)[varied] / norms[varied])) if varied.any() else None
 
 
 def _same_inputs(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
@@ -198,10 +283,8 @@ def _same_inputs(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
 
 
 def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
-    """Whether equal inputs have labels of other examples; with several models, as of a GAN, labels are made up."""
-    if any(len(each.of(step, "inputs")) != len(model_events(each, step, "inputs")) for each in (reference, candidate)):
-        return False
-    a, b = reference.rows(step, "targets"), candidate.rows(step, "targets")
+    """Whether equal inputs have labels of other examples."""
+    a, b = _labels(reference, step), _labels(candidate, step)
     if not a or not b or a == b or len(a) != len(b):
         return False
     known = {row for number in reference.steps for row in reference.rows(number, "targets")}
@@ -275,16 +358,28 @@ def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     return StageValues(LOSS, relative_gap([a], [b]), noise, f"{a:.7g}", f"{b:.7g}")
 
 
-def gradients_of(close_up: CloseUp, step: int, replica: int | None = None) -> dict[int, np.ndarray]:
+def gradients_of(
+    close_up: CloseUp, step: int, replica: int | None = None, kind: str = "gradients"
+) -> dict[int, np.ndarray]:
     """The gradient of each variable, by its number: the sum over replicas, or of one, and over calls of optimizers."""
     total: dict[int, np.ndarray] = {}
-    for event in close_up.of(step, "gradients"):
+    for event in close_up.of(step, kind):
         if replica is not None and event.replica != replica:
             continue
-        for position, array in zip(event.info["positions"], event.arrays[1:], strict=False):
+        arrays = event.arrays if kind == "sketch" else event.arrays[1:]
+        for position, array in zip(event.info["positions"], arrays, strict=False):
             value = np.asarray(array, np.float64)
             total[position] = total[position] + value if position in total else value
     return total
+
+
+def _sketches(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
+    """Compares sketches of gradients; they agree where only one optimizer clips or unscales what it is given."""
+    a, b = gradients_of(reference, step, kind="sketch"), gradients_of(candidate, step, kind="sketch")
+    given = [[event.info.get("given") for event in each.of(step, "sketch")][:1] for each in (reference, candidate)]
+    if not a or not b or given[0] != given[1]:
+        return StageValues(GRADIENTS, 0.0 if a and b else None)
+    return _by_variable(GRADIENTS, a, b, [gradients_of(twin, step, kind="sketch") for twin in twins], ())
 
 
 def learning_rate_of(close_up: CloseUp, step: int) -> float | None:
@@ -306,6 +401,10 @@ def _gradients(
 def _update(
     reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
 ) -> StageValues:
+    calls = calls_of(reference, step), calls_of(candidate, step)
+    if _other_calls(*calls):
+        shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
+        return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
     a, b = (_changes(close_up, step) for close_up in (reference, candidate))
     if not a or not b:
         return StageValues(UPDATE, None)

@@ -318,6 +318,11 @@ def _divergence(training: dict[str, Any]) -> str:
             f"their weights differ after step {first['step']:,} of epoch {first['epoch']}, the last step of a call "
             f"that started with step {first['since_step']:,}"
         )
+    elif "weights" in first:
+        text = (
+            f"they diverge in step {first['step']:,} of epoch {first['epoch']}, and their weights differ by more than "
+            "rounding from step {step:,} of epoch {epoch} on".format(**first["weights"])
+        )
     else:
         more = "" if first.get("equal_before", True) else " by more than rounding"
         text = f"their weights differ{more} from step {first['step']:,} of epoch {first['epoch']} on"

@@ -46,6 +46,8 @@ class Difference:
         stage: the first stage of the step that differs; None if none could be told, empty if none was recorded.
         where: the layer, the variables or the replica that differ in that stage, as far as it was seen.
         equal_before: whether all weights are equal before, bit for bit; else they differ by no more than rounding.
+        weights: the epoch and step from which the weights differ by more than rounding, if the stage was seen to
+            differ earlier; else None.
     """
 
     epoch: int
@@ -54,6 +56,7 @@ class Difference:
     stage: str | None = ""
     where: str = ""
     equal_before: bool = True
+    weights: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,7 @@ def _difference_json(first: Difference) -> dict[str, Any]:
         **({"since_step": first.since} if first.since is not None else {}),
         **({"stage": first.stage, "where": first.where} if first.stage != "" else {}),
         **({} if first.equal_before else {"equal_before": False}),
+        **({} if first.weights is None else {"weights": dict(zip(("epoch", "step"), first.weights, strict=True))}),
     }
 
 

@@ -225,6 +225,11 @@ class Observer:
             training.optimizers[id(optimizer)] = optimizer, frozenset(id(distributed(each)) for each in variables)
         return training
 
+    def trainings_of(self, model: Any) -> list[Training]:
+        """The trainings of a model or of its parts."""
+        weights = {id(distributed(weight)) for weight in model.weights}
+        return [each for each in self.trainings if id(distributed(each.variables[0])) in weights]
+
     def _model_of(self, optimizer: Any, variables: list[Any]) -> Any:
         """The smallest model that has all the variables; one that fit trains with this optimizer, if there is one."""
         wanted = {id(distributed(variable)) for variable in variables}

@@ -15,12 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.fingerprints import distributed
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.settings import ORDER
-from compare.watch.trace import FitEpoch, Reported, TraceWriter
+from compare.watch.trace import ON_BATCHES, FitEpoch, Reported, TraceWriter
 
 FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
 """Arguments of ``fit`` that are recorded with their values."""
@@ -31,6 +30,7 @@ CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 def watch_reports(observer: Observer, writer: TraceWriter) -> None:
     """Patches Keras and TensorFlow in this process."""
     _watch_fit(observer, writer)
+    _watch_batches(observer, writer)
     _watch_metrics(observer, writer)
     for name in CALLS:
         patch(tf.data.Dataset, name, _recorded(name, writer))
@@ -60,6 +60,16 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
                 write_experiment(Path(path), observer.settings.script, model, options)
 
     patch(keras.Model, "fit", fit)
+
+
+def _watch_batches(observer: Observer, writer: TraceWriter) -> None:
+    def on_batch(original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        logs = original(model, *args, **options)
+        for part in observer.trainings_of(model):
+            writer.content(part.number)["trained_by"] = ON_BATCHES
+        return logs
+
+    patch(keras.Model, "train_on_batch", on_batch)
 
 
 def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
@@ -118,8 +128,7 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        weights = {id(distributed(weight)) for weight in self._trained.weights}
-        parts = [each for each in self._observer.trainings if id(distributed(each.variables[0])) in weights]
+        parts = self._observer.trainings_of(self._trained)
         training = next((each for each in parts if each.model is self._trained), parts[0] if parts else None)
         if training is None:
             return
@@ -148,7 +157,8 @@ def _recorded(name: str, writer: TraceWriter) -> Any:
     def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
         given = [*map(str, args), *(f"{key}={value}" for key, value in options.items())]
         text = f"{name}({', '.join(given)})"
-        if all(len(each) < 20 for each in given) and text not in writer.calls and len(writer.calls) < 50:
+        script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tensorflow"))
+        if script and all(len(each) < 20 for each in given) and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
         return original(dataset, *args, **options)
 

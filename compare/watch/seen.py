@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ class Event:
     """One thing that was seen in a step, on one replica.
 
     Attributes:
-        kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``loss``, ``gradients`` or
-            ``updated`` (the weights that the optimizer has made), in this order; with several micro-batches in a step,
-            the order repeats.
+        kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``spread`` (the loss if each label met
+            every prediction), ``loss``, ``gradients``, ``sketch`` (of each gradient, a few numbers) or ``updated`` (the
+            weights that the optimizer has made), in this order; several micro-batches in a step repeat it.
         replica: the replica.
         info: what is known without the values: names, flags, how many arrays of which kind.
-        arrays: the values; empty outside the close-up.
+        arrays: the values; outside the close-up of losses and sketches only.
         rows: a hash of each example, for ``inputs`` and ``targets``.
     """
 
@@ -44,6 +45,7 @@ class CloseUp:
         untaped: the losses that were computed without a gradient while a number of steps had been made, such as those
             of validation: the mean of each batch, and its number of examples.
         penalties: the weights' regularization after a step.
+        again: the steps after which the model was called once more with the examples of the step.
     """
 
     steps: Mapping[int, Sequence[Event]]
@@ -51,6 +53,7 @@ class CloseUp:
     names: Sequence[str] = ()
     untaped: Mapping[int, Sequence[tuple[float, int]]] = field(default_factory=dict)
     penalties: Mapping[int, float] = field(default_factory=dict)
+    again: Collection[int] = ()
 
     def of(self, step: int, kind: str) -> list[Event]:
         """The events of a kind in a step, ordered by replica."""
@@ -70,6 +73,23 @@ def read_close_up(folder: Path, number: int) -> CloseUp | None:
     """Reads what was seen of a training; None if nothing was."""
     path = folder / f"{number}-stages.pkl"
     return pickle.loads(path.read_bytes()) if path.exists() else None
+
+
+SKETCH = 16
+"""The number of sums in a sketch."""
+
+
+def sketch(array: Any) -> np.ndarray:
+    """Sums of an array's values with random signs: two arrays are as far apart as their sketches, to some 20%."""
+    flat = np.asarray(array, np.float64).ravel()
+    signed = np.zeros(-(-flat.size // SKETCH) * SKETCH)
+    signed[: flat.size] = _signs(flat.size) * flat
+    return np.asarray(signed.reshape(-1, SKETCH).sum(0))
+
+
+@cache
+def _signs(size: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, size, np.int8) * np.int8(2) - np.int8(1)
 
 
 def row_hashes(arrays: Sequence[Any]) -> tuple[int, ...]:

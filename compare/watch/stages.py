@@ -25,7 +25,7 @@ from compare.engine.optimizers import learning_rate
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import Observer, Training, strategy_of
 from compare.watch.patching import patch
-from compare.watch.seen import CloseUp, Event, row_hashes
+from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
 from compare.watch.trace import TraceWriter
 
@@ -51,11 +51,13 @@ class StageObserver(Observer):
         self._here = threading.local()
         self._waiting: dict[int, list[Event]] = {}
         self._made: dict[tuple[int, int], int] = {}
+        self._applied: dict[tuple[int, int], set[int]] = {}
         self._ended: dict[int, set[int]] = {}
         self._seen: dict[int, dict[int, list[Event]]] = {}
         self._after: dict[int, dict[int, list[np.ndarray]]] = {}
         self._untaped: dict[int, dict[int, list[tuple[float, int]]]] = {}
         self._penalties: dict[int, dict[int, float]] = {}
+        self._again: dict[int, set[int]] = {}
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(tf.GradientTape, "gradient", self._gradient)
@@ -94,6 +96,8 @@ class StageObserver(Observer):
 
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
         if getattr(self._here, "model", None) is not None or not self._taped(args, options):
+            if self.settings.losses_only and not self._taped() and not any_symbolic_tensors(args, options):
+                self._record("again", {}, tf.nest.flatten(args[:1] or options.get("inputs")))
             return super()._call_model(original, model, *args, **options)
         self._here.model = model
         try:
@@ -128,7 +132,8 @@ class StageObserver(Observer):
         finally:
             self._here.in_loss = False
         weights = weight[0] if weight else options.get("sample_weight")
-        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value)
+        function = getattr(loss, "fn", None)
+        self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value, function)
         return value
 
     def _call_loss_function(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
@@ -145,7 +150,9 @@ class StageObserver(Observer):
         self._record_targets(name, plain, both[0], both[1], None, value)
         return value
 
-    def _record_targets(self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any) -> None:
+    def _record_targets(
+        self, name: str, configuration: Any, y_true: Any, y_pred: Any, weight: Any, value: Any, function: Any = None
+    ) -> None:
         true, predicted = tf.nest.flatten(y_true), tf.nest.flatten(y_pred)
         if not self._taped():
             self._record("untaped", {}, [predicted[0], *tf.nest.flatten(value)])
@@ -159,6 +166,8 @@ class StageObserver(Observer):
             "weights": len(weights),
         }
         self._record("targets", info, [*true, *predicted, *weights, *tf.nest.flatten(value)])
+        if function is not None and len(true) == len(predicted) == 1 and _is_column(predicted[0]) and not weights:
+            self._record("spread", {"function": function}, [true[0], predicted[0]])
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         models, losses = getattr(self._here, "models", []), getattr(self._here, "losses", [])
@@ -183,6 +192,7 @@ class StageObserver(Observer):
             "training": training.number,
             "positions": positions,
             "alone": _replicas_here() < _replicas_of(training),
+            "given": [getattr(optimizer, name, None) for name in CLIPPING] + [hasattr(optimizer, "dynamic_scale")],
         }
         self._record("gradients", info, [tf.cast(learning_rate(optimizer), tf.float64), *tensors])
 
@@ -230,13 +240,13 @@ class StageObserver(Observer):
 
     def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         number = int(of_replica)
-        if kind == "untaped":
-            predicted, *values = arrays
-            for training in self.trainings:
-                made = self._made.get((training.number, number), 0)
-                losses = self._untaped.setdefault(training.number, {}).setdefault(made, [])
-                losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
+        if kind in ("untaped", "again"):
+            self._between_steps(kind, number, arrays)
             return
+        if kind == "spread":
+            if not any(self._first - 1 <= step <= self._last for step in self._next_steps(number)):
+                return
+            info, arrays = {}, (self._spread(info["function"], *arrays),)
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
             if kind == "updated":
@@ -247,9 +257,10 @@ class StageObserver(Observer):
                     event = Event(kind, number, info, [np.array(array) for array in arrays])
                     self._seen[info["training"]][step].append(event)
                 return
-            kept = kind == "loss" or not self.settings.losses_only
-            kept &= any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
+            near = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
+            kept = kind == "loss" or (near and not self.settings.losses_only)
             rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
+            kept |= kind == "targets" and self.settings.losses_only and all(_is_column(each) for each in arrays[1:2])
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
             if kind != "gradients":
@@ -258,7 +269,9 @@ class StageObserver(Observer):
                 waiting += events
                 return
             training = info["training"]
-            self._made[training, number] = step = self._made.get((training, number), 0) + 1
+            if not self.settings.losses_only:
+                events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
+            step = self._step_of(training, number, info["positions"])
             seen = self._seen.setdefault(training, {}).setdefault(step, [])
             weights = _ids(self.trainings[training].variables)
             # Who applies outside of strategy.run ends the step of all replicas.
@@ -268,6 +281,39 @@ class StageObserver(Observer):
                     seen += [each for each in self._waiting[replica] if weights & each.info.get("of", weights)]
                 self._ended[replica].add(training)
             seen += events
+
+    def _between_steps(self, kind: str, replica: int, arrays: Sequence[np.ndarray]) -> None:
+        """Records what is computed without a gradient: a loss, or predictions for the examples of the last step."""
+        for training in self.trainings:
+            made = self._made.get((training.number, replica), 0)
+            if kind == "untaped":
+                predicted, *values = arrays
+                losses = self._untaped.setdefault(training.number, {}).setdefault(made, [])
+                losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
+                continue
+            last = [each.rows for each in self._seen.get(training.number, {}).get(made, ()) if each.kind == "inputs"]
+            if row_hashes(arrays) in last:
+                self._again.setdefault(training.number, set()).add(made)
+
+    def _spread(self, function: Any, true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """The loss of labels of shape [n] and predictions of shape [n, 1], which are broadcast to all pairs."""
+        self._here.in_loss = True
+        try:
+            return np.asarray(np.mean(function(tf.constant(true.reshape(-1)), tf.constant(predicted))), np.float64)
+        except Exception:
+            return np.asarray(np.nan)
+        finally:
+            self._here.in_loss = False
+
+    def _step_of(self, training: int, replica: int, positions: Sequence[int]) -> int:
+        """The number of the step to which gradients belong; optimizers of different variables share theirs."""
+        key = training, replica
+        applied = self._applied.setdefault(key, set())
+        if not applied or not applied.isdisjoint(positions):
+            self._made[key] = self._made.get(key, 0) + 1
+            applied.clear()
+        applied.update(positions)
+        return self._made[key]
 
     def _next_steps(self, replica: int) -> list[int]:
         """The numbers that the next step may have: in any training, and in one that may be beginning."""
@@ -285,6 +331,7 @@ class StageObserver(Observer):
             names,
             self._untaped.get(number, {}),
             self._penalties.get(number, {}),
+            self._again.get(number, ()),
         )
 
     def close(self) -> None:
@@ -300,6 +347,11 @@ def _regularization(variables: Sequence[Any]) -> float:
     return float(sum(np.asarray(each.regularizer(each), np.float64) for each in regularized))
 
 
+def _is_column(values: Any) -> bool:
+    """Whether the shape is [n, 1]."""
+    return len(values.shape) == 2 and values.shape[1] == 1
+
+
 def _replicas_here() -> int:
     """The number of replicas that run the code that calls this; 1 outside of ``strategy.run``."""
     context = tf.distribute.get_replica_context()
@@ -311,6 +363,8 @@ def _replicas_of(training: Training) -> int:
     return int(strategy_of(training.variables).num_replicas_in_sync)
 
 
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+"""The options of an optimizer by which it limits gradients before it uses them."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
 

@@ -19,6 +19,8 @@ import numpy as np
 from compare.records import Variable, read_json, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
+ON_BATCHES = "train_on_batch"
+"""What trained, where a loop calls it."""
 FAILED = "failed"
 """The file that describes what the script raised."""
 OTHERS = "others"
@@ -70,7 +72,7 @@ class Trace:
         replicas: the number of replicas.
         steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
             training; the first is of the initial weights, step 0, where it was seen.
-        trained_by: ``fit``, ``fit with its own train_step``, or ``loop``.
+        trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
         optimizers: name and configuration of each optimizer, in the order of use.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         epochs: the epochs of fit.
@@ -98,6 +100,12 @@ class Trace:
     def last(self) -> int:
         """The number of optimizer steps that were recorded."""
         return int(self.steps["step"].max(initial=0))
+
+    @property
+    def never_changes(self) -> bool:
+        """Whether no step changes any weight."""
+        hashes = self.steps["hashes"]
+        return len(hashes) > 1 and bool((hashes == hashes[0]).all())
 
 
 class TraceWriter:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
+from compare.check.stages import Located
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -54,6 +55,7 @@ class Cause:
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
         fact: returns evidence that was observed directly; None if the cause does not apply.
+        stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
     """
 
     id: str
@@ -68,3 +70,9 @@ class Cause:
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
     fact: Callable[[Case], str | None] | None = None
+    stages: tuple[str, ...] = ()
+
+    def contradicted(self, located: Located) -> bool:
+        """Whether all stages at which the cause must show agree in the step that differs first."""
+        agree = {each.stage for each in located.stages if each.gap is not None and not each.differs}
+        return bool(self.stages) and agree.issuperset(self.stages) and located.stage not in self.stages

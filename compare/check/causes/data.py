@@ -10,6 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Variant
 from compare.check.recipe import Recipe, Span
+from compare.check.stages import EXAMPLES, STATE
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -130,6 +131,7 @@ def _explained_by_forward_pass(case: Case, epoch: int, changed: list[str]) -> bo
 CAUSES = (
     Cause(
         id="not-reshuffled",
+        stages=(EXAMPLES,),
         symptom="The first epoch is equal; later epochs are not.",
         explanation="The loop iterates over one data set in every epoch, so it sees the examples in the same order "
         "again.",
@@ -148,6 +150,7 @@ CAUSES = (
     ),
     Cause(
         id="examples-dropped",
+        stages=(EXAMPLES,),
         symptom="An epoch has fewer steps than fit's, or the same number of steps from fewer batches.",
         explanation="Batches are left out: the short last batch (because of drop_remainder, or a step count computed "
         "with //), or skipped steps.",
@@ -161,6 +164,7 @@ CAUSES = (
     ),
     Cause(
         id="examples-repeated",
+        stages=(EXAMPLES,),
         symptom="An epoch has more steps than fit's.",
         explanation="Some batches are trained on more than once: because of repeat() without a step count, "
         "or an iterator that is restarted.",
@@ -175,6 +179,7 @@ CAUSES = (
     ),
     Cause(
         id="batch-size-differs",
+        stages=(EXAMPLES,),
         symptom="An epoch has more or fewer steps than fit's; with several replicas, often by a factor of their "
         "number.",
         explanation="The loop uses another batch size, typically the one per replica instead of the global one.",
@@ -189,6 +194,7 @@ CAUSES = (
     ),
     Cause(
         id="labels-shuffled-apart",
+        stages=(EXAMPLES,),
         symptom="The loss falls to that of guessing and no further; accuracy stays at chance.",
         explanation="Inputs and labels are shuffled one after the other, with different random numbers, so that labels "
         "no longer belong to their inputs.",
@@ -213,6 +219,7 @@ CAUSES = (
     ),
     Cause(
         id="validation-changes-state",
+        stages=(STATE,),
         symptom="Training depends on how often validation runs.",
         explanation="The model is called with training=True in validation, so that batch normalization's moving "
         "statistics, or the random state of dropout, are updated by validation data; or validation updates weights.",

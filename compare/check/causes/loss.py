@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Variant
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
-from compare.check.stages import some
+from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -300,6 +300,7 @@ def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
 CAUSES = (
     Cause(
         id="loss-not-divided-by-replicas",
+        stages=(LOSS,),
         symptom="With several replicas, training is unstable or diverges; with one it is right. Adam almost hides it.",
         explanation="Each replica takes the mean over its own examples, and apply_gradients sums the replicas' "
         "gradients: the sum of R means is R times the mean.",
@@ -315,6 +316,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-divided-twice",
+        stages=(LOSS,),
         symptom="The more replicas there are, the more slowly the model learns.",
         explanation="The loop divides the loss by the number of replicas, and so does a function that it calls: "
         "Keras 3's Loss.__call__ inside strategy.run, or tf.nn.compute_average_loss.",
@@ -329,6 +331,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-summed",
+        stages=(LOSS,),
         symptom="With SGD, training diverges, and depends on the batch size; with Adam, it may go unnoticed.",
         explanation="The examples' losses are summed, not averaged, so each gradient is multiplied by the batch size.",
         wrong="loss = tf.reduce_sum(per_example)",
@@ -341,6 +344,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-constant-denominator",
+        stages=(LOSS,),
         symptom="fit and the loop are equal up to the last batch of the first epoch, and differ from then on.",
         explanation="The loss is divided by a constant GLOBAL_BATCH_SIZE, as the tutorials do. The last batch of an "
         "epoch is usually shorter; its examples then count too little.",
@@ -357,6 +361,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-scaled",
+        stages=(LOSS,),
         symptom="The model learns faster or more slowly than with fit, by a constant factor; with Adam, there is "
         "hardly any difference.",
         explanation="The loss, and with it every gradient, is multiplied by a constant: a loss weight, gradient "
@@ -372,6 +377,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-scale-missing",
+        stages=(LOSS, GRADIENTS),
         symptom="With the policy mixed_float16, the loop learns next to nothing, or its weights soon become NaN.",
         explanation="Small gradients underflow to zero in float16. Therefore fit multiplies the loss by a large power "
         "of two, the loss scale, and its LossScaleOptimizer divides the gradients by it. Without one of the two, every "
@@ -388,6 +394,7 @@ CAUSES = (
     ),
     Cause(
         id="uneven-replica-batches",
+        stages=(LOSS, GRADIENTS),
         symptom="With several replicas, fit and the loop are equal up to the first batch that does not split evenly.",
         explanation="fit averages the replicas' means, so an example counts more on a replica with fewer examples. "
         "The loop divides by the number of examples in the global batch, which is exact.",
@@ -406,6 +413,7 @@ CAUSES = (
     ),
     Cause(
         id="regularization-missing",
+        stages=(LOSS,),
         symptom="Weights grow larger than with fit, and the model overfits sooner.",
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
@@ -418,6 +426,7 @@ CAUSES = (
     ),
     Cause(
         id="regularization-not-divided-by-replicas",
+        stages=(LOSS,),
         symptom="With several replicas, weights shrink more than with fit.",
         explanation="model.losses does not depend on the examples: every replica has the full value, and the gradients "
         "of all replicas are summed.",
@@ -432,6 +441,7 @@ CAUSES = (
     ),
     Cause(
         id="logits-mismatch",
+        stages=(LOSS,),
         symptom="The model learns slowly, or its loss stays at the level of guessing.",
         explanation="The loss treats logits as probabilities, or probabilities as logits (which applies softmax "
         "twice).",
@@ -446,6 +456,7 @@ CAUSES = (
     ),
     Cause(
         id="label-shape-broadcast",
+        stages=(LOSS,),
         symptom="A regression model learns only the mean of the labels; the loss stays at their variance.",
         explanation="Labels of shape [n] minus predictions of shape [n, 1] broadcast to [n, n] without an error. "
         "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
@@ -461,6 +472,7 @@ CAUSES = (
     ),
     Cause(
         id="sample-weights-dropped",
+        stages=(LOSS,),
         symptom="The training loss differs from fit's from the first step on.",
         explanation="The data set yields (x, y, sample_weight), and the loop ignores sample_weight.",
         wrong="x, y, *_ = batch\nper_example = loss_object.call(y, predictions)",
@@ -473,6 +485,7 @@ CAUSES = (
     ),
     Cause(
         id="label-smoothing-missing",
+        stages=(LOSS,),
         symptom="The loop's loss is lower than fit's from the first step on, and its predictions become more certain.",
         explanation="The experiment's loss smooths its labels; the loop computes the loss by itself, without that.",
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
@@ -482,6 +495,7 @@ CAUSES = (
     ),
     Cause(
         id="mask-missing",
+        stages=(PREDICTIONS, LOSS),
         symptom="With padded sequences, the loss is another one than fit's, the more so the more padding there is.",
         explanation="A layer such as Embedding(mask_zero=True) gives its outputs a mask, and Keras's layers and "
         "losses leave out the masked positions. A loss computed by hand counts them; functions of TensorFlow between "

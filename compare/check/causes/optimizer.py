@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compare.check.causes.base import Cause, Variant
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.stages import some
+from compare.check.stages import EXAMPLES, STATE, UPDATE, some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -324,6 +324,7 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 CAUSES = (
     Cause(
         id="optimizer-differs",
+        stages=(UPDATE, STATE),
         symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
         explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
@@ -338,6 +339,7 @@ CAUSES = (
     ),
     Cause(
         id="learning-rate-schedule-missing",
+        stages=(UPDATE,),
         symptom="The first step is equal; later the loop's steps are larger than fit's.",
         explanation="The loop keeps the learning rate of the first step; the experiment's learning rate changes.",
         wrong="optimizer = tf.keras.optimizers.Adam(float(optimizer.learning_rate))  # its current value, as a "
@@ -354,6 +356,7 @@ CAUSES = (
     ),
     Cause(
         id="callbacks-missing",
+        stages=(EXAMPLES, UPDATE, STATE),
         symptom="Both train alike for some epochs, then the learning rates differ, or one side stops.",
         explanation="fit runs callbacks that change training: they set the learning rate, stop early or average "
         "weights. A loop has to do the same by itself.",

@@ -11,7 +11,7 @@ from compare.check.causes.base import Cause, Variant
 from compare.check.causes.loss import OF_OUTPUTS, scaled
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.recipe import Clip, Recipe, Update
-from compare.check.stages import some
+from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -164,6 +164,7 @@ def _list(config: Mapping[str, Any]) -> str:
 CAUSES = (
     Cause(
         id="training-flag-missing",
+        stages=(PREDICTIONS,),
         symptom="Dropout has no effect, and the model overfits. If it has batch normalization, the moving statistics "
         "stay at 0 and 1.",
         explanation="Without training=True, the model predicts as it does after training: dropout does nothing, and "
@@ -179,6 +180,7 @@ CAUSES = (
     ),
     Cause(
         id="clipping-differs",
+        stages=(GRADIENTS, UPDATE),
         symptom="Training differs while gradients are large, mostly in the first steps.",
         explanation="fit or the loop clips gradients and the other does not, or they clip at different limits or at "
         "different stages: Keras 3's optimizers clip each replica's gradient before the sum over replicas.",
@@ -197,6 +199,7 @@ CAUSES = (
     ),
     Cause(
         id="gradients-not-reduced",
+        stages=(GRADIENTS, UPDATE),
         symptom="The replicas' weights diverge; a saved model has learned from one replica's examples only.",
         explanation="apply_gradients sums the gradients over the replicas if it is called inside strategy.run. Updates "
         "that bypass it, or use one replica's gradients, are not summed.",
@@ -212,6 +215,7 @@ CAUSES = (
     ),
     Cause(
         id="variables-not-trained",
+        stages=(GRADIENTS, UPDATE),
         symptom="The loss stays too high; some weights never change.",
         explanation="The gradient is computed for, or applied to, only some of the trainable variables.",
         wrong="variables = model.layers[-1].trainable_variables",
