@@ -120,9 +120,10 @@ def test_no_number_on_one_side_is_a_difference_and_on_both_none() -> None:
     assert study(none, records([[0.5], [math.nan], [0.7001]]), ACCURACY).tests[0].seeds == 2
 
 
-def test_metrics_that_nobody_reports_are_said() -> None:
-    found = study(records([[1.0]] * 3, "loss"), records([[1.0]] * 3, "loss"))
-    assert found.verdict == "inconclusive"
+def test_metrics_that_one_side_lacks_are_said() -> None:
+    for reference in (records([[1.0]] * 3, "loss"), records([[1.0]] * 3)):
+        found = study(reference, records([[1.0]] * 3, "loss"))
+        assert (found.verdict, found.tests) == ("inconclusive", ())
     assert "val_accuracy or val_loss" in found.reason and "--margin" in found.reason
 
 

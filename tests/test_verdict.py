@@ -365,11 +365,17 @@ def test_a_gap_without_a_number_outweighs_every_number(train: Train) -> None:
     assert report(train, [{"loss": 0.5}] * 3, theirs).reporting.metrics == {"loss": MetricGap(None, 2)}
 
 
-def test_an_epoch_that_one_side_did_not_report_is_a_difference(train: Train) -> None:
+def test_an_epoch_that_one_side_did_not_report_leaves_its_numbers_open(train: Train) -> None:
     fit, loop = train("fit"), train()
     short = replace(loop, logs={1: LOGS})
     for pair in [(fit, short), (short, fit)]:
-        assert compare_records(*pair).reporting.verdict == "different"
+        comparison = compare_records(*pair)
+        assert comparison.reporting.verdict == comparison.verdict == "inconclusive"
+        (entry,) = as_json("fit", [comparison])["comparisons"]
+        assert "weight is equal, bit for bit" in sentence(entry, "fit")
+        assert "one side lacks the numbers of an epoch" in sentence(entry, "fit")
+    wrong = replace(loop, logs={1: {**LOGS, "loss": 9.0}})
+    assert compare_records(fit, wrong).reporting.verdict == "different"
 
 
 # The verdict as a whole

@@ -51,7 +51,7 @@ def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) ->
         return _of_curves(comparison, reference)
     if comparison.get("study") and training["verdict"] != "identical":
         return _study(comparison, reference)
-    if comparison["verdict"] == "identical":
+    if training["verdict"] == "identical" and comparison["reporting"]["verdict"] in (None, "identical", "inconclusive"):
         numbers = _numbers(comparison["reporting"])
         seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
         return (
@@ -103,6 +103,8 @@ def _numbers(reporting: Mapping[str, Any]) -> str:
     other = [f"{name} (reported as {gap['reported_as']})" for name, gap in metrics.items() if gap.get("reported_as")]
     if not reporting["verdict"]:
         return "no number was reported by both"
+    if reporting["verdict"] == "inconclusive":
+        return "one side lacks the numbers of an epoch, so there is no verdict on them"
     if not alone and not other:
         return "so is every reported number"
     text = f"so is every number that both report{', ' * bool(other)}{', '.join(other)}"

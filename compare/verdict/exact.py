@@ -109,15 +109,17 @@ def compare_reporting(reference: Record, candidate: Record, training: Training) 
     """Compares the metrics that both trainers report, bit for bit.
 
     The verdict is None if the weights differ, since different metrics then prove nothing about reporting, or if
-    the trainers have no reported metric in common.
+    the trainers have no reported metric in common. An epoch that only one side reported is no difference, but leaves
+    open whether there is one.
     """
     metrics = metric_gaps(reference, candidate)
     compared = [gap for gap in metrics.values() if gap.compared]
     if training.verdict != IDENTICAL or not compared:
         unexplained = beyond_rounding(reference, candidate) if compared and training.verdict != IDENTICAL else ()
         return Reporting(None, metrics, tuple(name for name in metrics if name in unexplained))
-    same = reference.logs.keys() == candidate.logs.keys() and all(gap.max_gap == 0 for gap in compared)
-    return Reporting(IDENTICAL if same else DIFFERENT, metrics)
+    if any(gap.max_gap != 0 for gap in compared):
+        return Reporting(DIFFERENT, metrics)
+    return Reporting(IDENTICAL if reference.logs.keys() == candidate.logs.keys() else INCONCLUSIVE, metrics)
 
 
 def moved(record: Record) -> bool:

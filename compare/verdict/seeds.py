@@ -7,7 +7,7 @@ alike because a test found no difference: too few seeds are inconclusive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -115,31 +115,43 @@ def study(
     Args:
         reference: the reference's records, one per seed.
         candidate: the candidate's records; only seeds that both have are paired.
-        margins: the metrics to test and their margins; metrics that no trainer reports are skipped.
+        margins: the metrics to test and their margins; metrics that one side never reports are skipped.
     """
-    expected, actual = ({record.seed: record.logs for record in records} for records in (reference, candidate))
+    expected, actual = ({record.seed: record for record in records} for records in (reference, candidate))
     seeds = sorted(expected.keys() & actual.keys())
     pairs = [(expected[seed], actual[seed]) for seed in seeds]
-    samples: list[tuple[Margin, int, np.ndarray]] = []
+    samples: list[tuple[Margin, int, np.ndarray, bool]] = []
     for margin in margins:
-        for epoch in sorted({epoch for a, b in pairs for epoch in (*a, *b)}):
-            values = [(_value(a, epoch, margin.metric), _value(b, epoch, margin.metric)) for a, b in pairs]
-            if not np.isnan(values).all():
-                samples.append((margin, epoch, np.array(values)))
+        by_epoch = {
+            epoch: [(_value(a, epoch, margin.metric), _value(b, epoch, margin.metric)) for a, b in pairs]
+            for epoch in sorted({epoch for a, b in pairs for epoch in (*a.logs, *b.logs)})
+        }
+        lists = list(by_epoch.values())
+        if not all(any(pair[side] is not None for values in lists for pair in values) for side in (0, 1)):
+            continue
+        for epoch, values in by_epoch.items():
+            known = np.array([pair for pair in values if None not in pair], np.float64).reshape(-1, 2)
+            whole = all((a is None) == (b is None) for a, b in values)
+            if not (whole and np.isnan(known).all()):
+                samples.append((margin, epoch, known, whole))
     if not samples:
         names = " or ".join(margin.metric for margin in margins)
-        return Study(INCONCLUSIVE, len(seeds), (), f"no trainer reports {names}; choose the metric with --margin")
-    tests = tuple(_test(margin, epoch, values, len(samples)) for margin, epoch, values in samples)
+        reason = f"the trainers do not both report {names}; choose the metric with --margin"
+        return Study(INCONCLUSIVE, len(seeds), (), reason)
+    tests = tuple(_test(margin, epoch, values, len(samples), whole) for margin, epoch, values, whole in samples)
     verdicts = {test.verdict for test in tests}
     verdict = DIFFERENT if DIFFERENT in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else ALIKE
     return Study(verdict, len(seeds), tests)
 
 
-def _value(logs: Mapping[int, Mapping[str, float]], epoch: int, metric: str) -> float:
-    return logs.get(epoch, {}).get(metric, np.nan)
+def _value(record: Record, epoch: int, metric: str) -> float | None:
+    """The reported number; NaN after training has ended because a value was not finite; None if it is unknown."""
+    value = record.logs.get(epoch, {}).get(metric)
+    ended = record.end.epoch if record.end is not None else None
+    return np.nan if value is None and ended is not None and epoch >= ended else value
 
 
-def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
+def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: bool) -> Test:
     """Runs one test.
 
     Args:
@@ -147,6 +159,7 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
         epoch: the epoch, from 1.
         values: float64 ``[seeds, 2]``, reference and candidate.
         tests: the number of tests of the study.
+        whole: whether no seed is left out because one side alone did not report its number; else nothing is alike.
     """
     reference, candidate = values.T
     with np.errstate(all="ignore"):
@@ -155,10 +168,10 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
     result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
     same_seeds_finite = np.array_equal(np.isfinite(reference), np.isfinite(candidate))
     differences = differences[np.isfinite(differences)]
-    if not same_seeds_finite:  # NaN, infinity or no value on one side only
+    if not same_seeds_finite:  # NaN or infinity on one side only
         return _with(result, verdict=DIFFERENT)
     if len(differences) == 0:
-        return _with(result, verdict=ALIKE)
+        return _with(result, verdict=ALIKE if whole else INCONCLUSIVE)
     mean = float(differences.mean())
     if len(differences) < 2:
         return _with(result, mean=mean)
@@ -168,10 +181,10 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int) -> Test:
     corrected_low, corrected_high = _interval(mean, deviation, n, 1 - ALPHA / tests)  # Bonferroni
     verdict = INCONCLUSIVE
     if p <= ALPHA:
-        verdict = ALIKE
+        verdict = ALIKE if whole else INCONCLUSIVE
     elif corrected_low > limit or corrected_high < -limit:
         verdict = DIFFERENT
-    needed = seeds_needed(mean, deviation, limit) if verdict == INCONCLUSIVE else None
+    needed = seeds_needed(mean, deviation, limit) if verdict == INCONCLUSIVE and whole else None
     return _with(result, seeds=n, mean=mean, low=low, high=high, p=p, seeds_needed=needed, verdict=verdict)
 
 
