@@ -255,6 +255,7 @@ def test_what_was_not_seen_of_a_batch_with_an_empty_replica_is_no_evidence(tenso
     assert "has a relative error" in gradient and "loss is NaN" in number
     assert of_empty_replica(None, {}) == of_empty_replica([1.0, 2.0], {"other": np.nan}) == ("", "")
     assert of_empty_replica([1.0, 2.0], {"loss": np.nan}, reference={}) == ("", ""), "fit did not report it"
+    assert of_empty_replica([1.0], {}) == ("", ""), "of one weight no gradient was seen"
 
 
 def test_gradients_are_compared_where_both_were_seen(tensorflow: Any) -> None:
