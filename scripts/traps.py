@@ -79,6 +79,7 @@ STAGES = {
     "validation-changes-state": Stage("traps_loops:TrainingFlagInValidation", "traps_loops:mlp_batchnorm"),
     "empty-replica-batch": Stage("MeanOfNothing", "traps_loops:mlp", examples=961),
     "metrics-not-reset": Stage("NeverReset"),
+    "metric-differs": Stage("OtherAccuracy", "traps_loops:mlp"),
     "loss-averaged-over-batches": Stage("MeanOverBatches", examples=964),
     "last-batch-only": Stage("LastBatch"),
     "loss-without-regularization": Stage("ReportsWithoutPenalty", "regularized"),

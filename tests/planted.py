@@ -788,6 +788,19 @@ class NoPenaltyInValidation(Loop):
         return tf.reduce_mean(self.per_example(y, predictions, w))
 
 
+@plant(reporting=("metric-differs",), needs=("classes",))
+class OtherAccuracy(Loop):
+    """Called accuracy like the experiment's, it counts each of a label's classes."""
+
+    def metrics(self):
+        return [OfOneHot(name="accuracy")]
+
+
+class OfOneHot(tf.keras.metrics.BinaryAccuracy):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(tf.one_hot(y_true, y_pred.shape[-1]), y_pred, sample_weight)
+
+
 @plant(reporting=("validation-examples-dropped",))
 class ValidationTailCut(Loop):
     def validation_data(self):
@@ -1052,6 +1065,7 @@ def has(model: str, optimizer: str) -> set[str]:
     found |= {"clipped"} if optimizer == "clipped" else set()
     found |= {"plain"} if optimizer == "sgd" else set()
     found |= {"adam"} if "adam" in optimizer else set()
+    found |= {"classes"} if model.startswith("mlp") and model != "mlp-smoothed" else set()  # labels are their numbers
     return found
 
 

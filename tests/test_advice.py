@@ -101,6 +101,16 @@ REPORT_LOSS = "loss_metric.update_state(loss * strategy.num_replicas_in_sync, sa
 UNPACK = "x, y, sample_weight = batch"
 WEIGHTED = "per_example = loss_object.call(y, predictions) * sample_weight"
 
+OF_ONE_HOT = """
+class OfOneHot(tf.keras.metrics.BinaryAccuracy):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(tf.one_hot(y_true, y_pred.shape[-1]), y_pred)
+"""
+MY_ACCURACY = """
+with strategy.scope():
+    accuracy = {}name="accuracy")
+metrics = [accuracy]
+"""
 USUAL = {
     "build": BUILD,
     "unpack": "x, y = batch",
@@ -415,6 +425,11 @@ ADVICE = [
         "loss_metric.update_state(mean * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])",
         "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])",
         around={"penalty": PENALTY + "\nmean = loss * strategy.num_replicas_in_sync"},
+    ),
+    Advice(
+        "metric-differs",
+        {"build": BUILD + OF_ONE_HOT + MY_ACCURACY.format("OfOneHot(")},
+        {"build": BUILD + OF_ONE_HOT + MY_ACCURACY.format("tf.keras.metrics.SparseCategoricalAccuracy(")},
     ),
     on("validation-loss-without-regularization", "val_loss", "loss = tf.reduce_mean(per_example)"),
     on(

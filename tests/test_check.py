@@ -243,6 +243,24 @@ def test_two_mistakes_at_once_are_both_named(planted):
     assert {finding.id for finding in report.training} == {"loss-summed", "training-flag-missing"}, report
 
 
+def test_a_penalty_without_a_gradient_is_not_called_missing(planted):
+    """Its gradients are those of a missing penalty, but the loss has it: to add it once more would be worse."""
+    import tensorflow as tf
+
+    class WithoutGradient(planted.Loop):
+        def penalty(self):
+            return tf.stop_gradient(super().penalty())
+
+    same, trainer = checker("mlp-l2-bn", "momentum", 1), WithoutGradient()
+    report = same.check(trainer)
+    assert [finding.id for finding in report.training] == ["regularization-missing"], "by the gradients alone"
+    report = same.look_inside(report, trainer)
+    assert report.comparison.training.first_difference.stage == "gradients", report
+    assert report.findings == (), report
+    assert report.evidence[-1].startswith("as with regularization-missing: "), report
+    assert report.evidence[-1].endswith("; but the loss agrees"), report
+
+
 def test_a_wrong_reference_is_named(planted):
     from compare.check import Checker
     from compare.engine import strategies

@@ -46,6 +46,7 @@ TRAINING_IDS = [
 ]
 REPORTING_IDS = [
     "metrics-not-reset",
+    "metric-differs",
     "loss-averaged-over-batches",
     "last-batch-only",
     "loss-without-regularization",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,15 @@ from compare.check.script_numbers import (
     Validation,
     evidence_on_numbers,
     losses_by_epoch,
+    name_metrics,
     name_reporting,
     validation_by_epoch,
 )
 from compare.check.script_remedies import Used, script_remedy
+from compare.records import step_dtype
+from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
+from compare.watch.trace import FitEpoch, Measured, Reported, Trace
 
 LOSSES = {1: Losses([2.0, 1.5, 1.0], [64, 64, 8]), 2: Losses([0.9, 0.8, 0.3], [64, 64, 8])}
 
@@ -98,16 +103,58 @@ def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
     assert said({1: {"val_accuracy": 0.5}}, seen, losses) == []
 
 
-@pytest.mark.parametrize(("accuracy", "named"), [(0.375, True), (0.75, False)])
+@pytest.mark.parametrize(("accuracy", "named"), [(0.4375, True), (0.75, False)])
 def test_labels_that_met_every_prediction_in_a_metric_are_said_to_be_that(accuracy: float, named: bool) -> None:
     info = {"true": 1, "predicted": 1}
     batches = [([1, 0, 0, 0], [[0.9], [0.2], [0.8], [0.7]]), ([0, 0, 1, 1], [[0.9], [0.1], [0.1], [0.1]])]
     events = [Event("targets", 0, info, [np.float32(true), np.float32(given)]) for true, given in batches]
     pairs = [np.equal.outer(np.array(true), np.array(given)[:, 0] > 0.5).mean() for true, given in batches]
-    shown = float(np.mean(pairs)) if named else accuracy
+    assert (float(np.mean(pairs)) == accuracy) == named
     seen = CloseUp({number: [*step(1.0, 4), event] for number, event in enumerate(events, 1)})
-    found = said({1: {"accuracy": shown}}, seen, {})
+    found = said({1: {"accuracy": accuracy}}, seen, {})
     assert [text.startswith("accuracy in each epoch is the share of all pairs") for text in found] == [True] * named
+
+
+def measured(kind: str, true: list[int | None], predicted: list[int | None], *, by_fit: bool = False) -> Trace:
+    """A training whose accuracy is measured so."""
+    each = Measured("accuracy", kind, true, predicted, by_fit, 0)
+    epochs = [FitEpoch(2, {"accuracy": 0.5, "val_accuracy": 0.75}, 1.0)] if by_fit else []
+    reported = [] if by_fit else [Reported(2, "accuracy", kind, 0.9)]
+    return Trace((), 1, np.zeros(0, step_dtype(1, 1)), epochs=epochs, reported=reported, measured=[each])
+
+
+@pytest.mark.parametrize(
+    ("kind", "true", "predicted", "differs"),
+    [
+        ("SparseCategoricalAccuracy", [None], [None, 4], False),
+        ("SparseCategoricalAccuracy", [None, 1], [None, 4], False),
+        ("CategoricalAccuracy", [None, 4], [None, 4], False),  # of one-hot labels: the same numbers
+        ("CategoricalAccuracy", [None, 1], [None, 4], True),
+        ("BinaryAccuracy", [None, 4], [None, 4], True),
+        ("Accuracy", [None], [None], True),
+    ],
+)
+def test_accuracies_that_measure_something_else_are_named_with_both_classes(
+    kind: str, true: list[int | None], predicted: list[int | None], differs: bool
+) -> None:
+    fit = measured("SparseCategoricalAccuracy", [None, 1], [None, 4], by_fit=True)
+    found = name_metrics(fit, measured(kind, true, predicted), [2], {"accuracy"}, "fit")
+    assert list(found) == ["accuracy"] * differs
+    for text in found.values():
+        assert text.startswith(f"accuracy is {kind} of labels ")
+        assert text.endswith("in fit it is SparseCategoricalAccuracy of labels [n, 1] and predictions [n, 4]")
+    assert name_metrics(fit, measured(kind, true, predicted), [2], {"loss"}, "fit") == {}, "it does not differ"
+    both: Any = SimpleNamespace(trainer="loop", logs={1: {"accuracy": 0.9}})
+    named = name_reporting(both, both, metrics=found)
+    assert [(each.id, each.kind) for each in named] == [("metric-differs", "reporting")] * differs
+
+
+def test_a_metric_is_paired_by_its_own_name_where_its_value_is_like_none() -> None:
+    """Else a wrong accuracy of training would be compared with that of validation, which happens to be nearer."""
+    fit = measured("SparseCategoricalAccuracy", [None], [None, 4], by_fit=True)
+    for value, name in ((0.9, "accuracy"), (0.75, "val_accuracy"), (0.5, "accuracy")):
+        loop = replace(measured("BinaryAccuracy", [None], [None]), reported=[Reported(2, "accuracy", "Mean", value)])
+        assert logs_by_epoch(loop, [2], fit)[1][0] == {name: value}
 
 
 def test_evidence_has_the_numbers_of_the_run() -> None:

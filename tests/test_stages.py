@@ -363,7 +363,7 @@ def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:
     found = located(linear_step(gradient=0.5))
     assert found.stage == "gradients"
     contradicted = {id for id, cause in CATALOGUE.items() if cause.contradicted(found)}
-    assert {"regularization-missing", "loss-scaled", "examples-dropped", "training-flag-missing"} <= contradicted
+    assert {"regularization-missing", "loss-summed", "examples-dropped", "training-flag-missing"} <= contradicted
     assert not contradicted & {"clipping-differs", "variables-not-trained", "optimizer-differs"}
     elsewhere = {"weights-not-shared", "empty-replica-batch", "not-finite"}
     of_training = {id for id, cause in CATALOGUE.items() if cause.kind == "training"}

@@ -49,6 +49,7 @@ PROMISED = [
     "uneven-replica-batches",
     "empty-replica-batch",
     "metrics-not-reset",
+    "metric-differs",
     "loss-averaged-over-batches",
     "last-batch-only",
     "loss-without-regularization",

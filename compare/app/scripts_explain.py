@@ -14,6 +14,7 @@ from compare.check.script_causes import hints, name_causes
 from compare.check.script_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
+    name_metrics,
     name_reporting,
     not_reset,
     validation_by_epoch,
@@ -124,15 +125,16 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
     reporting = pair.exactly.reporting
     used = used_by(model.traces[1], model.traces[0])
     replicas, evidence = model.traces[1].replicas, []
-    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas, used=used)
+    ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
-    unexplained = different - set(not_reset(pair.reference, pair.candidate))
+    metrics = name_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
+    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas, used=used, metrics=metrics)
+    unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         if seen := _seen_losses(session, model):
-            ends = model.epochs.ends or (model.traces[1].last,)
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
-            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used)
+            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used, metrics)
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
     if causes or evidence:
         found = {

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
@@ -17,6 +18,9 @@ from compare.check.replay import PassResult
 from compare.engine.strategies import keras_version
 
 TRAIN, VALIDATION = "train", "validation"
+BINARY = "BinaryAccuracy"
+ACCURACIES = (BINARY, "CategoricalAccuracy", "SparseCategoricalAccuracy")
+"""The metrics of Keras that compile makes of "accuracy"."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,19 @@ class ReportedMetric:
         """Whether the examples have weights."""
         return len(self.table.replay.validation[0]) == 3 if self.part == VALIDATION else self.table.replay.weighted
 
+    @property
+    def accuracy(self) -> str:
+        """The class of Keras's accuracy of this name; empty if the experiment measures something else."""
+        model = self.table.replay.model
+        compiled = getattr(model, "_compile_metrics", None) or getattr(model, "compiled_metrics", None)
+        kinds = {metric.name: type(metric).__name__ for metric in getattr(compiled, "metrics", ())}
+        return kinds[self.name] if kinds.get(self.name) in ACCURACIES else ""
+
+    @property
+    def other_accuracies(self) -> list[str]:
+        """The classes of Keras that are also called accuracy; none if this metric is not one of them."""
+        return [kind for kind in ACCURACIES if kind != self.accuracy] if self.accuracy else []
+
     def known(self) -> bool:
         """Whether this metric can be recomputed."""
         exists = self.is_loss or self.name in self.table.replay.metrics
@@ -259,12 +276,29 @@ class ReportedMetric:
         results = [cell.trained if formula.trained_loss else cell.right for cell in cells]
         y = concatenate([cell.y for cell in cells])
         predictions = concatenate([result.predictions for result in results])
+        if formula.metric:
+            return {self.name: _accuracy(formula.metric, y, predictions)}
         weights = None if results[0].weights is None else concatenate([result.weights for result in results])
         masks = [
             None if parts[0] is None else concatenate(parts)
             for parts in zip(*(result.masks for result in results), strict=True)
         ]
         return self.table.replay.measure(y, predictions, weights, masks)
+
+
+def _accuracy(kind: str, y: Any, predictions: Any) -> float:
+    """An accuracy of Keras, of labels as they are or, where that is impossible, as one-hot vectors."""
+    if tf.nest.is_nested(y) or tf.nest.is_nested(predictions):
+        return np.nan
+    labels = np.asarray(y)
+    if kind == BINARY and labels.size * predictions.shape[-1] == predictions.size and predictions.shape[-1] > 1:
+        labels = np.eye(predictions.shape[-1], dtype=np.float32)[labels.reshape(-1).astype(int)]
+    try:
+        metric = getattr(tf.keras.metrics, kind)()
+        metric.update_state(labels, predictions)
+        return float(metric.result())
+    except (ValueError, IndexError, tf.errors.OpError):
+        return np.nan
 
 
 def _error(value: float, reported: float) -> float:

@@ -205,6 +205,7 @@ class MetricFormula:
         sample_weights: whether validation uses sample weights.
         trained_loss: whether the loss is the one that the trainer differentiates, correct or not, and metrics
             weight examples as that loss does.
+        metric: the class of Keras that measures it; empty for the experiment's.
     """
 
     per: str = "examples"
@@ -219,3 +220,4 @@ class MetricFormula:
     training: bool = False
     sample_weights: bool = True
     trained_loss: bool = False
+    metric: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from compare.check.script_causes import penalty_of, same
 from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
 from compare.records import Record
+from compare.watch.reported_logs import names_by_metric
 from compare.watch.seen import CloseUp
+from compare.watch.trace import Measured, Trace
 
 NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"
+OTHER_METRIC = "metric-differs"
 UNREGULARIZED = {"loss": "loss-without-regularization", "val_loss": "validation-loss-without-regularization"}
 SMALL = 0.05
 """The largest error of an explanation, as a part of the difference that it explains."""
@@ -148,6 +151,7 @@ def name_reporting(
     validation: Mapping[int, Validation] | None = None,
     replicas: int = 1,
     used: Used | None = None,
+    metrics: Mapping[str, str] | None = None,
 ) -> list[Finding]:
     """The causes of different numbers from equal weights, each once.
 
@@ -158,6 +162,7 @@ def name_reporting(
         validation: those of its validation.
         replicas: the number of replicas on which it trains.
         used: what the scripts use, as far as remedies depend on it.
+        metrics: the numbers that another metric measures, with the evidence.
     """
     found: list[Named] = []
     if running := not_reset(reference, candidate):
@@ -167,6 +172,7 @@ def name_reporting(
         found += _of_loss(candidate, losses or {})
     if "val_loss" not in running:
         found += _of_validation(reference, candidate, validation or {})
+    found += [(OTHER_METRIC, text) for name, text in (metrics or {}).items() if name not in running]
     causes = dict.fromkeys(cause for cause, _ in found)
     evidence = {cause: "; ".join(text for each, text in found if each == cause) for cause in causes}
     return [
@@ -261,6 +267,55 @@ def _reported(seen: Sequence[Batches], mistakes: Sequence[str]) -> list[float]:
     ]
 
 
+def name_metrics(
+    reference: Trace, candidate: Trace, ends: Sequence[int], differing: Collection[str], reference_name: str
+) -> dict[str, str]:
+    """The reported numbers that another metric measures than in the reference, each with the evidence.
+
+    Args:
+        reference: the training with the names of the metrics.
+        candidate: the other training.
+        ends: the number of steps at the end of each epoch.
+        differing: the numbers that differ.
+        reference_name: the reference's name.
+    """
+    own, found = _measures(candidate, ends, reference), {}
+    for name, right in _measures(reference, ends, reference).items():
+        other = own.get(name)
+        if name in differing and other is not None and _what(other) != _what(right):
+            texts = [
+                f"{each.kind} of labels {_shape(each.true)} and predictions {_shape(each.predicted)}"
+                for each in (other, right)
+            ]
+            found[name] = f"{name} is {texts[0]}; in {reference_name} it is {texts[1]}"
+    return found
+
+
+def _measures(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, Measured]:
+    """The metrics of a training, by the names of the numbers; fit uses each for training and validation."""
+    if trace.epochs:
+        named = [(each.name, each) for each in trace.measured if each.by_fit]
+        return {f"{part}{name}": each for name, each in named for part in ("", "val_")}
+    names = names_by_metric(trace, ends, like)
+    return {names[each.metric]: each for each in trace.measured if names.get(each.metric)}
+
+
+def _what(metric: Measured) -> str:
+    """What a metric measures: two classes measure the same if each gets labels in its own form."""
+    classes = metric.predicted[-1] if metric.predicted else None
+    if metric.kind == "SparseCategoricalAccuracy" and (
+        metric.true[-1:] == [1] or len(metric.true) < len(metric.predicted)
+    ):
+        return "most probable class"
+    if metric.kind == "CategoricalAccuracy" and metric.true[-1:] == [classes] and classes != 1:
+        return "most probable class"
+    return metric.kind
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+
+
 def evidence_on_numbers(
     candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
 ) -> list[str]:
@@ -290,8 +345,8 @@ def evidence_on_numbers(
             f"{len(steps)} steps); numbers of these predictions are those of the updated weights, and fit's are not"
         )
     for name in sorted(differing):
-        for threshold in (0.5, 0.0):
-            shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold) for epoch in candidate.logs}
+        for threshold, power in product((0.5, 0.0), (1, 2, 0)):  # probabilities or logits; how much each batch counts
+            shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold, power) for epoch in candidate.logs}
             pairs = [(logs.get(name), shares[epoch]) for epoch, logs in candidate.logs.items()]
             if all(a is not None and b is not None and same(a, b) for a, b in pairs):
                 found.append(
@@ -306,18 +361,18 @@ def _mean_after(losses: Losses) -> float:
     return float(np.average(losses.after, weights=losses.examples))
 
 
-def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float) -> float | None:
-    """The share of equal pairs among all pairs of a label and a prediction of each batch of an epoch."""
+def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float, power: int) -> float | None:
+    """The share of equal pairs among all pairs of a label and a prediction of each batch, the mean over an epoch."""
     begin = ends[epoch - 2] if epoch > 1 else 0
-    equal = count = 0
+    shares, weights = [], []
     for step in range(begin + 1, ends[epoch - 1] + 1) if epoch <= len(ends) else ():
         for event in seen.of(step, "targets"):
             if not event.arrays or event.info["true"] != 1 or event.info["predicted"] != 1:
                 return None
             true, predicted = (np.asarray(array).reshape(-1) for array in event.arrays[:2])
-            equal += int(np.equal.outer(true, predicted > threshold).sum())
-            count += true.size * predicted.size
-    return equal / count if count else None
+            shares.append(np.equal.outer(true, predicted > threshold).mean())
+            weights.append(float(true.size) ** power)
+    return float(np.average(shares, weights=weights)) if shares else None
 
 
 def _all_same(a: Sequence[float], b: Sequence[float]) -> bool:

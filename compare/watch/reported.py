@@ -19,7 +19,7 @@ from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.settings import ORDER
-from compare.watch.trace import ON_BATCHES, FitEpoch, Reported, TraceWriter
+from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
 
 FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "validation_freq", "steps_per_epoch")
 """Arguments of ``fit`` that are recorded with their values."""
@@ -72,30 +72,47 @@ def _watch_batches(observer: Observer, writer: TraceWriter) -> None:
     patch(keras.Model, "train_on_batch", on_batch)
 
 
-def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
-    """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
-    numbers: dict[int, int] = {}
-    kept: list[Any] = []
+class _Metrics:
+    """The metrics of a script: their numbers, in the order of use, and what they measure."""
 
-    inside_keras = 0
+    def __init__(self, writer: TraceWriter) -> None:
+        self._writer = writer
+        self._numbered: dict[int, tuple[int, Any]] = {}
+        self.inside_keras = 0
 
-    def aside(original: Any, *args: Any, **options: Any) -> Any:
-        nonlocal inside_keras
-        inside_keras += 1
+    def number_of(self, metric: Any) -> int:
+        """The number of a metric, which is kept so that no other gets its id."""
+        return self._numbered.setdefault(id(metric), (len(self._numbered), metric))[0]
+
+    def aside(self, original: Any, *args: Any, **options: Any) -> Any:
+        """Marks what Keras's own methods do with metrics."""
+        self.inside_keras += 1
         try:
             return original(*args, **options)
         finally:
-            inside_keras -= 1
+            self.inside_keras -= 1
+
+    def update_state(self, original: Any, metric: Any, y_true: Any, y_pred: Any, *args: Any, **options: Any) -> Any:
+        """Records what a metric is given for the first time."""
+        if id(metric) not in self._numbered:
+            true, predicted = ([*getattr(each, "shape", ())] for each in (y_true, y_pred))
+            kind, by_fit = type(metric).__name__, bool(self.inside_keras)
+            number = self.number_of(metric)
+            self._writer.measured.append(Measured(str(metric.name), kind, true, predicted, by_fit, number))
+        return original(metric, y_true, y_pred, *args, **options)
+
+
+def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
+    """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
+    metrics = _Metrics(writer)
 
     def result(original: Any, metric: Any) -> Any:
         value = original(metric)
-        if inside_keras:  # Keras's own, of data that the script chose for something else
+        if metrics.inside_keras:  # Keras's own, of data that the script chose for something else
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
-            number = numbers.setdefault(id(metric), len(numbers))
-            kept.append(metric)  # so that no other gets its id
-            report(training, str(metric.name), type(metric).__name__, value, metric=number)
+            report(training, str(metric.name), type(metric).__name__, value, metric=metrics.number_of(metric))
         return value
 
     def report(training: Training, name: str, kind: str, value: Any, *, epoch: int = 0, metric: int = 0) -> None:
@@ -104,13 +121,14 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             entry = Reported(training.steps, name, kind, number, epoch, metric)
             writer.content(training.number)["reported"].append(vars(entry))
 
-    def given(original: Any, *, epoch: int = 0, **metrics: Any) -> None:
-        for name, value in metrics.items():
+    def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:
+        for name, value in numbers.items():
             if (training := observer.reporting) is not None:
                 report(training, name, "", value, epoch=int(epoch))
 
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
-        patch(keras.Model, name, aside)
+        patch(keras.Model, name, metrics.aside)
+    patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)
     for owner in _with_own_result(keras.metrics.Metric):
         patch(owner, "result", result)
     patch(sys.modules["compare"], "report", given)

@@ -13,6 +13,9 @@ OF_VALIDATION = ("val", "test", "eval", "dev")
 OF_TRAINING = ("train",)
 """What it contains if it measures training."""
 
+NEAR = 0.01
+"""The relative difference up to which a value says what a metric measures, whatever its name."""
+
 Logs = dict[int, tuple[dict[str, float], float]]
 """By epoch, the reported numbers and the wall time in seconds, NaN if it was not measured."""
 
@@ -27,17 +30,23 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     """
     if trace.epochs:
         return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
-    wanted = dict(like.epochs[0].logs) if like.epochs else {}
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
-    names: dict[int, str] = {}
-    for each in _last_of_first_epoch(trace.reported, ends):
-        names[each.metric] = _fitting(each, wanted, set(names.values()))
+    names = names_by_metric(trace, ends, like)
     for each in trace.reported:
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), len(ends))
         name = names.get(each.metric, "") if each.kind else each.name
         if name and epoch in logs:
             logs[epoch][0][name] = each.value
     return logs
+
+
+def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int, str]:
+    """The name under which each metric of a loop is compared, by the metric's number; the arguments are as above."""
+    wanted = dict(like.epochs[0].logs) if like.epochs else {}
+    names: dict[int, str] = {}
+    for each in _last_of_first_epoch(trace.reported, ends):
+        names[each.metric] = _fitting(each, wanted, set(names.values()))
+    return names
 
 
 def _last_of_first_epoch(reported: Sequence[Reported], ends: Sequence[int]) -> list[Reported]:
@@ -62,7 +71,9 @@ def _fitting(reported: Reported, wanted: Mapping[str, float], taken: Set[str]) -
         choices = [each for each in choices if each.startswith("val_")]
     elif any(word in name for word in OF_TRAINING):
         choices = [each for each in choices if not each.startswith("val_")]
-    return min(choices, key=lambda each: abs(wanted[each] - reported.value), default="")
+    nearest = min(choices, key=lambda each: abs(wanted[each] - reported.value), default="")
+    near = bool(nearest) and abs(wanted[nearest] - reported.value) <= NEAR * abs(wanted[nearest])
+    return reported.name if reported.name in choices and not near else nearest
 
 
 def _base(reported: Reported, wanted: Sequence[str]) -> str:

@@ -64,6 +64,27 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a metric of Keras was first given.
+
+    Attributes:
+        name: the metric's name.
+        kind: its class.
+        true: the shape of the labels; None for what may vary.
+        predicted: the shape of the predictions.
+        by_fit: whether fit, or another method of a model, updates it.
+        metric: the number of the metric object, as in ``Reported``.
+    """
+
+    name: str
+    kind: str
+    true: Sequence[int | None]
+    predicted: Sequence[int | None]
+    by_fit: bool
+    metric: int
+
+
+@dataclass(frozen=True)
 class Trace:
     """What was seen of one training.
 
@@ -78,6 +99,7 @@ class Trace:
         epochs: the epochs of fit.
         reported: what a loop reported.
         calls: calls of ``tf.data`` and the like that explain much, in order.
+        measured: the metrics of the script.
         model: the model's name.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
@@ -92,6 +114,7 @@ class Trace:
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
     calls: Sequence[str] = ()
+    measured: Sequence[Measured] = ()
     model: str = ""
     number: int = 0
     created: int = 0
@@ -122,6 +145,7 @@ class TraceWriter:
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
         self.calls: list[str] = []
+        self.measured: list[Measured] = []
 
     def content(self, number: int) -> dict[str, Any]:
         """What is known of a training so far, as in its JSON file."""
@@ -172,7 +196,8 @@ class TraceWriter:
             self._write(number)
 
     def _write(self, number: int) -> None:
-        write_json(self._folder / f"{number}.json", self.content(number) | {"calls": self.calls})
+        of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
+        write_json(self._folder / f"{number}.json", self.content(number) | of_script)
 
 
 def steps_made(folder: Path, number: int) -> int:
@@ -198,5 +223,6 @@ def read_traces(folder: Path) -> list[Trace]:
         steps = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
         content["epochs"] = [FitEpoch(**each) for each in content["epochs"]]
         content["reported"] = [Reported(**each) for each in content["reported"]]
+        content["measured"] = [Measured(**each) for each in content["measured"]]
         traces.append(Trace(variables=variables, steps=steps, **content))
     return traces

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Variant
 from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
-from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, some
+from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE, some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -361,7 +361,7 @@ CAUSES = (
     ),
     Cause(
         id="loss-scaled",
-        stages=(LOSS,),
+        stages=(LOSS, GRADIENTS, UPDATE),
         symptom="The model learns faster or more slowly than with fit, by a constant factor; with Adam, there is "
         "hardly any difference.",
         explanation="The loss, and with it every gradient, is multiplied by a constant: a loss weight, gradient "

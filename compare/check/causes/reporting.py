@@ -27,6 +27,12 @@ def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
     yield Variant({"carry": "everything"}, f"{case.key} includes all training and validation examples since the start")
 
 
+def _other_metric(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    for kind in case.other_accuracies:
+        text = f"{case.key} is that of {kind}, and the experiment's is {case.accuracy}"
+        yield Variant({"metric": kind}, text, measured=True)  # the values of few examples are soon equal by chance
+
+
 def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss:
         text = f"{case.key} is the mean over batches: a short batch counts as much as a full one"
@@ -120,6 +126,25 @@ CAUSES = (
         met='"Incorrect use of tf.Metrics?", https://github.com/lucasjinreal/tfboys/issues/1\n'
         '"Reset metrics after each epoch", https://github.com/JetBrains-Research/code2seq/pull/112',
         formula=_not_reset,
+    ),
+    Cause(
+        id="metric-differs",
+        kind=REPORTING,
+        symptom="Training is identical, but the reported accuracy is quite another one.",
+        explanation='Three metrics are called "accuracy". fit chooses one of them by the shapes of labels and '
+        "predictions; a loop that makes another one, or gives it labels of another form, measures something else.",
+        wrong='accuracy = tf.keras.metrics.BinaryAccuracy(name="accuracy")  # of ten classes',
+        remedy='accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")  # labels are class numbers\n'
+        'accuracy = tf.keras.metrics.CategoricalAccuracy(name="accuracy")  # labels are one-hot\n'
+        'accuracy = tf.keras.metrics.BinaryAccuracy(name="accuracy")  # one prediction for each label',
+        recognised="The reported number, recomputed from the loop's own weights, matches another of Keras's "
+        "accuracies, not that of the experiment. Of two scripts: the classes of their metrics, and the shapes of what "
+        "these are given.",
+        met='"A bug with inaccurate metric accuracy when using closure loss", '
+        "https://github.com/tensorflow/tensorflow/issues/35568\n"
+        '"Error with module keras/metrics/accuracy_metrics.py and tensorflow module tf.keras.metrics.Accuracy()", '
+        "https://github.com/keras-team/keras/issues/18796",
+        formula=_other_metric,
     ),
     Cause(
         id="loss-averaged-over-batches",
