@@ -198,8 +198,8 @@ def assert_alike(
         seed: seed of the initial weights and of the order of examples.
 
     Warns:
-        UserWarning: if the candidate reports names that the reference does not, in place of others, or cannot be
-            copied, so that its trainings share what it keeps.
+        UserWarning: if the candidate reports names that the reference does not, in place of others, cannot be copied,
+            so that its trainings share what it keeps, or if the weights or numbers of both are NaN or infinite.
 
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.
@@ -210,14 +210,15 @@ def assert_alike(
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed  # noqa: PLC0415 (lazy)
-    from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
+    from compare.verdict import EXIT_STATUS, warning  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
     options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
-    for text in (misnamed(report.as_json()["comparisons"][0], report.reference), shared_state(candidate)):
+    entry = report.as_json()["comparisons"][0]
+    for text in (misnamed(entry, report.reference), shared_state(candidate), warning(entry, report.reference)):
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:

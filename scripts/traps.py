@@ -49,6 +49,7 @@ class Stage:
 
 # Loops without a module are in tests/planted.py, and experiments without one are built in.
 STAGES = {
+    "not-finite": Stage("LogOfLogits", epochs=2),
     "loss-not-divided-by-replicas": Stage("NotDivided", "regularized"),
     "loss-divided-twice": Stage("KerasDividesToo", "traps_loops:mlp"),
     "loss-summed": Stage("Summed", "traps_loops:mlp"),

@@ -462,6 +462,12 @@ class LogitsAsProbabilities(Loop):
         return tf.keras.losses.SparseCategoricalCrossentropy().call(y, predictions)
 
 
+@plant("not-finite", needs=("not-regression", "not-weights"))
+class LogOfLogits(Loop):
+    def per_example(self, y, predictions, w):
+        return -tf.reduce_sum(tf.one_hot(y, predictions.shape[-1]) * tf.math.log(predictions), axis=-1)
+
+
 @plant("label-shape-broadcast", needs=("regression",))
 class Broadcast(Loop):
     def per_example(self, y, predictions, w):

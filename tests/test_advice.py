@@ -243,6 +243,11 @@ ADVICE = [
     on("regularization-missing", "penalty", ""),
     on("regularization-not-divided-by-replicas", "penalty", "loss += tf.add_n(model.losses)"),
     on(
+        "not-finite",
+        "per_example",
+        "per_example = -tf.reduce_sum(tf.one_hot(y, 3) * tf.math.log(predictions), axis=-1)",
+    ),
+    on(
         "logits-mismatch",
         "build",
         "model, optimizer, _, metrics = run.build()\nloss_object = tf.keras.losses.SparseCategoricalCrossentropy()",

@@ -25,6 +25,7 @@ TRAINING_IDS = [
     "regularization-missing",
     "regularization-not-divided-by-replicas",
     "training-flag-missing",
+    "not-finite",
     "logits-mismatch",
     "label-shape-broadcast",
     "clipping-differs",

@@ -30,6 +30,7 @@ PROMISED = [
     "regularization-missing",
     "regularization-not-divided-by-replicas",
     "training-flag-missing",
+    "not-finite",
     "logits-mismatch",
     "label-shape-broadcast",
     "clipping-differs",

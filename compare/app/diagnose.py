@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.standard_streams import print_traceback
 from compare.check import Checker, Report
 from compare.check.late_callbacks import callback_names, missing_callbacks
+from compare.check.look_inside import first_not_finite
 from compare.engine.noise_twins import TwinRun
-from compare.engine.run import TrainingTask
+from compare.engine.run import Run, TrainingTask
 from compare.engine.strategies import without_idle_waits
 from compare.options import Options
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
@@ -48,6 +51,7 @@ def diagnose(
     """
     recorded = Recorded.read(run.folder)
     run.save(check=_check(_not_identical(recorded), trainers, task, options, console, early))
+    run.save(not_finite=_look_at_not_finite(_not_identical(recorded), trainers, task, console) or None)
     # With what the check found: it may leave nothing for twins to explain.
     _measure_noise(_not_identical(replace(recorded, run=run)), run.folder, trainers, task, options, console)
 
@@ -110,6 +114,39 @@ def _with_callbacks(report: Report, pair: Pair, task: TrainingTask) -> Report:
     callbacks = callback_names(task.experiment)
     found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
     return report if found is None else replace(report, findings=(found, *report.findings))
+
+
+def _look_at_not_finite(
+    differing: Sequence[Pair], trainers: Sequence[tuple[str, Trainer]], task: TrainingTask, console: Console
+) -> dict[str, dict[str, Any]]:
+    """Where in its step a value first is not finite, by candidate: that part of training is repeated and observed."""
+    inside: dict[str, dict[str, Any]] = {}
+    for pair in differing:
+        found = pair.exactly.weights_alone
+        if found is None or pair.exactly.against:
+            continue
+        candidate, reference = pair.candidate.trainer, pair.reference.trainer
+        other = reference if found.side == candidate else candidate
+        tell(
+            console,
+            f"The weights of {found.side} are not finite. Training it again up to there, to see what was first …",
+        )
+
+        def make_run(sinks: Sequence[Sink], epoch: int = found.epoch, seed: int = pair.candidate.seed) -> Run:
+            return Run(task, seed=seed, epochs=range(1, epoch + 1), sinks=sinks)
+
+        known = dict(trainers)
+        names = [variable.name for variable in pair.reference.variables]
+        try:
+            with waiting(console, f"looking into {found.side}"), without_idle_waits(), redirect_stdout(StringIO()):
+                first = first_not_finite(known[found.side], known[other], make_run, found, names)
+        except Exception as error:  # the comparison stands without it
+            print_traceback()
+            tell(console, f"Looking into {found.side} failed: {describe(error)}")
+            continue
+        if first is not None:
+            inside[candidate] = first.as_json()
+    return inside
 
 
 def _measure_noise(

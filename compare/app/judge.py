@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from compare.check.causes import CATALOGUE
-from compare.check.report import TRAINING
+from compare.check.not_finite import FirstValue, findings
+from compare.check.report import NOT_FINITE, TRAINING
 from compare.naming import file_name, margin
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records
 from compare.records.run_json import INTERRUPTED, RunJson
@@ -93,6 +94,7 @@ class Pair:
         exactly: the comparison bit for bit.
         checked: the short check's findings, as in ``verdict.json``; empty if there was no check.
         study: the comparison over all seeds; None for a single seed.
+        inside: where in its step a value first is not finite on one side only; None if that was not seen.
     """
 
     reference: Record
@@ -101,6 +103,7 @@ class Pair:
     exactly: Comparison
     checked: Mapping[str, Any] = field(default_factory=dict)
     study: Study | None = None
+    inside: FirstValue | None = None
 
     @property
     def noise_start(self) -> Place | None:
@@ -141,13 +144,17 @@ class Pair:
                 name: replace(gap, only_rounding=bool(gap.max_gap) and name not in beyond)
                 for name, gap in reporting.metrics.items()
             })  # fmt: skip
-        comparison = replace(comparison, reporting=reporting)
+        comparison = replace(comparison, reporting=reporting).held_different()
+        if not self.known_cause:  # else the difference begins where that mistake does
+            stage, where = (self.inside.stage, self.inside.where) if self.inside else ("", "")
+            comparison = comparison.led_by_not_finite(stage, where)
         return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
 
     @property
     def known_cause(self) -> bool:
-        """Whether the short check named a cause of different weights."""
-        return bool(self.checked) and any(CATALOGUE[c["id"]].kind == TRAINING for c in self.checked["causes"])
+        """Whether the short check named a cause of different weights; that they are not finite follows from one."""
+        named = [cause["id"] for cause in self.checked["causes"]] if self.checked else []
+        return any(CATALOGUE[id].kind == TRAINING and id != NOT_FINITE for id in named)
 
 
 def pairs(recorded: Recorded) -> list[Pair | Comparison]:
@@ -189,8 +196,10 @@ def _pair(
             reason = "the run was interrupted before both had made a step"
             return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
     compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
-    # In a study the first seed with the worst verdict stands for all.
-    seed, exactly = max(compared, key=lambda of_seed: (FROM_BEST.index(of_seed[1].verdict), -of_seed[0]))
+    # In a study the first seed with the worst verdict stands for all; one that is not finite is worse than different.
+    seed, exactly = max(
+        compared, key=lambda each: (FROM_BEST.index(each[1].verdict), each[1].weights_alone is not None, -each[0])
+    )
     if not SPECS[run.strategy["name"]].synchronous and run.strategy["workers"] > 1:
         exactly = asynchronous(exactly)
     over_seeds = None
@@ -199,7 +208,9 @@ def _pair(
         references, candidates = zip(*sides.values(), strict=True)
         over_seeds = study(references, candidates, margins)
         exactly = replace(exactly, seed=seed)
-    return Pair(*sides[seed], sides[seed][0], exactly, (run.check or {}).get(name, {}), over_seeds)
+    inside = (run.not_finite or {}).get(name)
+    first = FirstValue(**inside) if inside else None
+    return Pair(*sides[seed], sides[seed][0], exactly, (run.check or {}).get(name, {}), over_seeds, first)
 
 
 def _common(reference: Record, candidate: Record) -> tuple[Record, Record]:
@@ -240,21 +251,39 @@ def judge(recorded: Recorded) -> dict[str, Any]:
         truth = records[TRUTH]
         extra["truth"] = distances(truth[min(truth)], recorded.shown, comparisons)
     if scripts:
-        comparisons = [with_located(each, (run.check or {}).get(each.candidate, {})) for each in comparisons]
+        comparisons = [
+            with_located(each, (run.check or {}).get(each.candidate, {})) if each.weights_alone is None else each
+            for each in comparisons
+        ]
     verdict = as_json(names[0], comparisons, **extra)
-    for entry, pair in zip(verdict["comparisons"], paired, strict=True):
+    for entry, pair, comparison in zip(verdict["comparisons"], paired, comparisons, strict=True):
         if run.status == INTERRUPTED and isinstance(pair, Pair):
             entry |= _so_far(pair, None if scripts else run.options["epochs"])
-        checked = (run.check or {}).get(entry["candidate"])
-        if checked and not entry.get("against"):
-            entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
-            if entry["verdict"] in (IDENTICAL, ALIKE):
-                entry["evidence"] = []  # noise twins of the whole run explain it
-            if "stages" in checked and entry["training"]["verdict"] == DIFFERENT:
-                entry["stages"] = checked["stages"]
-                if not scripts:
-                    entry["stages_at"] = checked["training"]["first_difference"]
+        if isinstance(pair, Pair):
+            _add_check(entry, pair.checked, scripts=scripts)
+        _add_not_finite(entry, comparison, names[0], pair.inside if isinstance(pair, Pair) else None)
     return verdict
+
+
+def _add_check(entry: dict[str, Any], checked: Mapping[str, Any], *, scripts: bool) -> None:
+    """Adds what the short check, or a look into two scripts, has found."""
+    if not checked:
+        return
+    entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
+    if entry["verdict"] in (IDENTICAL, ALIKE):
+        entry["evidence"] = []  # noise twins of the whole run explain it
+    if "stages" in checked and entry["training"]["verdict"] == DIFFERENT:
+        entry["stages"] = checked["stages"]
+        if not scripts:
+            entry["stages_at"] = checked["training"]["first_difference"]
+
+
+def _add_not_finite(entry: dict[str, Any], comparison: Comparison, reference: str, inside: FirstValue | None) -> None:
+    """Adds the cause that leads all others, where one side alone is not finite."""
+    found = findings(comparison, comparison.reference or reference, inside)
+    if found:
+        others = [cause for cause in entry["causes"] if cause["id"] != NOT_FINITE]
+        entry["causes"] = [*(each.as_json() for each in found), *others]
 
 
 def _so_far(pair: Pair, epochs: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
 from compare.reporting.sentences import causes, misnamed, sentence, stops, truth_sentence, unreported
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
+from compare.verdict import warning
 
 
 def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
@@ -104,6 +105,8 @@ def publish_verdict(
     if isinstance(console, NotebookConsole):
         for entry in verdict["comparisons"]:
             tell(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
+            if text := warning(entry, verdict["reference"]):
+                tell(console, f"WARNING: {text}.")
         return str(verdict["verdict"])
     _print_verdict(verdict, console, known, verbose=verbose)
     for file in files:
@@ -129,6 +132,8 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence
             tell(console, text + ".")
         if text := misnamed(entry, verdict["reference"]):
             tell(console, text, "yellow", head="Warning: ")
+        if text := warning(entry, verdict["reference"]):
+            tell(console, text + ".", "bold red", head="WARNING: ")
         for line in causes(entry):
             tell(console, line)
         if text := unreported(entry, verdict["scope"]):

@@ -10,6 +10,7 @@ from typing import Any
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.script_causes import hints, name_causes
 from compare.check.script_numbers import (
     evidence_on_numbers,
@@ -24,7 +25,7 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, first_apart, locate
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
-from compare.verdict import DIFFERENT, rounding
+from compare.verdict import DIFFERENT, NotFinite, rounding
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import read_traces
@@ -64,9 +65,13 @@ def explain(session: ScriptsSession) -> None:
     if found:
         first = min(found, key=lambda each: each.step)
         checked = {each.pair.candidate.trainer: _checked(each, None) for each in found}
-        if first.step > 0:  # else the initial weights
+        name = first.pair.candidate.trainer
+        if first.step > 0 and first.pair.exactly.weights_alone is not None:
+            value = _first_not_finite(session, first, first.pair.exactly.weights_alone)
+            session.run.save(not_finite={name: value.as_json()} if value else None)
+        elif first.step > 0:  # else the initial weights
             nearer, seen = _look_into(session, first)
-            checked[first.pair.candidate.trainer] = _checked(nearer, seen, first.step)
+            checked[name] = _checked(nearer, seen, first.step)
         session.run.save(check=checked)
     else:
         _explain_numbers(session, *compared[0])
@@ -227,8 +232,17 @@ class CloseUps:
         return locate(first, second, self.twins, step, variables), sides
 
 
-def _close_ups(session: ScriptsSession, departure: Departure) -> CloseUps:
-    """Runs both scripts once more up to a step, and records what happens inside it."""
+def _first_not_finite(session: ScriptsSession, departure: Departure, found: NotFinite) -> FirstValue | None:
+    """Runs both scripts once more up to the step whose weights are not finite on one side only."""
+    reference, candidate = _close_ups(session, departure, noisy=False).sides
+    of_candidate = found.side == departure.pair.candidate.trainer
+    side, other = (candidate, reference) if of_candidate else (reference, candidate)
+    names = [variable.name for variable in departure.pair.reference.variables]
+    return None if side is None else first_of_steps(side, other, [departure.step], names, found)
+
+
+def _close_ups(session: ScriptsSession, departure: Departure, *, noisy: bool = True) -> CloseUps:
+    """Runs both scripts once more up to a step, and records what happens inside it; a noise twin too, if asked for."""
     step, start, model = departure.step, departure.start, departure.model
     tell(session.console, f"Looking into step {step:,}: running both again up to that step …")
     session.passes += 1
@@ -240,13 +254,12 @@ def _close_ups(session: ScriptsSession, departure: Departure) -> CloseUps:
         steps = min(last, usual.max_steps)
         return replace(usual, close_up=(step, step + 1), max_steps=steps, begins=False, nudge=nudge)
 
-    settings = [settings_of(side) for side in session.sides]
-    nudge = Nudge(max(ends.step(start), 1) if start is not None else step, 1)
-    twin = settings_of(0, nudge)
-    run_scripts(session, [*settings, twin], [*(session.names[side] for side in session.sides), "noise twin"])
+    settings, shown = [settings_of(side) for side in session.sides], [session.names[side] for side in session.sides]
+    twins = [settings_of(0, Nudge(max(ends.step(start), 1) if start is not None else step, 1))] if noisy else []
+    run_scripts(session, [*settings, *twins], [*shown, *["noise twin"] * len(twins)])
     folders = [Path(each.folder) for each in settings]
     first, second = (
         read_close_up(folders[0 if session.alone else side], trace.number) for side, trace in enumerate(model.traces)
     )
-    noisy = read_close_up(Path(twin.folder), model.traces[0].number)
-    return CloseUps((first, second), [noisy] if noisy else [])
+    seen = (read_close_up(Path(each.folder), model.traces[0].number) for each in twins)
+    return CloseUps((first, second), [each for each in seen if each is not None])

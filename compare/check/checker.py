@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from compare.check import not_finite
 from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
@@ -21,6 +22,7 @@ from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement
 from compare.check.look_inside import Inside, LookInside
 from compare.check.noise import NoiseTwins
+from compare.check.not_finite import FirstValue
 from compare.check.observation import Observation
 from compare.check.observe import ProbeRun, observe
 from compare.check.own_data import name_own_data
@@ -120,10 +122,10 @@ class Checker:
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
         candidate = observe(self.task, self.batches, trainer, self.seed, similar=self.reference)
-        records = self.reference.record(), candidate.record()
+        name = _distinct_name(trainer.name, self.reference.name)
+        records = self.reference.record(), replace(candidate.record(), trainer=name)
         comparison = compare_records(*records)
         training = replace(comparison.training, max_weight_gap=_max_weight_gap(self.reference, candidate))
-        name = _distinct_name(trainer.name, self.reference.name)
         comparison = replace(comparison, candidate=name, training=training)
         missing = [] if candidate.optimizer_steps else [why_no_gradients(candidate)]
         if candidate.fixed_dropout:
@@ -137,12 +139,16 @@ class Checker:
             distributed=candidate.distributed,
         )
         hidden = comparison.training.verdict == IDENTICAL and not self._same_gradients(candidate)
+        lost = comparison.weights_alone is not None  # from there on only a cause explains the numbers, no measurement
         if hidden or comparison.verdict != IDENTICAL:
             try:
                 report = self._explain(report, candidate, records, hidden)
             except Exception as error:
                 failure = NotApplicable("replay", f"the steps cannot be analysed: {describe(error)}")
                 report = self._judge_by_twins(report, records, hidden, failure)
+        held = report.comparison.held_different()
+        report = replace(report, comparison=held, certain=report.certain or lost)
+        report = replace(report, evidence=()) if lost else report
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
@@ -153,7 +159,11 @@ class Checker:
         """Adds the stage of the first differing step to a report, if the trainer is different and can be observed."""
         began, training = time.perf_counter(), report.comparison.training
         if training.verdict != DIFFERENT:
-            return report
+            return with_not_finite(report, None)
+        if report.comparison.weights_alone is not None:
+            report = self._look_at_not_finite(report, trainer)
+            return replace(report, seconds=report.seconds + time.perf_counter() - began)
+        report = with_not_finite(report, None)
         try:
             inside = self._inside.locate(trainer, training)
             if inside is None:
@@ -170,6 +180,21 @@ class Checker:
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
         return replace(report, stages=tuple(located.stages), seconds=report.seconds + time.perf_counter() - began)
+
+    def _look_at_not_finite(self, report: Report, trainer: Trainer) -> Report:
+        """Adds the cause ``not-finite``, with the stage of the first such value if it can be observed."""
+        comparison = report.comparison
+        assert comparison.weights_alone is not None
+        try:
+            of_reference = comparison.weights_alone.side == self.reference.name
+            inside = self._inside.first_not_finite(trainer, comparison.weights_alone, of_reference=of_reference)
+        except Exception as error:
+            report = report.without("stages", f"the steps cannot be looked into: {describe(error)}")
+            inside = None
+        if not report.training:  # else the difference begins where that mistake does
+            stage, where = (inside.stage, inside.where) if inside else ("", "")
+            report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
+        return with_not_finite(report, inside)
 
     def _name_examples(self, report: Report, inside: Inside) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
@@ -351,6 +376,12 @@ def _without_contradicted(report: Report, located: Located) -> Report:
     return replace(report, findings=report.reporting, evidence=(*report.evidence, *texts))
 
 
+def with_not_finite(report: Report, inside: FirstValue | None) -> Report:
+    """The report with the cause ``not-finite`` before all others, where one side alone is not finite."""
+    found = not_finite.findings(report.comparison, report.reference, inside, " of the check")
+    return replace(report, findings=(*found, *report.findings))
+
+
 def _nearly_equal(records: Pair, key: str) -> bool:
     """Whether both trainers report nearly the same number in every epoch."""
     reference, candidate = (record.logs for record in records)
@@ -386,5 +417,5 @@ def _max_weight_gap(reference: Observation, candidate: Observation) -> float | N
         for a, b in zip(reference.epoch_end_states[epoch][0], candidate.epoch_end_states[epoch][0], strict=True)
         if a.dtype.kind == "f"
     ]
-    largest = float(max(gaps, default=np.nan))
+    largest = float(np.max(gaps)) if gaps else np.nan  # max() may leave out a NaN
     return largest if np.isfinite(largest) else None

@@ -175,7 +175,7 @@ def _optimizer_hides(case: Case, recipe: Recipe, update: Update, gaps: WeightGap
     differences = np.array(
         [
             [
-                max(float(np.linalg.norm(part)) for part in replicas)
+                np.max([np.linalg.norm(part) for part in replicas])
                 for replicas in zip(*map(replay.unflatten, a - b), strict=True)
             ]
             for a, b in zip(from_observed, from_right, strict=True)
@@ -203,13 +203,21 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> str:
         for name, a, b in zip(case.observation.names, observed, right, strict=False):
             scale = max(np.linalg.norm(a), np.linalg.norm(b))
             if scale and np.linalg.norm(a - b) > case.threshold * scale:
-                ratio = float(np.vdot(a, b) / (np.vdot(b, b) or np.nan))
-                ratios.append(f"{name} {ratio:.4g}")
+                ratios.append(f"{name} {_multiple(a, b)}")
+        error = f"has a relative error of {off:.2g}" if np.isfinite(off) else "is not finite"
         return (
-            f"the gradient of step {i + 1} (epoch {span.epoch}) has a relative error of {off:.2g}, and no cause "
-            f"explains it; as a multiple of the right gradient it is: {', '.join(ratios)}"
+            f"the gradient of step {i + 1} (epoch {span.epoch}) {error}, and no cause explains it; as a multiple of "
+            f"the right gradient it is: {', '.join(ratios)}"
         )
     return "no single step's gradient is off, but all steps together do not match the right gradients"
+
+
+def _multiple(a: np.ndarray, b: np.ndarray) -> str:
+    """Which multiple of the right gradient an observed one is, in words where no number says it."""
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        return "not finite"
+    size = np.vdot(b, b)
+    return f"{float(np.vdot(a, b) / size):.4g}" if size > 0 else "not zero"
 
 
 def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Recipe) -> None:
@@ -252,7 +260,8 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
         i = beyond[0]
         judgement.mark_wrong(
             f"the weights after step {i + 1} (epoch {steps[i].epoch}) are not what the experiment's optimizer computes "
-            f"from the gradients passed to it: {off[i]:.2g} of the change, relative, is unexplained",
+            "from the gradients passed to it: "
+            + (f"{off[i]:.2g} of the change, relative, is unexplained" if np.isfinite(off[i]) else "it is not finite"),
             certain=len(beyond) > len(off) // 3 or largest > MAX_KINK_RESIDUAL,
         )
 
@@ -288,9 +297,11 @@ def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
         ratios = gaps.ratios[:, gaps.trainable :]
         for i in np.flatnonzero((ratios > ROUNDING).any(axis=1))[:1]:
             k = gaps.trainable + int(np.argmax(ratios[i]))
+            by = f": off by {gaps.gaps[i, k]:.3g}, where rounding explains {gaps.noise[:, k].max():.1g}"
+            by = by if np.isfinite(gaps.gaps[i, k]) else ""  # the state of a random generator has no distance
             judgement.mark_wrong(
                 f"{gaps.names[k]} after the forward pass of step {i + 1} is not what the model computes from the "
-                f"batch: off by {gaps.gaps[i, k]:.3g}, where rounding explains {gaps.noise[:, k].max():.1g}",
+                f"batch{by}",
                 certain=not gaps.only_few_off(MAX_KINK_RESIDUAL),
             )
     for step, following, changed in case.changed_between_steps()[:1]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from compare.check.case import Case
 from compare.check.judgement import Judgement
 from compare.check.metric_replay import MetricTable, ReportedMetric
@@ -73,6 +75,5 @@ def _name_causes(
         if len(found) > 1 and not fitting and certain:
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
         if not judgement.add_explanation(fitting if len(fitting) == 1 else found, wrong[key], key) and not found:
-            judgement.evidence.append(
-                f"{key} differs from the value recomputed from the weights (relative error {wrong[key]:.2g})"
-            )
+            by = f" (relative error {wrong[key]:.2g})" if np.isfinite(wrong[key]) else ": one of them is not finite"
+            judgement.evidence.append(f"{key} differs from the value recomputed from the weights{by}")

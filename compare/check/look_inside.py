@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.noise import NoiseTwins
+from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS
 from compare.check.observe import CraftedRun
 from compare.check.own_data import Data, Seen
@@ -22,9 +24,10 @@ from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run, TrainingTask
 from compare.engine.strategies import keras_version
-from compare.records import AnyRecord, EpochRecord, Place, Sink
+from compare.errors import EndedEarlyError
+from compare.records import INITIAL, AnyRecord, EpochRecord, Place, Sink, StepRecord, in_time
 from compare.trainer import Trainer
-from compare.verdict import Difference, Training
+from compare.verdict import Difference, NotFinite, Training
 from compare.watch.patching import undone
 from compare.watch.seen import CloseUp
 from compare.watch.settings import MADE_ALIKE, Settings
@@ -92,7 +95,7 @@ class LookInside:
             return None  # only Keras 3 is watched
         first = training.first_difference
         begin = 1 if first is None else self._number(first)
-        reference, candidate = self._close_up(0), _close_up(trainer, self._run)
+        reference, candidate = self._close_up(0), close_up(trainer, self._run)
         if reference is None or candidate is None:
             return None
         sides, twins = (reference.steps, candidate.steps), self._twins_from(begin)
@@ -112,6 +115,28 @@ class LookInside:
                 return Inside(located, apart_from, reference, candidate)
         return None
 
+    def first_not_finite(self, trainer: Trainer, found: NotFinite, *, of_reference: bool) -> FirstValue | None:
+        """Finds where in its step a value first is not finite on one side only; None if that cannot be observed.
+
+        Args:
+            trainer: the candidate.
+            found: where the weights are not finite.
+            of_reference: whether it is the reference whose weights are not.
+
+        Raises:
+            Exception: whatever a trainer raises.
+        """
+        if keras_version().startswith("2"):
+            return None  # only Keras 3 is watched
+        seen = self._close_up(0), close_up(trainer, self._run)
+        side, other = seen if of_reference else reversed(seen)
+        if side is None:
+            return None
+        last = self._number(Difference(found.epoch, found.step))
+        steps = [last] if found.step is not None else range(1 + (found.epoch - 1) * self._steps, last + 1)
+        names, given = side.steps.names, other.steps if other else None
+        return first_of_steps(side.steps, given, list(steps), names, found)
+
     def place(self, step: int) -> Place:
         """The epoch and the step in it, from the step over the whole training."""
         epoch, before = divmod(step - 1, self._steps)
@@ -130,7 +155,7 @@ class LookInside:
         """The reference's steps; with noise from a step on, unless that is 0."""
         if begin not in self._seen:
             place = self.place(begin) if begin else None
-            self._seen[begin] = _close_up(
+            self._seen[begin] = close_up(
                 self._reference, lambda sinks: self._twins.run(place, 1, sinks=sinks) if place else self._run(sinks)
             )
         return self._seen[begin]
@@ -141,8 +166,56 @@ class LookInside:
         return run
 
 
-def _close_up(trainer: Trainer, make_run: Callable[[Sequence[Sink]], Run]) -> Seen | None:
-    """What is seen inside all steps of a short run."""
+MakeRun = Callable[[Sequence[Sink]], Run]
+"""Makes a run with these sinks."""
+
+
+def first_not_finite(
+    side: Trainer, other: Trainer, make_run: MakeRun, found: NotFinite, variables: Sequence[str]
+) -> FirstValue | None:
+    """Trains again up to the place where one side's weights first are not finite, and finds the first such value.
+
+    Args:
+        side: the trainer with these weights.
+        other: the trainer that it is compared with.
+        make_run: makes the run that both train.
+        found: what the records say.
+        variables: the names of the weights.
+
+    Returns:
+        The value; None if it cannot be observed.
+
+    Raises:
+        Exception: whatever a trainer raises.
+    """
+    if keras_version().startswith("2"):
+        return None  # only Keras 3 is watched
+
+    def until(record: AnyRecord) -> None:
+        if not isinstance(record, StepRecord) or record.step <= INITIAL:
+            return
+        if in_time((record.epoch, record.step)) >= in_time(found.place):
+            raise EndedEarlyError(record.epoch, record.step, "enough was seen")
+
+    seen = close_up(side, lambda sinks: make_run([*sinks, until]), latest_only=True)
+    steps = sorted(step for step in seen.steps.steps if seen.steps.of(step, "updated")) if seen else []
+    if seen is None or not steps:
+        return None
+    given = close_up(other, lambda sinks: make_run([*sinks, until]), (steps[0] + 1, steps[-1]))
+    return first_of_steps(seen.steps, given.steps if given else None, steps, variables, found)
+
+
+def close_up(
+    trainer: Trainer, make_run: MakeRun, window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bool = False
+) -> Seen | None:
+    """What is seen inside the steps of a run; None if nothing is.
+
+    Args:
+        trainer: the trainer.
+        make_run: makes the run.
+        window: the first and the last step whose values are kept, counted over the whole training.
+        latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
+    """
     from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.trace import TraceWriter  # noqa: PLC0415 (lazy: Keras 3)
@@ -155,7 +228,8 @@ def _close_up(trainer: Trainer, make_run: Callable[[Sequence[Sink]], Run]) -> Se
             initial=str(Path(folder) / "initial"),
             own=tuple(MADE_ALIKE),
             begins=False,
-            close_up=(1, sys.maxsize),
+            close_up=window,
+            latest_only=latest_only,
             max_steps=sys.maxsize,
         )
         observer = StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder)))
@@ -167,7 +241,8 @@ def _close_up(trainer: Trainer, make_run: Callable[[Sequence[Sink]], Run]) -> Se
                 ends.append(max(steps.steps, default=0))
 
         run = make_run([on_record])
-        train_anew(trainer, run)
-        run.close()
+        with suppress(EndedEarlyError):
+            train_anew(trainer, run)
+            run.close()
         steps = observer.seen(0)
         return None if steps is None else Seen(steps, tuple(ends))

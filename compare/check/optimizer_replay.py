@@ -172,10 +172,11 @@ def residuals(replay: Replay, steps: Sequence[OptimizerStep], predicted: Sequenc
         if observed is None:
             continue
         before = np.stack([replay.flatten(state[: replay.trainable]) for state in step.state])
-        moved = max(np.linalg.norm(after - before), np.linalg.norm(observed - before))
+        moved = np.max([np.linalg.norm(after - before), np.linalg.norm(observed - before)])
         resolution = 4 * EPSILON * np.linalg.norm(before)
         if not np.isfinite(moved):
-            result.append(np.inf)
+            same = np.array_equal(after, observed, equal_nan=True)
+            result.append(0.0 if same else np.inf)
         elif moved <= 16 * resolution and moved < 1e-3:
             result.append(0.0 if np.linalg.norm(after - observed) <= resolution else 1.0)
         else:

@@ -142,7 +142,7 @@ def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float 
         any element is not finite.
     """
     left, right = np.concatenate(list(a)), np.concatenate(list(b))
-    scale = max(float(np.linalg.norm(left)), float(np.linalg.norm(right)), min_scale)
+    scale = float(np.max([np.linalg.norm(left), np.linalg.norm(right), min_scale]))  # max() may leave out a NaN
     if not np.isfinite(scale):
         return np.inf
     return float(np.linalg.norm(left - right) / scale) if scale else 0.0

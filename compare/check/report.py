@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compare.check.stage_views import stage_sentence
 from compare.check.stages import StageValues
-from compare.verdict import FROM_BEST, Comparison, as_json
+from compare.verdict import FROM_BEST, Comparison, NotFinite, as_json, warning
 
 TRAINING = "training"
 REPORTING = "reporting"
+NOT_FINITE = "not-finite"
+"""The id of the cause that leads all others."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Finding:
         side: the name of the trainer that is affected, candidate or reference.
         evidence: what was measured, with numbers.
         remedy: what to write instead.
+        measurements: quantities by name, where the cause has any.
     """
 
     id: str
@@ -32,10 +35,12 @@ class Finding:
     side: str
     evidence: str
     remedy: str
+    measurements: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """One entry of ``causes`` in ``verdict.json``."""
-        return {"id": self.id, "side": self.side, "evidence": self.evidence, "remedy": self.remedy}
+        entry = {"id": self.id, "side": self.side, "evidence": self.evidence, "remedy": self.remedy}
+        return {**entry, **({"measurements": dict(self.measurements)} if self.measurements else {})}
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,8 @@ class Report:
         if self.stages and (first := self.comparison.training.first_difference):
             text = stage_sentence(self.as_json()["comparisons"][0], self.reference)
             lines.append(f"first difference: step {first.step} of epoch {first.epoch} of the check. {text}.")
+        if text := warning(self.as_json()["comparisons"][0], self.reference):
+            lines.append(f"WARNING: {text}")
         for finding in self.findings:
             lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
             lines.append(textwrap.indent(finding.remedy, "  "))
@@ -159,11 +166,14 @@ def merged(reports: Sequence[Report]) -> Report:
     for report in reports:
         for finding in report.findings:
             findings.setdefault((finding.id, finding.side), finding)
-    ordered = sorted(findings.values(), key=lambda finding: finding.kind != TRAINING)
+    # What is not finite leads.
+    ordered = sorted(findings.values(), key=lambda each: (each.id != NOT_FINITE, each.kind != TRAINING))
     return Report(
         reference=first.reference,
         replicas=tuple(replicas for report in reports for replicas in report.replicas),
-        comparison=Comparison(first.comparison.candidate, worst.comparison.training, reporting),
+        comparison=Comparison(
+            first.comparison.candidate, worst.comparison.training, reporting, not_finite=_not_finite(comparisons)
+        ),
         findings=tuple(ordered),
         evidence=tuple(dict.fromkeys(each for report in reports for each in report.evidence)),
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
@@ -173,6 +183,13 @@ def merged(reports: Sequence[Report]) -> Report:
         stages=worst.stages,
         seconds=sum(report.seconds for report in reports),
     )
+
+
+def _not_finite(comparisons: Sequence[Comparison]) -> tuple[NotFinite, ...]:
+    """What is not finite in several checks: of weights and of numbers, what one side alone has counts most."""
+    found = [each for comparison in comparisons for each in comparison.not_finite]
+    kinds = [[each for each in found if bool(each.metric) == of_number] for of_number in (False, True)]
+    return tuple(max(kind, key=lambda each: each.alone) for kind in kinds if kind)
 
 
 def _severity(verdict: str | None) -> int:

@@ -461,7 +461,7 @@ def _state(
     changed = [
         i
         for i, (old, new) in enumerate(zip(b0, b1, strict=True))
-        if not np.array_equal(old, new) and np.array_equal(a0[i], a1[i])
+        if not np.array_equal(old, new, equal_nan=True) and np.array_equal(a0[i], a1[i], equal_nan=True)
     ]
     if not changed:
         return StageValues(STATE, 0.0, 0.0, "unchanged", "unchanged")
@@ -490,12 +490,13 @@ def _by_variable(
     """Compares arrays of variables, each against its own noise; where one side has none, it counts as zero."""
     off: list[int] = []
     worst, noise_there = 0.0, FEW_ROUNDINGS
-    scale = max((float(np.linalg.norm(each)) for each in a.values()), default=0.0)
+    norms = [float(np.linalg.norm(each)) for each in a.values()]
+    scale = max((norm for norm in norms if np.isfinite(norm)), default=0.0)
     for i in sorted(a.keys() | b.keys()):
         one = a.get(i, np.zeros(1))
         other = b.get(i, np.zeros_like(one))
         one = one if i in a else np.zeros_like(other)
-        if max(np.linalg.norm(one), np.linalg.norm(other)) <= FEW_ROUNDINGS * scale:
+        if np.max([np.linalg.norm(one), np.linalg.norm(other)]) <= FEW_ROUNDINGS * scale:  # never where one is NaN
             continue  # nothing but rounding, such as the gradient of a bias before batch normalization
         gap, noise = relative_gap(one, other), _noise([relative_gap(one, twin[i]) for twin in twins if i in twin])
         if gap > noise:

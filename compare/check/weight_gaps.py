@@ -74,8 +74,10 @@ class WeightGaps:
     Attributes:
         names: the variables' names.
         trainable: the number of trainable variables, which come first.
-        gaps: float64 ``[segments, variables]``, the Euclidean norm of the difference, largest of any replica.
-        noise: float64 ``[segments, variables]``, the gap that rounding causes.
+        gaps: float64 ``[segments, variables]``, the Euclidean norm of the difference, largest of any replica; infinite
+            if a value is not finite on one side only.
+        noise: float64 ``[segments, variables]``, the gap that rounding causes; 0 where that is not finite, which
+            explains nothing.
         moved: float64 ``[segments, variables]``, the norm of the right change.
     """
 
@@ -85,6 +87,10 @@ class WeightGaps:
     noise: np.ndarray
     moved: np.ndarray
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gaps", np.where(np.isfinite(self.gaps), self.gaps, np.inf))
+        object.__setattr__(self, "noise", np.where(np.isfinite(self.noise), self.noise, 0.0))
+
     @property
     def noise_floor(self) -> np.ndarray:
         """float64 ``[segments, variables]``: the largest noise in any segment, since one may be small by chance."""
@@ -92,10 +98,9 @@ class WeightGaps:
 
     @cached_property
     def ratios(self) -> np.ndarray:
-        """float64 ``[segments, variables]``: gaps in units of the noise floor; infinite where not finite."""
+        """float64 ``[segments, variables]``: gaps in units of the noise floor."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(self.gaps > 0, self.gaps / self.noise_floor, 0.0)
-        return np.nan_to_num(ratios, nan=np.inf, posinf=np.inf)
+            return np.where(self.gaps > 0, self.gaps / self.noise_floor, 0.0)
 
     @property
     def all_match(self) -> bool:
@@ -120,8 +125,9 @@ class WeightGaps:
     @property
     def relative(self) -> np.ndarray:
         """float64 ``[segments, variables]``: gaps relative to the right change or, if larger, the noise."""
-        scale = np.maximum(self.moved, self.noise)
-        return np.asarray(np.divide(self.gaps, scale, out=np.zeros_like(self.gaps), where=scale > 0))
+        scale = np.fmax(self.moved, self.noise)
+        unknown = np.where(np.isfinite(self.gaps), 0.0, np.inf)
+        return np.asarray(np.divide(self.gaps, scale, out=unknown, where=np.isfinite(scale) & (scale > 0)))
 
     def only_few_off(self, kink: float) -> bool:
         """Whether only a few segments are off, each by at most ``kink``, as when rounding crosses a kink."""
@@ -268,10 +274,10 @@ def _by_variable(trained: State, rest: State, trainable: int) -> Weights:
 def _norms(weights: Sequence[Weights], others: Sequence[Weights] | None) -> np.ndarray:
     """float64 ``[segments, variables]``: the norms of the differences, or of ``weights``; largest of any replica."""
     if others is None:
-        return np.array([[max(_norm(a) for a in copies) for copies in variables] for variables in weights])
+        return np.array([[np.max([_norm(a) for a in copies]) for copies in variables] for variables in weights])
     return np.array(
         [
-            [max(_distance(a, b) for a, b in zip(x, y, strict=True)) for x, y in zip(one, other, strict=True)]
+            [np.max([_distance(a, b) for a, b in zip(x, y, strict=True)]) for x, y in zip(one, other, strict=True)]
             for one, other in zip(weights, others, strict=True)
         ]
     )
@@ -282,9 +288,13 @@ def _norm(a: np.ndarray) -> float:
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """The norm of the difference; for integers, such as counts and random states, 0 if equal and infinity if not."""
+    """The norm of the difference; for integers, such as counts and random states, 0 if equal and infinity if not.
+
+    NaN equals NaN, as infinity does; a value that is not finite on one side only makes it not finite.
+    """
     a, b = a.reshape(-1), b.reshape(-1)
     if a.dtype.kind != "f":
         return 0.0 if np.array_equal(a, b) else np.inf
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    return float(np.linalg.norm(np.where(same, 0.0, a - b)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(np.where(same, 0.0, a - b)))

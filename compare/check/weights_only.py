@@ -67,7 +67,7 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     def relative(recipe: Recipe, update: Update) -> float:
         """The largest gap relative to the change of the variable."""
         change = np.maximum(weight_gaps.moved, weight_gaps.noise)[:, :trainable]
-        return float((gaps(recipe, update, len(known)) / change).max(initial=0.0))
+        return float(np.nan_to_num(gaps(recipe, update, len(known)) / change, nan=np.inf).max(initial=0.0))
 
     first = off(recipe, right)
     if first <= 1:

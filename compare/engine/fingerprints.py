@@ -70,6 +70,9 @@ class Fingerprinter:
         projections = np.empty((len(values), PROJECTIONS), np.float64)
         for project, numbers in self._projections.items():
             projections[numbers] = project([means[i] for i in numbers])
+        for i in np.flatnonzero(~np.isfinite(projections).all(axis=1)).tolist():
+            # NaN has many bit patterns, without a meaning.
+            hashes[i] = [_hash(np.where(np.isnan(copy), copy.dtype.type(np.nan), copy)) for copy in values[i]]
         return np.array(hashes, np.uint64), projections
 
     def weights(self) -> list[np.ndarray]:

@@ -86,6 +86,7 @@ class RunJson:
         parallel: how ``--parallel`` divided the processor.
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
+        not_finite: by candidate, where in its step a value first is not finite on one side only.
         finished: when everything had been measured (ISO 8601, UTC).
         verdict_sha256: the checksum in ``verdict.json``; None if there is none yet.
     """
@@ -114,6 +115,7 @@ class RunJson:
     parallel: dict[str, int] | None = None
     study: dict[str, Any] | None = None
     check: dict[str, Any] | None = None
+    not_finite: dict[str, dict[str, Any]] | None = None
     finished: str | None = None
     verdict_sha256: str | None = None
 
@@ -164,7 +166,7 @@ class RunJson:
         for name, value in known.items():
             setattr(self, name, value)
         self.initial_weights_sha256 = self.initial_weights_sha256 or {}
-        self.failures, self.check, self.finished = [], None, None
+        self.failures, self.check, self.not_finite, self.finished = [], None, None, None
 
     @property
     def may_go_on(self) -> bool:

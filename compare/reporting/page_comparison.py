@@ -15,7 +15,7 @@ from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, difference, differing_numbers, sentence, where
-from compare.verdict import Failure
+from compare.verdict import Failure, warning
 
 Entry = Mapping[str, Any]
 """One entry of ``comparisons`` in ``verdict.json``."""
@@ -95,6 +95,7 @@ class ComparisonView:
         stages: the stages of the step where they diverge; empty if they were not seen.
         stages_step: which step that is.
         stage_sentence: which of the stages agree; empty if that is not known.
+        warning: what is not finite on both sides; else empty.
     """
 
     entry: Entry
@@ -119,6 +120,7 @@ class ComparisonView:
     stages: Sequence[StageView]
     stages_step: str
     stage_sentence: str
+    warning: str
 
 
 def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonView:
@@ -148,20 +150,28 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         failure=Failure(failure["side"], failure["error"], failure["remedy"]) if failure else None,
         study=_study(entry["study"]) if entry.get("study") else None,
         reason=training.get("reason", "") if entry.get("weights_seen", True) else "",  # else it is in the sentence
-        before=_before(first),
+        before=_before(first, alone=any(each["side"] for each in entry.get("not_finite", ()))),
         equal_before=bool(not first or first.get("equal_before", True)),
         variables=training.get("differing_variables", []),
         stages=stage_views(entry),
         stages_step="a step of the short check" if "stages_at" in entry else "that step",
         stage_sentence=stage_sentence(entry, reference),
+        warning=warning(entry, reference),
     )
 
 
-def _before(first: Mapping[str, Any] | None) -> str:
-    """What is known of the steps before the first difference; empty if there are none."""
+def _before(first: Mapping[str, Any] | None, *, alone: bool = False) -> str:
+    """What is known of the steps before the first difference; empty if there are none.
+
+    Args:
+        first: the first difference.
+        alone: whether it is that one side is not finite, so that rounding was not measured.
+    """
     if not first or not first["step"]:
         return ""
     equal = first.get("equal_before", True)
+    if alone and not equal:
+        return "Before that, all weights are finite on both sides, but not equal, bit for bit."
     return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
 
 

@@ -27,7 +27,7 @@ def sentence(comparison: dict[str, Any], reference: str, known: Sequence[str] = 
         reference: the reference trainer's name.
         known: the trainers whose errors readers have seen already.
     """
-    text = _result(comparison, reference, known)
+    text = _not_finite(comparison, comparison.get("reference", reference)) or _result(comparison, reference, known)
     if so_far := comparison.get("so_far"):
         of = f" of {so_far['epochs']}" if so_far["epochs"] else ""
         return f"so far (interrupted in epoch {so_far['epoch']}{of}), {text}"
@@ -86,6 +86,32 @@ def _unlike_numbers(reporting: Mapping[str, Any]) -> str:
         differing = differing_numbers(reporting["metrics"])
         return f", but its reported numbers differ by more than rounding, and could not be judged: {differing}"
     return ", but its reported numbers do not match its weights" if reporting["verdict"] == "different" else ""
+
+
+def _not_finite(comparison: Mapping[str, Any], reference: str) -> str:
+    """The sentence on a side that alone is not finite, which leads all others; empty if there is none."""
+    candidate, found = comparison["candidate"], [each for each in comparison.get("not_finite", ()) if each["side"]]
+    for each in found:
+        if "metric" not in each:
+            other = reference if each["side"] == candidate else candidate
+            when = _when_seen(each)
+            return (
+                f"{candidate} does not train like {reference}: {when}, {len(each['variables'])} of {each['of']} "
+                f"variables of {each['side']} are NaN or infinite, and those of {other} are not"
+            )
+    if found and comparison["training"]["verdict"] == "alike" and comparison["reporting"]["verdict"] == DIFFERENT:
+        of_reference, of_candidate = found[0]["values"]
+        return (
+            f"{found[0]['metric']} of epoch {found[0]['epoch']} is {of_candidate} with {candidate} and {of_reference} "
+            f"with {reference}; the weights agree up to rounding"
+        )
+    return ""
+
+
+def _when_seen(place: Mapping[str, Any]) -> str:
+    if place["step"] is None:
+        return f"at the end of epoch {place['epoch']}"
+    return f"after step {place['step']:,} of epoch {place['epoch']}" if place["step"] else "before the first step"
 
 
 def _of_curves(comparison: dict[str, Any], reference: str) -> str:

@@ -34,6 +34,7 @@ from compare.verdict.model import (
     not_comparable,
     worst,
 )
+from compare.verdict.not_finite import NotFinite, warning
 
 __all__ = [
     "ALIKE",
@@ -47,6 +48,7 @@ __all__ = [
     "Difference",
     "Failure",
     "MetricGap",
+    "NotFinite",
     "Reporting",
     "Training",
     "absolute_gap",
@@ -59,6 +61,7 @@ __all__ = [
     "noise_start",
     "not_comparable",
     "paired_names",
+    "warning",
     "with_noise",
     "with_study",
     "within_rounding",

@@ -82,4 +82,4 @@ def with_study(comparison: Comparison, study: Study, known_cause: bool) -> Compa
     if training.verdict != IDENTICAL and not known_cause:
         training = replace(training, verdict=study.verdict)
     reporting = replace(comparison.reporting, unexplained=())  # the study compares them
-    return replace(comparison, training=training, reporting=reporting, study=study)
+    return replace(comparison, training=training, reporting=reporting, study=study).held_different()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, variable_norms
+from compare.verdict import not_finite
 from compare.verdict.model import (
     DIFFERENT,
     IDENTICAL,
@@ -18,6 +19,7 @@ from compare.verdict.model import (
     Reporting,
     Training,
 )
+from compare.verdict.not_finite import NotFinite
 
 WITHIN_BATCH = 32
 """The roundings allowed for the mean of one batch, in addition to one per batch for the sum over batches."""
@@ -33,17 +35,29 @@ def compare_records(reference: Record, candidate: Record, against: str = "") -> 
     """
     training = compare_training(reference, candidate)
     reporting = compare_reporting(reference, candidate, training)
-    return Comparison(candidate.trainer, training, reporting, against=against)
+    comparison = Comparison(
+        candidate.trainer, training, reporting, against=against, not_finite=not_finite_values(reference, candidate)
+    )
+    return comparison.held_different()
+
+
+def not_finite_values(reference: Record, candidate: Record) -> tuple[NotFinite, ...]:
+    """Where values first are not finite: of the weights, and of the numbers that both report."""
+    found = not_finite.in_weights(reference, candidate)
+    numbers = not_finite.in_numbers(reference, candidate, paired_names(reference, candidate))
+    return tuple(each for each in (found, numbers) if each is not None)
 
 
 def noise_start(reference: Record, candidate: Record, training: Training) -> Place | None:
     """The place (epoch, step) before which the noise of twins has to start to explain a difference.
 
-    None if rounding cannot explain it: the weights are equal, the initial weights differ, or one side
-    lacks steps.
+    None if rounding cannot explain it: the weights are equal, the initial weights differ, one side lacks steps, or
+    its weights alone are not finite.
     """
     first = training.first_difference
     if training.verdict != DIFFERENT or training.reason or first is None or first.step == INITIAL:
+        return None
+    if (found := not_finite.in_weights(reference, candidate)) is not None and found.alone:
         return None
     if first.step is not None:
         return first.epoch, first.since or first.step
@@ -83,7 +97,18 @@ def compare_training(reference: Record, candidate: Record) -> Training:
         place, gap = place_of(end), max_weight_gap(reference, candidate)
         reason = _missing(lacking[end], place)
         return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, made=made)
+    if names := _unknown(reference, candidate, common):
+        reason = f"{', '.join(names[:3])} differ, but on both sides not all of their values are finite"
+        return Training(INCONCLUSIVE, None, None, steps, reason=reason, made=made)
     return Training(IDENTICAL, 0.0, None, steps, made=made)
+
+
+def _unknown(reference: Record, candidate: Record, keys: np.ndarray) -> list[str]:
+    """The variables that differ at one of these places and are not finite there on both sides."""
+    unknown = np.zeros(len(reference.variables), bool)
+    for part in in_blocks(keys):
+        unknown |= _unequal(reference.at(part), candidate.at(part)).any(axis=0)
+    return [reference.variables[i].name for i in np.flatnonzero(unknown)]
 
 
 def _first_difference(
@@ -144,7 +169,7 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             gap = absolute_gap(expected[name], actual[other])
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
-                gaps[name] = MetricGap(gap, epoch, alias=other if other != name else "")
+                gaps[name] = MetricGap(gap, epoch, alias=other if other != name else "", no_number=gap is None)
     reference_names = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         expected, actual = reference.logs[epoch], candidate.logs[epoch]
@@ -184,7 +209,8 @@ def _equal_values(reference: Record, name: str, candidate: Record, other: str) -
     epochs = reference.logs.keys() & candidate.logs.keys()
     pairs = [(reference.logs[epoch].get(name), candidate.logs[epoch].get(other)) for epoch in epochs]
     return bool(pairs) and all(
-        a is not None and b is not None and abs(a - b) <= WITHIN_BATCH * float(np.finfo(np.float32).eps) * abs(a)
+        (gap := absolute_gap(a, b)) is not None
+        and (gap == 0 or gap <= WITHIN_BATCH * float(np.finfo(np.float32).eps) * abs(a or 0.0))
         for a, b in pairs
     )
 
@@ -271,7 +297,13 @@ def _missing(record: Record, place: Place) -> str:
 
 
 def _differing(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    """Which variables differ, by place: bool ``[places, variables]``.
+    """Which variables differ, by place, and are finite on one side at least: bool ``[places, variables]``."""
+    finite = [np.isfinite(rows["projections"]).all(axis=2) for rows in (reference, candidate)]
+    return np.asarray(_unequal(reference, candidate) & (finite[0] | finite[1]))
+
+
+def _unequal(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
+    """Which variables differ in their bits, by place: bool ``[places, variables]``.
 
     If both sides have the same number of replicas, each copy is compared with the copy on the same
     replica. If one side has a single replica, all copies of the other must equal it.
@@ -279,10 +311,7 @@ def _differing(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
     a, b = reference["hashes"], candidate["hashes"]
     if a.shape != b.shape:
         a, b = a[..., :, np.newaxis], b[..., np.newaxis, :]
-    differing = np.asarray((a != b).any(axis=tuple(range(2, a.ndim))))
-    # NaN has many bit patterns without a meaning: variables that are not finite on both sides count as equal.
-    finite = [np.isfinite(rows["projections"]).all(axis=2) for rows in (reference, candidate)]
-    return np.asarray(differing & (finite[0] | finite[1]))
+    return np.asarray((a != b).any(axis=tuple(range(2, a.ndim))))
 
 
 def _estimated_gaps(reference: np.void, candidate: np.void) -> list[float | None]:

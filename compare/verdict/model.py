@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from compare.records import EPOCH_END
+from compare.records import EPOCH_END, in_time
+from compare.verdict.not_finite import NotFinite
 from compare.verdict.rounding import FACTOR, Noise
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class MetricGap:
         alias: the name under which the candidate reported the metric, if it is another one; else empty.
         only_rounding: whether the metric differs, in every epoch by no more than rounding, beside one that differs by
             more.
+        no_number: whether both reported it, and the difference is not finite.
     """
 
     max_gap: float | None
@@ -105,11 +107,12 @@ class MetricGap:
     lacking: str = ""
     alias: str = ""
     only_rounding: bool = False
+    no_number: bool = field(default=False, compare=False)
 
     @property
     def compared(self) -> bool:
         """Whether both trainers reported the metric in some epoch."""
-        return self.max_gap is not None or not self.lacking
+        return self.max_gap is not None or self.no_number or not self.lacking
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ class Comparison:
         seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
         study: the study of several seeds; else None.
         weights_seen: whether there were weights to compare, not only logged numbers.
+        not_finite: where values first are not finite: of the weights, and of the reported numbers.
     """
 
     candidate: str
@@ -167,6 +171,7 @@ class Comparison:
     seed: int | None = None
     study: Study | None = None
     weights_seen: bool = True
+    not_finite: tuple[NotFinite, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -181,6 +186,49 @@ class Comparison:
         unjudged = self.reporting.verdict is None and self.reporting.unexplained
         return INCONCLUSIVE if unjudged and self.training.verdict in (IDENTICAL, ALIKE) else self.reporting.verdict
 
+    @property
+    def weights_alone(self) -> NotFinite | None:
+        """Where weights first are not finite on one side only."""
+        return next((each for each in self.not_finite if each.alone and not each.metric), None)
+
+    @property
+    def number_alone(self) -> NotFinite | None:
+        """Where a reported number first is not finite on one side only, if that side's weights do not explain it."""
+        number = next((each for each in self.not_finite if each.alone and each.metric), None)
+        weights = self.weights_alone
+        if number is None or weights is None or weights.side != number.side:
+            return number
+        return number if in_time(number.place) < in_time(weights.place) else None
+
+    def held_different(self) -> Comparison:
+        """The comparison, different wherever a value is not finite on one side only, whatever other evidence says."""
+        training, reporting = self.training, self.reporting
+        if self.weights_alone is not None:
+            training = replace(training, verdict=DIFFERENT, noise=None)
+        if self.number_alone is not None:
+            reporting = replace(reporting, verdict=DIFFERENT)
+        elif any(each.alone and each.metric for each in self.not_finite) and reporting.verdict != DIFFERENT:
+            reporting = replace(reporting, verdict=None)  # it follows from the weights
+        return replace(self, training=training, reporting=reporting)
+
+    def led_by_not_finite(self, stage: str = "", where: str = "") -> Comparison:
+        """The comparison whose first difference is where weights first are not finite on one side only.
+
+        Equal numbers may differ by rounding before.
+
+        Args:
+            stage: the first stage of that step with such a value; empty if it was not seen.
+            where: the layer or the variables.
+        """
+        found, exact = self.weights_alone, self.training.first_difference
+        if found is None:
+            return self
+        same = exact is None or (exact.epoch, exact.step) == (found.epoch, found.step)
+        since = exact.since if exact is not None and same else None
+        before = exact is None or (same and exact.equal_before)
+        first = Difference(found.epoch, found.step, since, stage, where, equal_before=before)
+        return replace(self, training=replace(self.training, first_difference=first))
+
 
 def not_comparable(candidate: str, failure: Failure) -> Comparison:
     """The comparison of a candidate if one side failed and nothing can be compared."""
@@ -189,7 +237,7 @@ def not_comparable(candidate: str, failure: Failure) -> Comparison:
 
 def asynchronous(comparison: Comparison) -> Comparison:
     """The comparison under asynchronous updates by several workers, where a difference of weights proves nothing."""
-    if comparison.training.verdict != DIFFERENT:
+    if comparison.training.verdict != DIFFERENT or comparison.weights_alone is not None:
         return comparison
     reason = (
         "several workers updated the parameters without waiting for each other, so even two runs of the same trainer "
@@ -222,6 +270,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         **({"reference": comparison.reference} if comparison.reference else {}),
         "verdict": comparison.verdict,
         **({} if comparison.weights_seen else {"weights_seen": False}),
+        **({"not_finite": [each.as_json() for each in comparison.not_finite]} if comparison.not_finite else {}),
         "training": {
             "verdict": training.verdict,
             "max_weight_gap": training.max_weight_gap,

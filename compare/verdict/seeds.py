@@ -164,12 +164,15 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     reference, candidate = values.T
     with np.errstate(all="ignore"):
         differences = (candidate - reference) / (np.abs(reference) if margin.relative else 1.0)
+    differences[candidate == reference] = 0.0  # two zeros, too
     n, limit = len(differences), margin.value
     result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
     same_seeds_finite = np.array_equal(np.isfinite(reference), np.isfinite(candidate))
-    differences = differences[np.isfinite(differences)]
     if not same_seeds_finite:  # NaN or infinity on one side only
         return _with(result, verdict=DIFFERENT)
+    differences = differences[np.isfinite(reference)]
+    if not np.isfinite(differences).all():  # relative to a reference of zero
+        return result
     if len(differences) == 0:
         return _with(result, verdict=ALIKE if whole else INCONCLUSIVE)
     mean = float(differences.mean())

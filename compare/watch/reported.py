@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import time
 from collections.abc import Mapping
@@ -119,7 +118,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
         number = _number(value)
         if number is not None:
             entry = Reported(training.steps, name, kind, number, epoch, metric)
-            writer.content(training.number)["reported"].append(vars(entry))
+            writer.content(training.number)["reported"].append(entry.as_json())
 
     def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:
         for name, value in numbers.items():
@@ -157,7 +156,7 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         content["fit"] = dict(self._facts)
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began
-        content["epochs"].append(vars(FitEpoch(training.steps, numbers, seconds)))
+        content["epochs"].append(FitEpoch(training.steps, numbers, seconds).as_json())
 
 
 def _with_own_result(base: type) -> list[type]:
@@ -199,7 +198,6 @@ def _number(value: Any) -> float | None:
     """A reported value as a float; None if it is not a single number."""
     try:
         array = np.asarray(value)
-        number = float(array) if array.size == 1 else None
+        return float(array) if array.size == 1 else None
     except (TypeError, ValueError):
         return None
-    return number if number is None or math.isfinite(number) else None

@@ -55,6 +55,7 @@ class Settings:
         begins: whether this script provides the initial weights, rather than taking those that are there.
         nudge: the noise, for a noise twin.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
+        latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
         losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
         close_up: the first and the last step whose stages are recorded; None for no stages.
     """
@@ -72,6 +73,7 @@ class Settings:
     nudge: Nudge | None = None
     write_experiment: str | None = None
     close_up: tuple[int, int] | None = None
+    latest_only: bool = False
     losses_only: bool = False
 
     @property

@@ -250,12 +250,8 @@ class StageObserver(Observer):
         with self._lock:
             waiting = self._waiting.setdefault(number, [])
             if kind == "updated":
-                if self.settings.losses_only:
-                    return
-                step = self._made.get((info["training"], number), 0)
-                if self._first - 1 <= step <= self._last:
-                    event = Event(kind, number, info, [np.array(array) for array in arrays])
-                    self._seen[info["training"]][step].append(event)
+                if not self.settings.losses_only:
+                    self._updated(info, number, arrays)
                 return
             near = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
             kept = kind == "loss" or (near and not self.settings.losses_only)
@@ -281,6 +277,29 @@ class StageObserver(Observer):
                     seen += [each for each in self._waiting[replica] if weights & each.info.get("of", weights)]
                 self._ended[replica].add(training)
             seen += events
+            self._forget(training, step)
+
+    def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
+        """Keeps the weights that an optimizer has made."""
+        training, step = info["training"], self._made.get((info["training"], replica), 0)
+        if self._first - 1 <= step <= self._last:
+            event = Event("updated", replica, info, [np.array(array) for array in arrays])
+            self._seen[training][step].append(event)
+            if self.settings.latest_only and self._lost(self.trainings[training], event.arrays):
+                self._last = step
+
+    def _forget(self, training: int, step: int) -> None:
+        """Keeps the last two steps only, if that was asked for."""
+        kept: list[dict[int, Any]] = [self._seen[training], self._after.get(training, {})]
+        for steps in kept if self.settings.latest_only and step <= self._last else ():
+            for earlier in [each for each in steps if each < step - 1]:
+                del steps[earlier]
+
+    def _lost(self, training: Training, weights: Sequence[np.ndarray]) -> bool:
+        """Whether weights are not finite that were at first; a mask may be infinite from the start."""
+        initial = training.initial or [np.zeros(0)] * len(weights)
+        pairs = zip(weights, initial, strict=True)
+        return any(not np.isfinite(now).all() and np.isfinite(first).all() for now, first in pairs)
 
     def _between_steps(self, kind: str, replica: int, arrays: Sequence[np.ndarray]) -> None:
         """Records what is computed without a gradient: a loss, or predictions for the examples of the last step."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,15 @@ class FitEpoch:
     logs: Mapping[str, float]
     seconds: float
 
+    def as_json(self) -> dict[str, Any]:
+        """The epoch in a trace's file."""
+        return {**vars(self), "logs": {name: _plain(value) for name, value in self.logs.items()}}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> FitEpoch:
+        """Reads what ``as_json`` gave."""
+        return cls(**{**content, "logs": {name: float(value) for name, value in content["logs"].items()}})
+
 
 @dataclass(frozen=True)
 class Reported:
@@ -61,6 +71,20 @@ class Reported:
     value: float
     epoch: int = 0
     metric: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The number in a trace's file."""
+        return {**vars(self), "value": _plain(self.value)}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> Reported:
+        """Reads what ``as_json`` gave."""
+        return cls(**{**content, "value": float(content["value"])})
+
+
+def _plain(value: float) -> float | str:
+    """A number for JSON, which has no NaN and no infinity."""
+    return value if math.isfinite(value) else str(value)
 
 
 @dataclass(frozen=True)
@@ -221,8 +245,8 @@ def read_traces(folder: Path) -> list[Trace]:
         dtype = step_dtype(len(variables), content["replicas"])
         data = path.with_suffix(".steps").read_bytes() if path.with_suffix(".steps").exists() else b""
         steps = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-        content["epochs"] = [FitEpoch(**each) for each in content["epochs"]]
-        content["reported"] = [Reported(**each) for each in content["reported"]]
+        content["epochs"] = [FitEpoch.of_json(each) for each in content["epochs"]]
+        content["reported"] = [Reported.of_json(each) for each in content["reported"]]
         content["measured"] = [Measured(**each) for each in content["measured"]]
         traces.append(Trace(variables=variables, steps=steps, **content))
     return traces

@@ -6,11 +6,19 @@ lives elsewhere: a planted loop in ``tests/planted.py``, the fix applied in ``te
 ``python scripts/traps.py --only ID``). The tests name each of these that is missing.
 """
 
-from compare.check.causes import data, loss, optimizer, reporting, step
+from compare.check.causes import data, loss, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 
 CATALOGUE: dict[str, Cause] = {
-    cause.id: cause for cause in (*loss.CAUSES, *step.CAUSES, *optimizer.CAUSES, *data.CAUSES, *reporting.CAUSES)
+    cause.id: cause
+    for cause in (
+        *not_finite.CAUSES,
+        *loss.CAUSES,
+        *step.CAUSES,
+        *optimizer.CAUSES,
+        *data.CAUSES,
+        *reporting.CAUSES,
+    )
 }
 
 __all__ = ["CATALOGUE", "Cause"]

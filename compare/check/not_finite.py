@@ -1,0 +1,226 @@
+"""The cause ``not-finite``: a value of one side alone is NaN or infinite, and where in its step the first one appears.
+
+The records know the step, or the reported number (``compare.verdict.not_finite``). The stage is seen in the events of
+that step, in the order in which they happened. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE
+from compare.check.causes.not_finite import REMEDIES
+from compare.check.report import NOT_FINITE, REPORTING, TRAINING, Finding
+from compare.check.stages import (
+    AFTER,
+    BEFORE,
+    GRADIENTS,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    STATE,
+    UPDATE,
+    Weights,
+    some,
+)
+from compare.verdict import Comparison, NotFinite
+from compare.watch.seen import CloseUp, Event
+
+LEARNING_RATE = "the learning rate"
+
+
+@dataclass(frozen=True)
+class FirstValue:
+    """The first value in a step that is not finite on one side only.
+
+    Attributes:
+        stage: the stage.
+        where: the layer, the variables, or what of the inputs.
+        value: the value in short, or how many of its elements are not finite.
+        other: the other side's value at the same place; empty if it was not seen.
+        step: the step, counted over the whole training.
+    """
+
+    stage: str
+    where: str
+    value: str
+    other: str = ""
+    step: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """How ``run.json`` keeps it."""
+        return asdict(self)
+
+
+def first_of_steps(
+    side: CloseUp, other: CloseUp | None, steps: Sequence[int], variables: Sequence[str], found: NotFinite
+) -> FirstValue | None:
+    """Finds the first value of some steps that is not finite on one side, and is on the other.
+
+    Args:
+        side: what was seen of the side that has it.
+        other: what was seen of the other side; None if nothing was.
+        steps: the steps, counted over the whole training.
+        variables: the names of the model's weights.
+        found: what the records say.
+    """
+    for step in steps:
+        if first := first_value(side, other, step, variables):
+            return replace(first, step=step)
+    updated = side.of(steps[-1], "updated") if steps else []
+    if found.step and updated and all(_finite(array) for event in updated for array in event.arrays):
+        # All that the step computed is finite: something else has assigned these weights since.
+        return FirstValue(STATE, f"{some(found.variables)}, {AFTER}", "NaN or infinite", step=steps[-1])
+    return None
+
+
+def first_value(side: CloseUp, other: CloseUp | None, step: int, variables: Sequence[str]) -> FirstValue | None:
+    """Finds the first value of a step that is not finite on one side, and is on the other.
+
+    Args:
+        side: what was seen of the side that has it.
+        other: what was seen of the other side; None if nothing was.
+        step: the step, counted over the whole training.
+        variables: the names of the model's weights.
+    """
+    before, given = side.after.get(step - 1), None if other is None else other.after.get(step - 1)
+    if found := _of_weights(before, given, variables, BEFORE):
+        return found
+    seen = [] if other is None else list(other.steps.get(step, ()))
+    for event in side.steps.get(step, ()):
+        for name, array in _parts(event, variables):
+            if _finite(array):
+                continue
+            matching = (_parts(each, variables) for each in seen if _alike(each, event))
+            same = [each for parts in matching for key, each in parts if key == name]
+            if same and not all(map(_finite, same)):
+                continue  # both have it, such as an attention mask of minus infinity
+            return FirstValue(*name, shown(array), shown(same[0]) if same else "")
+    return _of_weights(side.after.get(step), None if other is None else other.after.get(step), variables, AFTER)
+
+
+def _of_weights(weights: Weights, others: Weights, variables: Sequence[str], when: str) -> FirstValue | None:
+    """Weights that something else than the optimizer has made not finite."""
+    if weights is None:
+        return None
+    pairs = zip(weights, others or [np.zeros(0)] * len(weights), strict=False)
+    off = [i for i, (one, two) in enumerate(pairs) if not _finite(one) and _finite(two)]
+    if not off:
+        return None
+    where = f"{some([variables[i] for i in off])}, {when}"
+    return FirstValue(STATE, where, shown(weights[off[0]]), shown(others[off[0]]) if others else "")
+
+
+def _alike(event: Event, other: Event) -> bool:
+    """Whether two events are of the same thing on the same replica."""
+    names = [(each.kind, each.replica, each.info.get("name", "")) for each in (event, other)]
+    return names[0] == names[1]
+
+
+Name = tuple[str, str]
+"""The stage of a value, and where in it."""
+
+
+def _parts(event: Event, variables: Sequence[str]) -> list[tuple[Name, np.ndarray]]:
+    """The values of an event by stage and place, in the order in which they come about."""
+    if event.kind == "inputs":
+        return [((INPUTS, ""), array) for array in event.arrays]
+    if event.kind == "weights":
+        return [((STATE, f"{name}, {BEFORE}"), array) for name, array in zip(variables, event.arrays, strict=False)]
+    if event.kind == "layer":
+        return [((PREDICTIONS, str(event.info["name"])), array) for array in event.arrays]
+    if event.kind == "predictions":
+        return [((PREDICTIONS, ""), array) for array in event.arrays]
+    if event.kind == "targets":
+        ends = np.cumsum([event.info["true"], event.info["predicted"], event.info["weights"]]).tolist()
+        parts = np.split(np.arange(len(event.arrays)), ends)
+        names = (INPUTS, "labels"), (PREDICTIONS, ""), (INPUTS, "sample weights"), (LOSS, "")
+        order = (0, 2, 1, 3)
+        return [(names[k], event.arrays[i]) for k in order for i in parts[k]]
+    if event.kind == "loss":
+        return [((LOSS, ""), array) for array in event.arrays]
+    if event.kind == "gradients":
+        positions = event.info["positions"]
+        named = [variables[i] if i < len(variables) else f"variable {i}" for i in positions]
+        values = [((GRADIENTS, name), array) for name, array in zip(named, event.arrays[1:], strict=False)]
+        return [*values, *(((UPDATE, LEARNING_RATE), array) for array in event.arrays[:1])]
+    if event.kind == "updated":
+        return [((UPDATE, name), array) for name, array in zip(variables, event.arrays, strict=False)]
+    return []
+
+
+def _finite(array: np.ndarray) -> bool:
+    array = np.asarray(array)
+    return array.dtype.kind in "biuOSU" or bool(np.isfinite(array).all())
+
+
+def shown(array: np.ndarray) -> str:
+    """An array in short: its one value, how many of its values are not finite, or its range."""
+    array = np.asarray(array)
+    if array.size == 1:
+        return f"{float(array.reshape(-1)[0]):.6g}"
+    if array.dtype.kind in "biuOSU" or not array.size:
+        return f"{array.size} values"
+    values = array.astype(np.float64)
+    nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    if nan or infinite:
+        counts = [f"{count:,} {name}" for count, name in ((nan, "NaN"), (infinite, "infinite")) if count]
+        return f"{' and '.join(counts)} of {array.size:,} values"
+    return f"{values.min():.4g} to {values.max():.4g}"
+
+
+def findings(comparison: Comparison, reference: str, inside: FirstValue | None, of: str = "") -> list[Finding]:
+    """The cause, once for weights and once for reported numbers, as far as one side alone is not finite.
+
+    Args:
+        comparison: the comparison.
+        reference: the reference's name.
+        inside: the first value of the weights' step; None if it was not seen.
+        of: which training is meant, where it is not the whole one: " of the check", for example.
+    """
+    found = []
+    if (weights := comparison.weights_alone) is not None:
+        other = reference if weights.side == comparison.candidate else comparison.candidate
+        found.append(_of_training(weights, other, inside, of))
+    if (number := comparison.number_alone) is not None:
+        found.append(_of_reporting(number, reference, comparison.candidate, of))
+    return found
+
+
+def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: str) -> Finding:
+    when = f"at the end of epoch {found.epoch}{of}"
+    if found.step is not None:
+        when = f"in step {found.step:,} of epoch {found.epoch}{of}" if found.step else "before the first step"
+    stage, where = (inside.stage, inside.where) if inside else ("", "")
+    first = ""
+    if inside is not None:
+        against = f", where {other} has {inside.other}" if inside.other else ""
+        step = f" of step {inside.step:,} of the training" if found.step is None and inside.step else ""
+        first = f"first {_what(inside)}{step}: {inside.value}{against}; "
+    counts = f"{len(found.variables)} of {found.count} variables" if found.count > 1 else "the only variable"
+    names = some(found.variables)
+    text = f"{when}, {first}after it {counts} of {found.side} are NaN or infinite ({names}), those of {other} are not"
+    measurements = {"epoch": found.epoch, "step": found.step, "stage": stage or None, "where": where}
+    remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
+    return Finding(NOT_FINITE, TRAINING, found.side, text, remedy, measurements)
+
+
+def _what(first: FirstValue) -> str:
+    """Names the first value."""
+    if not first.where:
+        return f"the {first.stage}"
+    if first.stage == STATE or first.where == LEARNING_RATE:
+        return first.where
+    joined = {INPUTS: f"the {first.where}", PREDICTIONS: f"the output of layer {first.where}"}
+    return joined.get(first.stage, f"the {first.stage} of {first.where}")
+
+
+def _of_reporting(found: NotFinite, reference: str, candidate: str, of: str) -> Finding:
+    values = f"{found.candidate} with {candidate} and {found.reference} with {reference}"
+    text = f"{found.metric} of epoch {found.epoch}{of} is {values}"
+    measurements = {"epoch": found.epoch, "step": None, "stage": None, "where": found.metric}
+    return Finding(NOT_FINITE, REPORTING, found.side, text, REMEDIES[REPORTING], measurements)

@@ -1,0 +1,170 @@
+"""Where a value first is not finite (NaN or infinite), on one side only or on both; plain data, no TensorFlow.
+
+A value that is not finite on one side only is a difference, however it came about: rounding does not explain it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, shortest
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """The first value that is not finite.
+
+    Attributes:
+        side: the trainer that has it; empty if both do, from the same place on.
+        epoch: the epoch, from 1.
+        step: the optimizer step of that epoch, from 1; 0 for the initial weights, None for the end of the epoch.
+        variables: the variables that are not finite there; empty if all weights are.
+        count: the number of all variables.
+        metric: the reported number that is not finite; empty if weights are not.
+        reference: the reference's value of that number, as text.
+        candidate: the candidate's value of it.
+    """
+
+    side: str
+    epoch: int
+    step: int | None
+    variables: tuple[str, ...] = ()
+    count: int = 0
+    metric: str = ""
+    reference: str = ""
+    candidate: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether one side only has the value."""
+        return bool(self.side)
+
+    @property
+    def place(self) -> Place:
+        """The place of the first fingerprint, or the end of the epoch, at which the value is not finite."""
+        return self.epoch, EPOCH_END if self.step is None else self.step
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of ``not_finite`` in ``verdict.json``."""
+        what: dict[str, Any] = {"variables": list(self.variables), "of": self.count}
+        if self.metric:
+            what = {"metric": self.metric, "values": [self.reference, self.candidate]}
+        return {"side": self.side or None, "epoch": self.epoch, "step": self.step, **what}
+
+
+def warning(entry: Mapping[str, Any], reference: str) -> str:
+    """What is not finite on both sides, as a warning; empty if nothing is.
+
+    Args:
+        entry: an entry of ``comparisons`` in ``verdict.json``.
+        reference: the reference's name.
+    """
+    both = next((each for each in entry.get("not_finite", ()) if each["side"] is None), None)
+    if both is None:
+        return ""
+    sides = f"{entry['candidate']} and {entry.get('reference', reference)}"
+    if "metric" in both:
+        return f"{both['metric']} of epoch {both['epoch']} is {both['values'][1]} with both {sides}"
+    at = "the end" if both["step"] is None else f"step {both['step']:,}"
+    at = f"{at} of epoch {both['epoch']}"
+    return (
+        f"both {sides} fail: after {at}, {len(both['variables'])} of {both['of']} variables of both are NaN or "
+        "infinite, so that what is equal from there on says nothing"
+    )
+
+
+def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
+    """Where the weights of one side only first are not finite or, if there is no such place, those of both."""
+    if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
+        return None
+    sides = reference, candidate
+    firsts = [_first(record) for record in sides]
+    found = [_one_sided(reference, candidate)]
+    for first, record, other in zip(firsts, sides, reversed(sides), strict=True):
+        # Places that one side lacks: it may report the ends of its epochs only, or the other may have stopped.
+        if first is not None and _finite_after(other, *first):
+            found.append((*first, record))
+    if known := [each for each in found if each is not None]:
+        key, mask, record = min(known, key=lambda each: each[0])
+        return _of_weights(record, key, mask, record.trainer)
+    ours, theirs = firsts
+    if ours is None or theirs is None:
+        return None
+    key, mask = max(ours, theirs, key=lambda first: first[0])
+    return _of_weights(reference, key, mask, "")
+
+
+def in_numbers(reference: Record, candidate: Record, pairs: dict[str, str]) -> NotFinite | None:
+    """The first reported number that is not finite on one side only or, if there is none, on both.
+
+    Args:
+        reference: the record of the reference.
+        candidate: the record of the candidate.
+        pairs: maps the reference's names of the numbers to the candidate's.
+    """
+    both: NotFinite | None = None
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        for name, other in pairs.items():
+            a, b = reference.logs[epoch].get(name), candidate.logs[epoch].get(other)
+            if a is None or b is None or (math.isfinite(a) and math.isfinite(b)):
+                continue
+            alone = math.isfinite(a) != math.isfinite(b)
+            side = (reference if math.isfinite(b) else candidate).trainer if alone else ""
+            found = NotFinite(side, epoch, None, metric=name, reference=shortest(a), candidate=shortest(b))
+            if alone:
+                return found
+            both = both or found
+    return both
+
+
+Found = tuple[int, np.ndarray]
+"""The sort key of a place, and which variables are not finite there: bool ``[variables]``."""
+
+
+def _not_finite(record: Record, keys: np.ndarray) -> np.ndarray:
+    """Which variables are not finite at some places: bool ``[places, variables]``."""
+    return np.asarray(~np.isfinite(record.at(keys)["projections"]).all(axis=-1))
+
+
+def _first(record: Record) -> Found | None:
+    """The first place at which a variable is not finite that was at first; a mask may be infinite from the start."""
+    always: np.ndarray | None = None
+    for keys in in_blocks(record.keys):
+        found = _not_finite(record, keys)
+        if always is None:
+            initial = places_of(keys[:1])[1] == INITIAL
+            always = found[0] if initial.any() else np.zeros_like(found[0])
+        found &= ~always
+        if found.any():
+            at = int(found.any(axis=1).argmax())
+            return int(keys[at]), found[at]
+    return None
+
+
+def _one_sided(reference: Record, candidate: Record) -> tuple[int, np.ndarray, Record] | None:
+    """The first place of both at which a variable is not finite on one side only, and that side."""
+    for keys in in_blocks(np.intersect1d(reference.keys, candidate.keys, assume_unique=True)):
+        ours, theirs = _not_finite(reference, keys), _not_finite(candidate, keys)
+        differs = ours != theirs
+        if differs.any():
+            at = int(differs.any(axis=1).argmax())
+            side, mask = (candidate, theirs) if (theirs & ~ours)[at].any() else (reference, ours)
+            return int(keys[at]), (mask & differs)[at], side
+    return None
+
+
+def _finite_after(record: Record, key: int, variables: np.ndarray) -> bool:
+    """Whether some of these variables were seen to be finite at a place, or after it."""
+    later = record.keys[record.keys >= key]
+    return any((~_not_finite(record, keys)[:, variables]).any() for keys in in_blocks(later))
+
+
+def _of_weights(record: Record, key: int, variables: np.ndarray, side: str) -> NotFinite:
+    epoch, step = place_of(key)
+    names = tuple(record.variables[i].name for i in np.flatnonzero(variables))
+    return NotFinite(side, epoch, None if step == EPOCH_END else step, names, len(variables))
