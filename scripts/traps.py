@@ -169,6 +169,8 @@ class Theater:
         weights: dict[tuple[int, int], list[list[np.ndarray]]] = {}
 
         class Watched(Run):
+            stops_at_nan = False
+
             def end_step(self) -> None:
                 super().end_step()
                 weights[self._epoch, self._step] = [[c.copy() for c in copies] for copies in self._fingerprint.read()]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from compare.app.provenance import provenance
 from compare.app.publish import publish_verdict
+from compare.check.not_finite import findings
 from compare.errors import RequestError
 from compare.naming import margin
 from compare.options import Options
@@ -52,7 +53,10 @@ def compare_logged(options: Options, folder: Path, console: Console) -> Result:
     records = {name: [_record(name, log) for log in logs] for name, logs in sides.items()}
     margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
     reference, *candidates = records.values()
-    verdict = as_json(names[0], [compare_logs(reference, each, margins) for each in candidates], scope="logs")
+    comparisons = [compare_logs(reference, each, margins) for each in candidates]
+    verdict = as_json(names[0], comparisons, scope="logs")
+    for entry, comparison in zip(verdict["comparisons"], comparisons, strict=True):
+        entry["causes"] = [cause.as_json() for cause in findings(comparison, names[0], None)]
     run.save(status=FINISHED)
     shown = [each[0] for each in records.values()]
     return Result(folder, publish_verdict(folder, verdict, shown, console, study=seeds > 1, verbose=options.verbose))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.records import Record, shortest
-from compare.verdict.exact import absolute_gap, metric_gaps, paired_names
+from compare.verdict.exact import absolute_gap, metric_gaps, not_finite_values, paired_names
 from compare.verdict.model import ALIKE, INCONCLUSIVE, Comparison, Difference, Reporting, Training
 from compare.verdict.seeds import Margin, study
 
@@ -33,7 +33,8 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
     others = {record.seed: record for record in candidate}
     pairs = [(record, others[record.seed]) for record in reference if record.seed in others]
     compared = [_compare(*pair, alone=len(pairs) == 1) for pair in pairs]
-    shown = next((each for each in compared if each.training.verdict != ALIKE), compared[0])
+    unequal = [each for each in compared if each.verdict != ALIKE]
+    shown = max([*unequal, *compared[: not unequal]], key=lambda each: each.number_alone is not None)
     if len(pairs) == 1:
         return shown
     seed = pairs[compared.index(shown)][0].seed
@@ -51,6 +52,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
     both = [(e, n, reference.logs[e][n], candidate.logs[e][m]) for e in epochs for n, m in names.items()
             if n in reference.logs[e] and m in candidate.logs[e]]  # fmt: skip
+    lost = not_finite_values(reference, candidate)
     starts: dict[str, int] = {}  # by number, the first epoch in which it differs
     for epoch, name, a, b in both:
         # A log may hold 0.1 as float32 and the other as float64, by the digits of their other epochs.
@@ -68,7 +70,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
             for name, gap in largest.items()
         ]
         reason = f"the logged numbers differ ({'; '.join(sizes)})"
-        reason += f"; {MORE}" if alone else ""
+        reason += f"; {MORE}" if alone and not any(each.alone for each in lost) else ""
     else:
         listed = ", ".join(dict.fromkeys(name for _, name, _, _ in both))
         reason = f"the logged numbers are equal in {_count(len(epochs))} ({listed})"
@@ -80,7 +82,8 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
             reason += f", but {reference.trainer} logged {_count(len(reference.logs))} and {candidate.trainer} "
             reason += _count(len(candidate.logs))
     training = Training(verdict, None, first, 0, reason=reason)
-    return Comparison(candidate.trainer, training, Reporting(None, gaps), weights_seen=False)
+    compared = Comparison(candidate.trainer, training, Reporting(None, gaps), weights_seen=False, not_finite=lost)
+    return compared.held_different()
 
 
 def _telling(values: Sequence[tuple[str, float]]) -> bool:
