@@ -7,11 +7,19 @@ import os
 import sys
 from pathlib import Path
 
+import contradictions
 import pytest
 from forked import Commands
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("FIT_VS_LOOP_LOUD", "1")  # the short check hides none of its own errors
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for scripts.pages, the maintainers' pages
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_verdict_contradicts_its_numbers():
+    """Every verdict that is made in this process is held against the numbers beside it."""
+    contradictions.install()
 
 
 @pytest.fixture(scope="session")

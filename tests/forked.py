@@ -27,6 +27,9 @@ import gc, json, os, sys
 import tensorflow, pandas, matplotlib.pyplot
 from compare import trainers
 from compare.app import cli, session
+import contradictions
+
+contradictions.install()
 gc.freeze()  # as the command does that imports TensorFlow itself
 
 def serve():
@@ -54,7 +57,7 @@ sys.exit(serve())
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])} | environment,
         )
 
     def Popen(self, command, stderr=None, before="", environment=None):

@@ -428,6 +428,7 @@ def test_the_other_probes_go_on_if_one_fails(tensorflow, monkeypatch):
         raise ValueError("no such update")
 
     monkeypatch.setattr(judge, "_judge_updates", broken)
+    monkeypatch.delenv("FIT_VS_LOOP_LOUD")
 
     class Doubled(Plain):
         def value(self, loss):

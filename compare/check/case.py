@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.late_callbacks import callback_names
-from compare.check.observation import EPOCHS, Observation, OptimizerStep, changed_variables, configuration
+from compare.check.observation import EPOCHS, Gradient, Observation, OptimizerStep, changed_variables, configuration
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay, effective_gradients
 from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps, compare_weights
@@ -68,9 +68,32 @@ class Case:
         return [(type(optimizer), configuration(optimizer))]
 
     @cached_property
+    def moved_by_reference(self) -> frozenset[int]:
+        """The indices of variables that are not trained and that the reference changes after its updates, in callbacks.
+
+        They cannot be replayed, so only their values in the end are compared.
+        """
+        return frozenset(
+            k
+            for step in self.reference.optimizer_steps
+            for k in changed_variables(step.state, step.after or step.state, None)
+            if k >= self.reference.trainable
+        )
+
+    @cached_property
     def callbacks(self) -> list[str]:
         """The class names of the experiment's callbacks, which fit runs."""
         return callback_names(self.replay.experiment)
+
+    @cached_property
+    def repeated(self) -> int:
+        """How often the optimizer was given each step's gradients, if more than once in every step; else 1."""
+        updates = self.observation.updates_of_steps
+        counts = {len(of_step) for of_step in updates}
+        if len(updates) != len(self.expected) or len(counts) != 1:
+            return 1
+        same = all(_equal(of_step[0].gradients, other.gradients) for of_step in updates for other in of_step[1:])
+        return max(counts.pop(), 1) if same else 1
 
     @cached_property
     def by_hand(self) -> bool:
@@ -278,3 +301,11 @@ class Case:
             floors.append(max(distance(right, nudged), distance(right, scaled)))
         known = [floor for floor in floors if np.isfinite(floor)]
         self.floor = max(EPSILON, float(np.median(known)) if known else 0.0)
+
+
+def _equal(a: list[list[Gradient]], b: list[list[Gradient]]) -> bool:
+    """Whether the gradients of two steps are equal, bit for bit."""
+    pairs = [pair for one, other in zip(a, b, strict=True) for pair in zip(one, other, strict=True)]
+    return all(
+        (x is None) == (y is None) and (x is None or np.array_equal(np.asarray(x), np.asarray(y))) for x, y in pairs
+    )

@@ -17,9 +17,9 @@ from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
 from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
-from compare.check.judge import judge_training
+from compare.check.judge import expected_update, judge_training
 from compare.check.judge_metrics import judge_reporting
-from compare.check.judgement import Judgement
+from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import Inside, LookInside
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue
@@ -29,25 +29,29 @@ from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.check.script_remedies import remedy_for_loop
 from compare.check.stages import EXAMPLES, Located
-from compare.check.weight_gaps import ROUNDING
+from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
 from compare.engine.run import TrainingTask
 from compare.experiment import Experiment
-from compare.records import Record
+from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
-from compare.user_errors import describe
 from compare.verdict import (
     ALIKE,
     DIFFERENT,
     IDENTICAL,
     INCONCLUSIVE,
+    Comparison,
     Difference,
+    Training,
     compare_records,
     paired_names,
+    rounding,
     within_rounding,
 )
+from compare.verdict.rounding import FACTOR
 
 Pair = tuple[Record, Record]
 """The records of the reference and of the candidate."""
@@ -56,7 +60,8 @@ OF_RUN = (
     "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # in fit's order\n"
     "# or, with data of your own:\n"
 )
-"""What to write instead of batches of one's own, before the remedy of a cause."""
+OF_RUN_ALONE = "dataset = run.train_dataset(epoch)  # in fit's order\n# or, with data of your own:\n"
+"""What to write instead of batches of one's own, before the remedy of a cause; the second without a strategy."""
 KNOWN_EPOCHS = range(4)
 """The epochs whose batches are compared with the observed steps: the two that are trained, and their neighbours."""
 
@@ -144,7 +149,7 @@ class Checker:
             try:
                 report = self._explain(report, candidate, records, hidden)
             except Exception as error:
-                failure = NotApplicable("replay", f"the steps cannot be analysed: {describe(error)}")
+                failure = NotApplicable("replay", f"the steps cannot be analysed: {survived(error)}")
                 report = self._judge_by_twins(report, records, hidden, failure)
         held = report.comparison.held_different()
         report = replace(report, comparison=held, certain=report.certain or lost)
@@ -173,7 +178,7 @@ class Checker:
             if located.stage == EXAMPLES and not report.training:
                 report = self._name_examples(report, inside)
         except Exception as error:
-            return report.without("stages", f"the steps cannot be looked into: {describe(error)}")
+            return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
         epoch, step = self._inside.place(located.step)
         weights = self._inside.place(inside.weights) if inside.weights and inside.weights > located.step else None
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
@@ -189,7 +194,7 @@ class Checker:
             of_reference = comparison.weights_alone.side == self.reference.name
             inside = self._inside.first_not_finite(trainer, comparison.weights_alone, of_reference=of_reference)
         except Exception as error:
-            report = report.without("stages", f"the steps cannot be looked into: {describe(error)}")
+            report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
             inside = None
         if not report.training:  # else the difference begins where that mistake does
             stage, where = (inside.stage, inside.where) if inside else ("", "")
@@ -202,7 +207,8 @@ class Checker:
         if not causes and not evidence:
             return report
         side = report.comparison.candidate
-        found = [Finding(id, TRAINING, side, text, OF_RUN + CATALOGUE[id].remedy) for id, text in causes]
+        of_run = OF_RUN if report.distributed else OF_RUN_ALONE
+        found = [Finding(id, TRAINING, side, text, of_run + CATALOGUE[id].remedy) for id, text in causes]
         return replace(report, findings=(*found, *report.findings), evidence=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:
@@ -241,16 +247,16 @@ class Checker:
         case = Case(candidate, reference_case.replay, self.reference, reference_case)
         same = training.verdict == IDENTICAL and not hidden
         judgement = expected if same else judge_training(case, expected)
-        findings = _findings(TRAINING, judgement, expected, self.reference.name, candidate.name)
-        evidence = [text for text in judgement.evidence if text not in expected.evidence]
+        findings = self._findings(TRAINING, judgement, expected, case)
+        evidence = [each.text for each in judgement.evidence if each not in expected.evidence]
 
         if same:
             pass
         elif findings or (hidden and not judgement.right) or (not judgement.right and judgement.certain):
             training = replace(training, verdict=DIFFERENT)
         elif judgement.right:
-            training = replace(training, verdict=IDENTICAL if training.verdict == IDENTICAL else ALIKE)
-            evidence = []
+            training = training if hidden else self._within_noise(case, judgement, comparison, records)
+            evidence = [_apart(training)] if training.verdict == DIFFERENT else []
         else:  # a few steps are slightly off, or could not be paired, which may be rounding
             training = self._twins.judge(comparison, *records).training
             if training.verdict == ALIKE:
@@ -265,6 +271,25 @@ class Checker:
             fits=() if judgement is expected else tuple(judgement.fits),
         )
         return self._explain_metrics(report, case, judgement.recipe, records)
+
+    def _within_noise(self, case: Case, judgement: Judgement, comparison: Comparison, records: Pair) -> Training:
+        """The verdict on weights whose steps are all right: how far they are from the reference's counts as well.
+
+        The rounding of all steps is added up. Where that does not explain the gap, noise twins have to.
+        """
+        training = comparison.training
+        gaps = case.weight_gaps(judgement.recipe, expected_update(case))
+        first = training.first_difference
+        if gaps is not None and first is not None:
+            place = first.epoch, EPOCH_END if first.step is None else first.step
+            noise = drift(case, gaps, place)
+            if noise.so_far:
+                return replace(training, verdict=ALIKE, noise=noise)
+        training = self._twins.judge(comparison, *records).training
+        if training.verdict == DIFFERENT and training.noise and training.noise.ratio < rounding.HOPELESS * FACTOR:
+            reason = "every step is right, but the weights are further apart than the noise twins explain"
+            return replace(training, verdict=INCONCLUSIVE, reason=reason)
+        return training
 
     def _explain_metrics(self, report: Report, case: Case, recipe: Recipe, records: Pair) -> Report:
         """Adds the verdict on reported numbers, each compared with the one recomputed from the trainer's weights."""
@@ -281,13 +306,12 @@ class Checker:
         judgement = judge_reporting(case, recipe, keys)
         reference_case, of_reference = self._judged  # type: ignore[misc]  # _explain has made sure that there is one
         expected = judge_reporting(reference_case, of_reference.recipe, keys)
-        findings = _findings(REPORTING, judgement, expected, self.reference.name, case.observation.name)
-        evidence = [text for text in judgement.evidence if text not in expected.evidence]
+        findings = self._findings(REPORTING, judgement, expected, case)
         # If the replay cannot explain the reference's number either, only a gap with equal weights is a difference.
         abstained = judgement.unexplained & expected.unexplained
         distant = {key for key in abstained if not _nearly_equal(records, key)}
-        if abstained:
-            evidence = [text for text in evidence if not text.startswith(tuple(f"{key} is off" for key in abstained))]
+        known = [each for each in judgement.evidence if each.metric not in abstained]
+        evidence = [each.text for each in known if each not in expected.evidence]
         wrong = bool(findings or evidence) or (comparison.training.verdict == IDENTICAL and bool(distant))
         skipped = tuple(
             NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
@@ -304,6 +328,20 @@ class Checker:
             not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),
             fits=(*report.fits, *judgement.fits),
         )
+
+    def _findings(self, kind: str, judgement: Judgement, expected: Judgement, case: Case) -> list[Finding]:
+        """The causes that affect only one of the candidate (``judgement``) and the reference (``expected``)."""
+        shared = set(judgement.causes.keys() & expected.causes.keys())
+        if judgement.recipe == expected.recipe:
+            shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
+        sides = (case.observation.name, judgement), (self.reference.name, expected)
+        return [
+            Finding(id, kind, side, evidence, judged.remedies.get(id) or remedy_for_loop(id, case.observation, ema))
+            for side, judged in sides
+            for id, evidence in judged.causes.items()
+            if id not in shared
+            for ema in [bool(case.settings(reference=True)[0][1].get("use_ema"))]
+        ]
 
     def _judge_by_twins(
         self, report: Report, records: Pair, hidden: bool, judged: tuple[Case, Judgement] | NotApplicable
@@ -333,7 +371,7 @@ class Checker:
 
     def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
         failures = [entry.reason for entry in judgement.not_applicable]
-        details = "; ".join([*judgement.evidence, *failures])
+        details = "; ".join([*(each.text for each in judgement.evidence), *failures])
         details = details or "its updates differ from those of the experiment's optimizer"
         reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
         return NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
@@ -349,7 +387,7 @@ class Checker:
                     case.floor = max(case.floor, off)
                 self._judged = case, judge_training(case)
             except Exception as error:
-                reason = f"the experiment's steps cannot be recomputed ({describe(error)}), so noise twins decide"
+                reason = f"the experiment's steps cannot be recomputed ({survived(error)}), so noise twins decide"
                 self._judged = NotApplicable("replay", reason)
         return self._judged
 
@@ -382,6 +420,15 @@ def with_not_finite(report: Report, inside: FirstValue | None) -> Report:
     return replace(report, findings=(*found, *report.findings))
 
 
+def _apart(training: Training) -> str:
+    """Evidence against a trainer whose steps are all right, but whose weights are not the reference's."""
+    name = training.noise.variable if training.noise else "the weights"
+    return (
+        "each step is right, computed from the weights that it had, but something else changes "
+        f"{name}: rounding does not explain the gap"
+    )
+
+
 def _nearly_equal(records: Pair, key: str) -> bool:
     """Whether both trainers report nearly the same number in every epoch."""
     reference, candidate = (record.logs for record in records)
@@ -393,20 +440,6 @@ def _nearly_equal(records: Pair, key: str) -> bool:
 
 def _distinct_name(candidate: str, reference: str) -> str:
     return f"{candidate}-2" if candidate == reference else candidate
-
-
-def _findings(kind: str, judgement: Judgement, expected: Judgement, reference: str, candidate: str) -> list[Finding]:
-    """The causes that affect only one of the candidate (``judgement``) and the reference (``expected``)."""
-    shared = set(judgement.causes.keys() & expected.causes.keys())
-    if judgement.recipe == expected.recipe:
-        shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
-    sides = (candidate, judgement), (reference, expected)
-    return [
-        Finding(id, kind, side, evidence, judged.remedies.get(id, CATALOGUE[id].remedy))
-        for side, judged in sides
-        for id, evidence in judged.causes.items()
-        if id not in shared
-    ]
 
 
 def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -47,6 +47,23 @@ def intercept_apply(on_apply: OnApply) -> Iterator[None]:
         yield
     finally:
         setattr(owner, method, original)
+
+
+@contextlib.contextmanager
+def intercept_tape(on_gradient: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """Calls ``on_gradient`` with the variables that a loss was computed from, before its gradient is taken."""
+    original = tf.GradientTape.gradient
+
+    @functools.wraps(original)
+    def gradient(self: Any, *args: Any, **options: Any) -> Any:
+        on_gradient(self.watched_variables())
+        return original(self, *args, **options)
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = original
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,13 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.judgement import Judgement
-from compare.check.observation import configuration
+from compare.check.observation import changed_variables, configuration
 from compare.check.optimizer_replay import KERAS_3, clipped_gradients, residuals, rounding_noise, simulate
-from compare.check.recipe import EPSILON, Recipe, Update, distance
+from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
 from compare.check.search import find_explanations, recognisers
-from compare.check.weight_gaps import ROUNDING, WeightGaps
+from compare.check.stages import some
+from compare.check.weight_gaps import ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
 
 
@@ -64,6 +66,8 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
             search_by_weights(case, judgement, update)
     with judgement.probe("state probe"):
         _judge_state(case, judgement, update)
+    if "weights-not-shared" in judgement.causes and (case.observation.foreign or case.observation.foreign_in_loss):
+        judgement.evidence.clear()  # another model than the one that is replayed
     return judgement
 
 
@@ -193,6 +197,8 @@ def _gradient_evidence(case: Case, recipe: Recipe) -> str:
         epochs = case.observation.epoch_end_states
         counts = ", ".join(f"{len(case.observation.of_epoch(epoch))} in epoch {epoch}" for epoch in epochs)
         return f"the optimizer steps are {counts}; the data set has {len(case.expected)} batches in all"
+    if text := _factors(case, case.aligned, recipe):
+        return text
     for i, span in enumerate(case.aligned):
         off = case.step_residual(i, span, recipe)
         if off <= case.threshold:
@@ -218,6 +224,20 @@ def _multiple(a: np.ndarray, b: np.ndarray) -> str:
         return "not finite"
     size = np.vdot(b, b)
     return f"{float(np.vdot(a, b) / size):.4g}" if size > 0 else "not zero"
+
+
+def _factors(case: Case, feed: Sequence[Span], recipe: Recipe) -> str:
+    """Describes gradients that are the right ones times one number for all variables, another one in each step."""
+    factors = []
+    for i, span in enumerate(feed):
+        observed = np.concatenate(case.effective[i])
+        right = np.concatenate(case.replay.gradients(case.steps[i], span, recipe))
+        factor = float(observed @ right / (right @ right)) if np.any(right) else np.nan
+        if not distance([observed], [factor * right]) <= case.threshold:
+            return ""
+        factors.append(factor)
+    listed = ", ".join(f"{factor:.4g}" for factor in factors)
+    return f"all variables' gradients are the right ones times one number in each step: {listed}"
 
 
 def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Recipe) -> None:
@@ -297,15 +317,25 @@ def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
         ratios = gaps.ratios[:, gaps.trainable :]
         for i in np.flatnonzero((ratios > ROUNDING).any(axis=1))[:1]:
             k = gaps.trainable + int(np.argmax(ratios[i]))
-            by = f": off by {gaps.gaps[i, k]:.3g}, where rounding explains {gaps.noise[:, k].max():.1g}"
-            by = by if np.isfinite(gaps.gaps[i, k]) else ""  # the state of a random generator has no distance
-            judgement.mark_wrong(
-                f"{gaps.names[k]} after the forward pass of step {i + 1} is not what the model computes from the "
-                f"batch{by}",
-                certain=not gaps.only_few_off(MAX_KINK_RESIDUAL),
-            )
+            certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
+            judgement.mark_wrong(_state_evidence(case, gaps, int(i), k), certain=certain)
     for step, following, changed in case.changed_between_steps()[:1]:
         verb = "changes" if len(changed) == 1 else "change"
         judgement.mark_wrong(
             f"{', '.join(changed)} {verb} between steps {step} and {following}, not by an optimizer", certain=True
         )
+
+
+def _state_evidence(case: Case, gaps: WeightGaps, i: int, k: int) -> str:
+    """Describes a variable that is not trained, and is wrong at the end of a step."""
+    segment = (segments(case) or [])[i]
+    name, step = gaps.names[k], f"step {i + 1} (epoch {segment.epoch})"
+    changed = changed_variables(segment.step.state, segment.after, None) if segment.step else []
+    if k in changed:
+        moved = [gaps.names[j] for j in changed if j >= gaps.trainable]
+        verb, does = ("changes", "does") if len(moved) == 1 else ("change", "do")
+        return f"{some(moved)} {verb} after the update of {step}; {case.reference.name}'s {does} not"
+    off = f"off by {gaps.gaps[i, k]:.3g}, where rounding explains {gaps.noise[:, k].max():.1g}"
+    if not np.isfinite(gaps.gaps[i, k]):
+        off = "a random state, such as dropout's, has moved on more often or less often"
+    return f"{name} after the forward pass of {step} is not what the model computes from the batch: {off}"

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from compare.check.case import Case
+from compare.check.causes.reporting import said
 from compare.check.judgement import Judgement
 from compare.check.metric_replay import MetricTable, ReportedMetric
-from compare.check.recipe import EPSILON, Recipe
+from compare.check.recipe import EPSILON, MetricFormula, Recipe
 from compare.check.report import NotApplicable
 from compare.check.search import Explanation, find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING
@@ -31,6 +32,7 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
     table = MetricTable(case, recipe)
     explanations: dict[str, list[Explanation]] = {}
     wrong: dict[str, float] = {}
+    told: dict[str, str] = {}
     for key in keys:
         with judgement.probe(f"reporting probe of {key}"):
             metric = ReportedMetric(table, key)
@@ -51,7 +53,7 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
             as_trained = formulas[:1] if formulas[0].trained_loss else []
             if any(metric.residual(formula) <= THRESHOLD for formula in as_trained):
                 what = "is the loss" if metric.is_loss else "weights examples as in the loss"
-                judgement.mark_wrong(f"{key} {what} that is trained on, which is not the experiment's")
+                judgement.mark_wrong(f"{key} {what} that is trained on, which is not the experiment's", metric=key)
                 judgement.unexplained.discard(key)
                 continue
             for formula in formulas:
@@ -60,13 +62,18 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                 if search.explanations:
                     judgement.unexplained.discard(key)
                     break
+            if not search.explanations:
+                told[key] = _otherwise(metric, formulas[-1], right)
             judgement.add_fit(key, right, THRESHOLD, search)
-    _name_causes(judgement, explanations, wrong)
+    _name_causes(judgement, explanations, wrong, told)
     return judgement
 
 
 def _name_causes(
-    judgement: Judgement, explanations: Mapping[str, list[Explanation]], wrong: Mapping[str, float]
+    judgement: Judgement,
+    explanations: Mapping[str, list[Explanation]],
+    wrong: Mapping[str, float],
+    told: Mapping[str, str],
 ) -> None:
     """Names the causes of each metric; where one has several explanations, the other metrics may decide."""
     certain = {found[0].ids for found in explanations.values() if len(found) == 1}
@@ -74,6 +81,15 @@ def _name_causes(
         fitting = [explanation for explanation in found if explanation.ids in certain] if len(found) > 1 else found
         if len(found) > 1 and not fitting and certain:
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
-        if not judgement.add_explanation(fitting if len(fitting) == 1 else found, wrong[key], key) and not found:
-            by = f" (relative error {wrong[key]:.2g})" if np.isfinite(wrong[key]) else ": one of them is not finite"
-            judgement.evidence.append(f"{key} differs from the value recomputed from the weights{by}")
+        chosen = fitting if len(fitting) == 1 else found
+        if not judgement.add_explanation(chosen, wrong[key], key, metric=key) and not found:
+            judgement.mark_wrong(told[key], metric=key)
+
+
+def _otherwise(metric: ReportedMetric, formula: MetricFormula, off: float) -> str:
+    """Describes a number that no cause explains: by how much it is off, or what else gives it."""
+    for variant in said(metric, formula):
+        if metric.residual(replace(formula, **variant.changes)) <= THRESHOLD:
+            return variant.evidence
+    by = f" (relative error {off:.2g})" if np.isfinite(off) else ": one of them is not finite"
+    return f"{metric.key} differs from the value recomputed from the weights{by}"

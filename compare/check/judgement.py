@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,29 @@ from compare.check.report import Fit, NotApplicable
 from compare.check.search import Explanation, Search
 from compare.check.weight_gaps import ROUNDING
 from compare.user_errors import describe
+
+LOUD = "FIT_VS_LOOP_LOUD"
+"""The environment variable with which an error of the check itself ends it, as in tests, instead of costing a probe."""
+
+
+def survived(error: Exception) -> str:
+    """Describes an error that costs the check one of its probes only; raises it in tests, where nobody would see it."""
+    if os.environ.get(LOUD):
+        raise error
+    return describe(error)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A measurement that no cause explains.
+
+    Attributes:
+        text: what was measured.
+        metric: the reported number that it is about; empty if it is about training.
+    """
+
+    text: str
+    metric: str = ""
 
 
 @dataclass
@@ -37,7 +61,7 @@ class Judgement:
     right: bool = True
     certain: bool = False
     causes: dict[str, str] = field(default_factory=dict)
-    evidence: list[str] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
     gradient_causes: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
@@ -50,16 +74,17 @@ class Judgement:
         """Whether the trainer is right, or wrong only by named causes."""
         return self.right or bool(self.causes and not self.evidence)
 
-    def mark_wrong(self, evidence: str = "", *, certain: bool = False) -> None:
+    def mark_wrong(self, evidence: str = "", *, metric: str = "", certain: bool = False) -> None:
         """Records a difference from the replay.
 
         Args:
             evidence: what was measured; empty if the caller records it elsewhere.
+            metric: the reported number that it is about; empty if it is about training.
             certain: whether the difference exceeds rounding beyond doubt.
         """
         self.right, self.certain = False, self.certain or certain
         if evidence:
-            self.evidence.append(evidence)
+            self.evidence.append(Evidence(evidence, metric))
 
     def add_fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
         """Records how well something was explained, in units of its noise floor.
@@ -77,13 +102,16 @@ class Judgement:
             worst = max((explanation.residual / floor for explanation in search.explanations), default=None)
             self.fits.append(Fit(what, worst, min(right, search.next_best) / floor))
 
-    def add_explanation(self, explanations: Sequence[Explanation], right: float, steps: str) -> bool:
+    def add_explanation(
+        self, explanations: Sequence[Explanation], right: float, what: str, *, metric: str = ""
+    ) -> bool:
         """Names the causes of the only explanation, or records that several explain the steps equally well.
 
         Args:
             explanations: all explanations that were found.
             right: the residual of the correct recipe.
-            steps: what was explained, in words.
+            what: what was explained, in words.
+            metric: the reported number that it is; empty if it is about training.
 
         Returns:
             Whether causes were named.
@@ -91,13 +119,13 @@ class Judgement:
         self.mark_wrong(certain=bool(explanations))
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
-                self.causes.setdefault(cause.id, _evidence(variant, explanations[0].residual, right, steps))
+                self.causes.setdefault(cause.id, _evidence(variant, explanations[0].residual, right, what))
                 if variant.remedy:
                     self.remedies.setdefault(cause.id, variant.remedy)
             return True
         if explanations:
             names = " or ".join(" and ".join(sorted(explanation.ids)) for explanation in explanations)
-            self.evidence.append(f"{names} would explain {steps} equally well, so no cause is named")
+            self.mark_wrong(f"{names} would explain {what} equally well, so no cause is named", metric=metric)
         return False
 
     def adopt_gradients(self, explanation: Explanation) -> None:
@@ -112,10 +140,10 @@ class Judgement:
             yield
         except Exception as error:
             self.right = False
-            self.not_applicable.append(NotApplicable(name, f"the steps cannot be recomputed: {describe(error)}"))
+            self.not_applicable.append(NotApplicable(name, f"the steps cannot be recomputed: {survived(error)}"))
 
 
-def _evidence(variant: Variant, residual: float, right: float, steps: str) -> str:
+def _evidence(variant: Variant, residual: float, right: float, what: str) -> str:
     precision = f"to a relative error of {residual:.1e}" if residual else "exactly"
     without = "nothing else does" if not np.isfinite(right) else f"{right:.2g} without it"
-    return f"{variant.evidence}; this explains {steps} {precision} ({without})"
+    return f"{variant.evidence}; this explains {what} {precision} ({without})"

@@ -63,5 +63,6 @@ def broadcast(loss: Any, y: tf.Tensor, predictions: tf.Tensor, weights: Any) -> 
     examples = tf.shape(predictions)[0]
     labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
     outputs = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
-    means = tf.reduce_mean(loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis]), axis=1)
+    losses = loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis])
+    means = tf.reduce_mean(tf.reshape(losses, [examples, -1]), axis=1)
     return tf.reduce_mean(means if weights is None else means * tf.cast(weights, means.dtype))

@@ -61,6 +61,7 @@ class MetricTable:
     def __init__(self, case: Case, recipe: Recipe) -> None:
         self.case, self.recipe, self.replay = case, recipe, case.replay
         self._validation: dict[tuple[int, bool, bool], Table] = {}
+        self._after: dict[bool, dict[int, Table]] = {}
         self.measured: dict[Any, dict[str, float]] = {}
 
     @cached_property
@@ -108,6 +109,22 @@ class MetricTable:
             self._validation[key] = table
         return self._validation[key]
 
+    def after(self, *, training: bool) -> dict[int, Table]:
+        """The training batches of each epoch, evaluated with the weights that the step's update has made."""
+        if training not in self._after:
+            tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
+            for step, span in zip(self.case.passes, self.case.expected, strict=False):
+                parts = self.replay.divided(self.replay.batch(span))
+                split = Split(tuple(length(part) for part in parts), self.replay.global_batch_size)
+                row = []
+                for replica, part in enumerate(parts):
+                    if length(part) and step.after is not None:
+                        result = self.replay.forward(step.after[replica], part, Recipe(training=training))
+                        row.append(self._cell(result, result, part, split, replica))
+                tables[step.epoch].append(row)
+            self._after[training] = tables
+        return self._after[training]
+
     @staticmethod
     def _right(recipe: Recipe) -> Recipe:
         """The recipe with the same forward pass and the experiment's loss."""
@@ -153,6 +170,12 @@ class ReportedMetric:
         it is therefore the unweighted mean over the replicas' parts of all batches.
         """
         return MetricFormula(per="parts" if self.of_output and keras_version().startswith("3") else "examples")
+
+    @property
+    def broadcastable(self) -> bool:
+        """Whether labels [n, 1] may meet predictions of shape [n], or the reverse."""
+        y = self.table.replay.validation[0][1]
+        return not isinstance(y, dict | tuple | list) and (np.ndim(y) == 1 or np.shape(y)[1:] == (1,))
 
     @property
     def validation_batches(self) -> int:
@@ -254,7 +277,9 @@ class ReportedMetric:
         return float(formula.scale * sums / (batches if formula.carry == "sum" else len(rows)))
 
     def _rows(self, formula: MetricFormula, part: str, epoch: int) -> Table:
-        if part == TRAIN:
+        if part == TRAIN and formula.after:
+            rows = self.table.after(training=formula.after == "training").get(epoch, [])
+        elif part == TRAIN:
             rows = (self.table.train or {}).get(epoch, [])
         else:
             rows = self.table.validation(epoch, training=formula.training, sample_weights=formula.sample_weights)
@@ -274,8 +299,14 @@ class ReportedMetric:
     def _measure(self, cells: Sequence[Cell], formula: MetricFormula) -> dict[str, float]:
         # In one batch: how examples are batched does not affect a metric that accumulates over them.
         results = [cell.trained if formula.trained_loss else cell.right for cell in cells]
-        y = concatenate([cell.y for cell in cells])
-        predictions = concatenate([result.predictions for result in results])
+        ys, of_cells = [cell.y for cell in cells], [result.predictions for result in results]
+        if not formula.paired:  # each part by itself, and as a mean over its examples
+            measured = [self.table.replay.measure(*_every_pair(y, each)) for y, each in zip(ys, of_cells, strict=True)]
+            examples = [cell.examples for cell in cells]
+            return {
+                name: float(np.average([each[name] for each in measured], weights=examples)) for name in measured[0]
+            }
+        y, predictions = concatenate(ys), concatenate(of_cells)
         if formula.metric:
             return {self.name: _accuracy(formula.metric, y, predictions)}
         weights = None if results[0].weights is None else concatenate([result.weights for result in results])
@@ -299,6 +330,12 @@ def _accuracy(kind: str, y: Any, predictions: Any) -> float:
         return float(metric.result())
     except (ValueError, IndexError, tf.errors.OpError):
         return np.nan
+
+
+def _every_pair(y: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Each label with the prediction of every example, as broadcasting [n, 1] against [n] computes."""
+    labels, outputs = np.asarray(y), np.asarray(predictions)
+    return np.repeat(labels, len(outputs), axis=0), np.concatenate([outputs] * len(labels))
 
 
 def _error(value: float, reported: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,8 @@ class OptimizerStep:
         state: all variables when ``apply`` was called: after the forward pass and before the update.
         before: all variables as last read before that; the forward pass may have changed non-trainable ones.
         calls: the calls of ``apply``.
-        after: all variables as read next after the update.
+        after: all variables as read next after the update; where nothing is read before the next forward pass, those
+            that are not trained are as in ``state``.
     """
 
     epoch: int
@@ -116,10 +118,13 @@ class Observation:
         initial: the state after ``build``.
         optimizer_steps: the optimizer's steps in order.
         foreign: how many variables outside the run's model an optimizer was applied to.
+        foreign_in_loss: the names of variables that a loss was computed from, shaped as the model's and not its own.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
+        on_batch: whether the trainer calls ``train_on_batch`` of the run's model.
         layers: the names and classes of the model's layers.
         fixed_dropout: whether dropout uses a fixed mask: see ``fix_dropout``.
         step_states: the state at each ``end_step``.
+        updates_made: the number of ``optimizer_steps`` at each ``end_step``.
         sets_rate: whether the trainer sets the learning rate by itself.
         rates: the learning rate before each of these steps, as far as the optimizer is known.
         last_step_states: the state after the last step of each epoch, by epoch.
@@ -138,10 +143,13 @@ class Observation:
     initial: State = field(default_factory=list)
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     foreign: int = 0
+    foreign_in_loss: list[str] = field(default_factory=list)
     compiled: bool = False
+    on_batch: bool = False
     layers: list[tuple[str, str]] = field(default_factory=list)
     fixed_dropout: bool = False
     step_states: list[State] = field(default_factory=list)
+    updates_made: list[int] = field(default_factory=list)
     sets_rate: bool = False
     rates: list[float] = field(default_factory=list)
     last_step_states: dict[int, State] = field(default_factory=dict)
@@ -149,6 +157,11 @@ class Observation:
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
+
+    @property
+    def updates_of_steps(self) -> list[list[OptimizerStep]]:
+        """The updates that the trainer made between two calls of ``end_step``, for each of these calls."""
+        return [self.optimizer_steps[a:b] for a, b in itertools.pairwise([0, *self.updates_made])]
 
     @property
     def changed_after_training(self) -> list[str]:
@@ -199,13 +212,13 @@ class Observation:
         return [step for step in self.optimizer_steps if step.epoch == epoch]
 
 
-def changed_variables(before: State, after: State, trainable: int) -> list[int]:
-    """Returns the indices of the first ``trainable`` variables that differ on any replica; NaN equals NaN."""
+def changed_variables(before: State, after: State, first: int | None) -> list[int]:
+    """Returns the indices of the ``first`` variables, or of all, that differ on any replica; NaN equals NaN."""
     changed = {
         k: None
         for a, b in zip(before, after, strict=True)
-        for k, (x, y) in enumerate(zip(a[:trainable], b[:trainable], strict=True))
-        if x is not y and not np.array_equal(x, y, equal_nan=True)
+        for k, (x, y) in enumerate(zip(a[:first], b[:first], strict=True))
+        if x is not y and not np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
     }
     return list(changed)
 

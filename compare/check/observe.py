@@ -14,7 +14,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  
 from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.dropout import fix_dropout
-from compare.check.interception import intercept_apply, intercept_strategy
+from compare.check.interception import intercept_apply, intercept_strategy, intercept_tape
 from compare.check.observation import (
     EPOCHS,
     ApplyCall,
@@ -87,6 +87,7 @@ class ProbeRun(CraftedRun):
         self.observation.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.observation.trainable = len(trainable)
         self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
+        self._watch_batches(model)
         self._built_optimizer = optimizer
         self._watch_rate(optimizer)
         self._rate = float(learning_rate(optimizer))
@@ -98,17 +99,18 @@ class ProbeRun(CraftedRun):
     def end_step(self, steps: int = 1) -> None:
         super().end_step(steps)
         self._latest = self._read()
+        self._close(self._latest)
         self.observation.rates.append(self._rate)
         self._rate = float(learning_rate(self._optimizers[-1] if self._optimizers else self._built_optimizer))
         self.observation.step_states.append(self._latest)
+        self.observation.updates_made.append(len(self.observation.optimizer_steps))
         self.observation.last_step_states[self.epoch] = self._latest
-        self._close()
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
         super().end_epoch(epoch, logs)
-        self._latest = self._read()
-        self.observation.epoch_end_states[epoch] = self._latest
-        self._close()
+        state = self._read()
+        self._close(self._unread(state))  # validation may have changed the others
+        self._latest = self.observation.epoch_end_states[epoch] = state
 
     # Recording of optimizer calls.
 
@@ -146,6 +148,16 @@ class ProbeRun(CraftedRun):
         record = partial(self._on_replica, settings, present, sparse, alone)
         tf.numpy_function(record, [replica, *scalars, *values, *indices, *state], [])
 
+    def on_gradient(self, variables: Sequence[Any]) -> None:
+        """Notes copies of the model's variables that a loss is computed from."""
+        own = {id(variable) for variable in self._variables}
+        shapes = {tuple(variable.shape) for variable in self._variables if len(variable.shape)}
+        for variable in variables:
+            name = str(getattr(variable, "name", "")).partition(":")[0]
+            copied = id(container(variable)) not in own and tuple(variable.shape) in shapes
+            if copied and name not in self.observation.foreign_in_loss:
+                self.observation.foreign_in_loss.append(name)
+
     def finish(self) -> Observation:
         """Returns the observation after training."""
         self.close()
@@ -165,6 +177,16 @@ class ProbeRun(CraftedRun):
             return original(*args, **options)
 
         object.__setattr__(rate, "assign", assign)
+
+    def _watch_batches(self, model: tf.keras.Model) -> None:
+        """Notes when the model's ``train_on_batch`` is called."""
+        original = model.train_on_batch
+
+        def train_on_batch(*args: Any, **options: Any) -> Any:
+            self.observation.on_batch = True
+            return original(*args, **options)
+
+        object.__setattr__(model, "train_on_batch", train_on_batch)
 
     def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""
@@ -221,28 +243,31 @@ class ProbeRun(CraftedRun):
             last.calls.append(call)
             self._latest = state
             return
+        self._close(new.before)
         number = len(self.observation.optimizer_steps)
         similar = self._similar.optimizer_steps[number : number + 1] if self._similar else []
         new.gradients = _deduplicated(gradients, *(step.gradients for step in similar))
         new.state = _deduplicated(state, self._latest, *(step.state for step in similar))
         self._latest = new.state
-        self._close()
         self.observation.optimizer_steps.append(new)
 
     def _before(self, state: State, last: OptimizerStep | None) -> State:
-        """All variables before a step's forward pass.
+        """All variables before a step's forward pass, after which the optimizer met ``state``."""
+        return self._latest if last is None or last.after is not None else self._unread(state)
 
-        If nothing was read since the last step's forward pass (an epoch in one call), trainable variables are those
-        that the optimizer met, ``state``, and the others those that the last forward pass left.
+    def _unread(self, state: State) -> State:
+        """All variables after an update after which nothing was read (an epoch in one call).
+
+        Trainable variables are those of the next ``state``, the others those that the last forward pass left.
         """
-        if last is None or last.after is not None:
-            return self._latest
         count = self.observation.trainable
         return [[*now[:count], *then[count:]] for now, then in zip(state, self._latest, strict=True)]
 
-    def _close(self) -> None:
-        if self.observation.optimizer_steps and self.observation.optimizer_steps[-1].after is None:
-            self.observation.optimizer_steps[-1].after = self._latest
+    def _close(self, state: State) -> None:
+        """Notes the variables after the last step, if nothing was read since."""
+        last = self.observation.optimizer_steps[-1] if self.observation.optimizer_steps else None
+        if last is not None and last.after is None:
+            last.after = state
 
     def _read(self) -> State:
         local = self.strategy.experimental_local_results
@@ -309,6 +334,7 @@ def observe(
 
     with (
         intercept_apply(run.on_apply),
+        intercept_tape(run.on_gradient),
         intercept_strategy(run.strategy, on_use),
         without_exit(f"trainer {trainer.name}", trainer.train),
     ):

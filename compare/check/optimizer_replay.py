@@ -60,7 +60,8 @@ def simulate(
             present = [k for k, gradient in enumerate(total) if gradient is not None and k not in update.untrained]
             for group in update.groups or ([present] if present else []):
                 chosen = [k for k in present if k in group]
-                optimizer.apply([total[k] for k in chosen], [variables[k] for k in chosen])
+                for _ in range(update.times):
+                    optimizer.apply([total[k] for k in chosen], [variables[k] for k in chosen])
             after = replay.flatten([variable.numpy() for variable in variables])
             results[i].append(after)
     return [np.stack(copies if histories > 1 else copies * replay.replicas) for copies in results]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 GIVEN, OTHER_LOGITS, BROADCAST = "given", "other-logits", "broadcast"
-UNSMOOTHED, UNMASKED, SQUASHED = "unsmoothed", "unmasked", "squashed"
+UNSMOOTHED, UNMASKED, SQUASHED, UNRECOVERED = "unsmoothed", "unmasked", "squashed", "unrecovered"
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ class Recipe:
         training: the ``training`` flag of the forward pass.
         inference: the names of layers that are called with ``training=False`` all the same.
         masks: whether layers pass on their masks.
-        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``, or
-            ``SQUASHED`` (of a softmax or sigmoid of the predictions).
+        loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``,
+            ``SQUASHED`` (of a softmax or sigmoid of the predictions), or ``UNRECOVERED`` (of a softmax's probabilities
+            taken as logits, as the loss asks for; in a graph, Keras finds the logits behind them).
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
         sample_weights: whether sample weights are used.
         class_weights: whether class weights are used.
@@ -163,6 +164,7 @@ class Update:
         restarts: the steps before which the optimizer loses its slots and its iteration count.
         learning_rates: the learning rate of each step; None for the optimizer's own.
         iterations: the optimizer's iteration count before each step; None for 0, 1, 2 and so on.
+        times: how often the optimizer takes each step's gradients.
         groups: the variables of each of several calls of ``apply`` in every step; empty for one call for all.
         clip: when the optimizer clips: "per-replica", before the sum over replicas (as in Keras 3), "reduced",
             after it (as in Keras 2), or "off".
@@ -177,6 +179,7 @@ class Update:
     restarts: frozenset[int] = frozenset()
     learning_rates: tuple[float, ...] | None = None
     iterations: tuple[int, ...] | None = None
+    times: int = 1
     groups: tuple[frozenset[int], ...] = ()
     clip: str = "per-replica"
     reduce: str = "sum"
@@ -202,6 +205,9 @@ class MetricFormula:
         regularization: whether the layers' losses are part of the loss.
         without: the index of a layer's loss that is not part of it; None if all are.
         training: whether validation calls the model with ``training=True``.
+        after: in training, whether a step's numbers are computed after its update, by calling the model once more: with
+            ``training=False`` ("inference") or ``training=True`` ("training"); empty for those of the step itself.
+        paired: False if each label is compared with the prediction of every example of a batch.
         sample_weights: whether validation uses sample weights.
         trained_loss: whether the loss is the one that the trainer differentiates, correct or not, and metrics
             weight examples as that loss does.
@@ -218,6 +224,8 @@ class MetricFormula:
     regularization: bool = True
     without: int | None = None
     training: bool = False
+    after: str = ""
+    paired: bool = True
     sample_weights: bool = True
     trained_loss: bool = False
     metric: str = ""

@@ -23,6 +23,7 @@ from compare.check.recipe import (
     OTHER_LOGITS,
     SQUASHED,
     UNMASKED,
+    UNRECOVERED,
     UNSMOOTHED,
     Clip,
     Recipe,
@@ -167,6 +168,20 @@ class Replay:
     def squash(self) -> Any:
         """The function that makes probabilities of the logits that the loss takes; None if it takes none."""
         return squash_for(self.experiment.build_loss())
+
+    def recovers(self) -> bool:
+        """Whether Keras computes the loss from logits that it finds behind the model's probabilities, in a graph."""
+        if not hasattr(self, "_recovers"):
+            x, y = self._first
+
+            def losses() -> tuple[tf.Tensor, tf.Tensor]:
+                predictions = self.model(x, training=False)
+                loss = self._losses[GIVEN]
+                return loss(y, predictions), loss(y, tf.nest.map_structure(tf.identity, predictions))
+
+            given, unrecovered = (float(value) for value in tf.function(losses)())
+            self._recovers = abs(given - unrecovered) > 1e-3 * max(abs(given), abs(unrecovered))
+        return self._recovers
 
     def unsmoothed(self) -> tuple[Any, float] | None:
         """The losses without label smoothing, and how much the first one has; None if no loss has any."""
@@ -474,7 +489,7 @@ class Replay:
         elif kind == SQUASHED:
             squashed = tf.nest.map_structure(self.squash(), predictions)
             value = loss(y, tf.nest.map_structure(tf.identity, squashed), weights)  # see below
-        elif kind == OTHER_LOGITS:
+        elif kind in (OTHER_LOGITS, UNRECOVERED):
             # From a Softmax layer's output Keras recovers the logits whatever the flag says, but not through identity.
             value = loss(y, tf.nest.map_structure(tf.identity, predictions), weights)
         else:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compare.check.causes import CATALOGUE
 from compare.watch.trace import ON_BATCHES, Trace
+
+if TYPE_CHECKING:
+    from compare.check.observation import Observation
 
 PROBABILITIES = "probabilities"
 """The variant of ``logits-mismatch`` where a model gives probabilities that are said to be logits."""
@@ -101,3 +104,26 @@ def script_remedy(cause: str, replicas: int, used: Used | None = None, of: str =
     if used.sets_rate:
         texts["learning-rate-schedule-missing"] += "\noptimizer.learning_rate = schedule(epoch)  # in every epoch"
     return texts.get(f"{cause} {of}", texts.get(cause, CATALOGUE[cause].remedy))
+
+
+ALONE = {
+    "not-reshuffled": "for epoch in run.epochs:\n    dataset = run.train_dataset(epoch)",
+    "examples-repeated": "dataset = run.train_dataset(epoch)  # without repeat()\nfor batch in dataset: ...",
+    "batch-size-differs": "batch_size = run.global_batch_size  # run.train_dataset uses it",
+}
+"""What to write in a loop with a ``Run`` that does not use the strategy."""
+OF_EMA = "\noptimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
+
+
+def remedy_for_loop(cause: str, observation: Observation, ema: bool) -> str:
+    """What to write instead in a loop with a ``Run``: only what that loop has.
+
+    Args:
+        cause: the id of a cause.
+        observation: the loop, as it was observed.
+        ema: whether the experiment's optimizer keeps moving averages of the weights.
+    """
+    texts = {} if observation.distributed or observation.replicas > 1 else WITHOUT_STRATEGY | ALONE
+    texts |= ON_BATCH if observation.on_batch else {}
+    text = texts.get(cause, CATALOGUE[cause].remedy)
+    return text if ema else text.replace(OF_EMA, "")

@@ -19,6 +19,8 @@ import numpy as np
 from compare.check.observation import OptimizerStep, State
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update
+from compare.records import EPOCH_END, Place
+from compare.verdict.rounding import Noise
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -48,7 +50,6 @@ class Segment:
         before: all variables before the first step.
         spans: the batch of each step.
         after: all variables after the last step.
-        state: all variables after the last forward pass.
         step: the optimizer step, if it was observed.
         start: the first step from the weights before it, even if they were changed before ``apply`` was called.
     """
@@ -57,7 +58,6 @@ class Segment:
     before: State
     spans: tuple[Span, ...]
     after: State
-    state: State
     step: OptimizerStep | None = None
     start: OptimizerStep = field(init=False)
 
@@ -146,7 +146,7 @@ def segments(case: Case) -> list[Segment] | None:
         if any(step.after is None for step in case.steps):
             return None
         return [
-            Segment(step.epoch, step.before, (span,), step.after or step.state, step.state, step)
+            Segment(step.epoch, step.before, (span,), _at_end(case, step), step)
             for step, span in zip(case.steps, case.aligned, strict=True)
         ]
     if tuple(observation.epoch_end_states) != case.epochs:
@@ -159,7 +159,19 @@ def segments(case: Case) -> list[Segment] | None:
         states = [observation.initial, *observation.epoch_end_states.values()]
         groups = [tuple(case.replay.spans[epoch]) for epoch in case.epochs]  # type: ignore[misc]
     pairs = zip(itertools.pairwise(states), groups, strict=True)
-    return [Segment(group[0].epoch, a, group, b, b) for (a, b), group in pairs]
+    return [Segment(group[0].epoch, a, group, b) for (a, b), group in pairs]
+
+
+def _at_end(case: Case, step: OptimizerStep) -> State:
+    """All variables at the end of a step, without what the reference changes as well after its update."""
+    after = step.after or step.state
+    usual = case.moved_by_reference
+    if not usual:
+        return after
+    return [
+        [b if k in usual else a for k, (a, b) in enumerate(zip(*copies, strict=True))]
+        for copies in zip(after, step.state, strict=True)
+    ]
 
 
 def compare_weights(
@@ -184,7 +196,7 @@ def compare_weights(
     if not known:
         return None
     exact = list(replay_segments(case, known, recipe, update))
-    observed = [_by_variable(segment.after, segment.state, case.replay.trainable) for segment in known]
+    observed = [_by_variable(segment.after, segment.after, case.replay.trainable) for segment in known]
     before = [_by_variable(segment.before, segment.before, case.replay.trainable) for segment in known]
     gaps, moved = _norms(observed, exact), _norms(exact, before)
     floor = 4 * EPSILON * _norms(before, None) + EPSILON * moved
@@ -201,6 +213,34 @@ def compare_weights(
         noisy = list(replay_segments(case, known, variant, update, nudge))
         weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, _norms(noisy, exact)))
     return weight_gaps
+
+
+def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
+    """Compares the weights and all state at the ends of epochs with the reference's, by the rounding of all steps.
+
+    Steps that are right from the weights that they had lead as far as their rounding adds up. What changes the
+    weights or the state besides is seen here, whatever it is.
+
+    Args:
+        case: the trainer's observation and replay.
+        gaps: the gaps of its steps, with the rounding of each.
+        start: the first place that differs.
+    """
+    epochs = np.array([segment.epoch for segment in segments(case) or ()])
+    worst = Noise(0, start, 0.0, start, gaps.names[0])
+    for epoch in case.epochs:
+        states = [observed.epoch_end_states.get(epoch) for observed in (case.observation, case.reference)]
+        if states[0] is None or states[1] is None:
+            continue
+        distances = _norms(*([_by_variable(state, state, gaps.trainable)] for state in states if state))[0]
+        rounding = gaps.noise_floor[: len(epochs)][epochs <= epoch].sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            known = np.isfinite(distances) & np.isfinite(rounding)
+            ratios = np.where(distances == 0, 0.0, np.where(known, distances / rounding, np.inf))
+        k = int(ratios.argmax())
+        if ratios[k] > worst.ratio:
+            worst = Noise(0, start, float(ratios[k]), (epoch, EPOCH_END), gaps.names[k])
+    return worst
 
 
 def _variants(case: Case, recipe: Recipe) -> Iterator[tuple[Recipe, int]]:

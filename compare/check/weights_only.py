@@ -128,14 +128,13 @@ def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: in
 
 def _name_rate(judgement: Judgement, rate: float, factor: float, optimizer: str, begin: str, what: str) -> None:
     """Reports that every step, from one on, is a constant multiple of the right one."""
-    judgement.mark_wrong(certain=True)
     times = f"{begin}the weights change {factor:.6g} times as much as they should"
     if optimizer in FOLLOWS_LOSS and not begin:
-        judgement.evidence.append(
-            f"{times}, which explains {what}: the loss or the learning rate, {rate:.4g}, has this factor"
-        )
+        text = f"{times}, which explains {what}: the loss or the learning rate, {rate:.4g}, has this factor"
+        judgement.mark_wrong(text, certain=True)
     else:
         text = f"{times}, as with a learning rate of {rate * factor:.4g} instead of {rate:.4g}; this explains {what}"
+        judgement.mark_wrong(certain=True)
         judgement.causes["optimizer-differs"] = text
 
 

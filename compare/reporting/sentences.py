@@ -375,10 +375,12 @@ def _noise(training: Mapping[str, Any]) -> str:
     if noise["step"] is not None:
         where = f"at step {noise['step']:,} of epoch {noise['epoch']}"
     at_most = "" if noise["largest_ratio"] > noise["factor"] else "at most "
+    measured = "by computing each step again with changes as small as rounding"
+    if noise["twins"]:
+        measured = f"with {noise['twins']} noise twins, repeated trainings with changes as small as rounding"
     return (
         f"; the gap is {at_most}{_times(noise['largest_ratio'])} times the effect of rounding alone ({where}; measured "
-        f"with {noise['twins']} noise twins, repeated trainings with changes as small as rounding); up to "
-        f"{noise['factor']:g} times counts as rounding"
+        f"{measured}); up to {noise['factor']:g} times counts as rounding"
     )
 
 

@@ -62,7 +62,7 @@ class Noise:
     """A candidate's weight gap compared with the gaps of noise twins.
 
     Attributes:
-        twins: the number of twins.
+        twins: the number of twins; 0 if the rounding of each step was measured, by recomputing it, and added up.
         start: the place (epoch, step) of the first step with noise.
         ratio: the largest ratio, over variables and steps, of the gap to the twins' largest gap up to
             that step; infinite if no twin moves the variable.

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Variant
 from compare.check.recipe import Recipe, Span
-from compare.check.stages import EXAMPLES, STATE
+from compare.check.stages import EXAMPLES, STATE, some
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -77,6 +77,8 @@ def _not_shared(case: Case) -> str | None:
             f"the optimizer was applied to {observation.foreign} variables that do not belong to the model from "
             "run.build()"
         )
+    if names := observation.foreign_in_loss:
+        return f"the loss is computed from variables that do not belong to the model from run.build(): {some(names)}"
     if not observation.optimizer_steps:
         return None
     replicas = list(zip(observation.optimizer_steps[0].state, observation.initial, strict=True))

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.check.causes.base import Cause, Variant
-from compare.check.recipe import BROADCAST, OTHER_LOGITS, SQUASHED, UNMASKED, UNSMOOTHED, Recipe, Share, Span, Split
+from compare.check.recipe import (
+    BROADCAST,
+    OTHER_LOGITS,
+    SQUASHED,
+    UNMASKED,
+    UNRECOVERED,
+    UNSMOOTHED,
+    Recipe,
+    Share,
+    Span,
+    Split,
+)
 from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE, some
 
 if TYPE_CHECKING:
@@ -192,6 +203,13 @@ def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]
 
 
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
+    if case.replay.recovers():
+        text = (
+            "the model's probabilities are taken as logits, since the experiment's loss has from_logits=True; in "
+            f"{case.reference.name}'s graph Keras finds the logits behind the softmax or sigmoid"
+        )
+        yield Variant({"loss": UNRECOVERED}, text, remedy=WITH_PROBABILITIES)
+        return
     other = case.replay.other_logits()
     if other is not None:
         yield Variant(
@@ -203,6 +221,12 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
         name = squash.__name__.removesuffix("_v2")
         text = f"the loss, which takes logits, is given {name}(predictions): {name} is applied twice"
         yield Variant({"loss": SQUASHED}, text)
+
+
+WITH_PROBABILITIES = (
+    "loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # from_logits=False, in the experiment as well;\n"
+    "# or keep from_logits=True, and let the model's last layer have no activation"
+)
 
 
 def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:

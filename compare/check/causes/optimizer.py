@@ -37,6 +37,9 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
     if case.by_hand:
         yield from _by_hand(case, update)
         return
+    if case.repeated > 1:
+        yield _applied_again(case)
+        return
     config, expected = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
         text = (
@@ -81,6 +84,14 @@ def _other_rate(case: Case) -> Iterator[Change]:
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
         text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
         yield {"learning_rates": rates[0]}, text + _pattern(case, rates)
+
+
+def _applied_again(case: Case) -> Variant:
+    """An optimizer that takes the same gradients several times in each step."""
+    text = f"the optimizer is applied {case.repeated} times in each step, each time with the same gradients"
+    scheduled = len(set(_rates(case, reference=True))) > 1
+    changes = {"times": case.repeated} | ({"learning_rates": None} if scheduled else {})
+    return Variant(changes, text, remedy="optimizer.apply_gradients(zip(gradients, variables))  # once in each step")
 
 
 def _applied_in_parts(case: Case) -> Iterator[Variant]:

@@ -112,6 +112,25 @@ def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varian
         )
 
 
+def said(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+    """Variants that are said as evidence, without a cause in the catalogue."""
+    yield from _after_update(case)
+    yield from _every_pair(case)
+
+
+def _after_update(case: ReportedMetric) -> Iterable[Variant]:
+    if case.part == "train":
+        text = f"{case.key} is computed with the weights that each step's update has made"
+        yield Variant({"after": "inference"}, text)
+        yield Variant({"after": "training"}, f"{text}, by model(x, training=True)")
+
+
+def _every_pair(case: ReportedMetric) -> Iterable[Variant]:
+    if not case.is_loss and case.broadcastable:
+        text = f"{case.key} compares each label with the prediction of every example: labels [n, 1] against [n]"
+        yield Variant({"paired": False}, text)
+
+
 CAUSES = (
     Cause(
         id="metrics-not-reset",

@@ -10,6 +10,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Variant
 from compare.check.causes.loss import OF_OUTPUTS, scaled
 from compare.check.causes.optimizer import CLIPPING
+from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, some
 
@@ -151,6 +152,21 @@ def _without_update(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"untrained": frozenset(unchanged)}, _no_gradient(case, unchanged), measured=True)
 
 
+def _never_changes(case: Case) -> str | None:
+    """Evidence that no weight ever changes, while the reference's do."""
+    observation, trainable = case.observation, case.observation.trainable
+    states = [*observation.step_states, *observation.epoch_end_states.values()]
+    expected = case.reference.epoch_end_states.values()
+    if not states or any(changed_variables(observation.initial, state, trainable) for state in states):
+        return None
+    if not any(changed_variables(case.reference.initial, state, trainable) for state in expected):
+        return None
+    if not observation.optimizer_steps:
+        return "the weights never change: no optimizer is ever applied"
+    any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
+    return f"the weights never change: {'its updates are zero' if any_gradient else 'all gradients are zero'}"
+
+
 def _no_gradient(case: Case, indices: Iterable[int]) -> str:
     names = [case.observation.names[k] for k in sorted(indices)]
     return f"{', '.join(names)} {'gets' if len(names) == 1 else 'get'} no gradient or no update"
@@ -219,14 +235,16 @@ CAUSES = (
         symptom="The loss stays too high; some weights never change.",
         explanation="The gradient is computed for, or applied to, only some of the trainable variables.",
         wrong="variables = model.layers[-1].trainable_variables",
-        remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)",
+        remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)\n"
+        "optimizer.apply_gradients(zip(gradients, variables))  # in every step",
         recognised="Some variables, which are named, should be trained but have a zero gradient or none in all "
-        "steps, or never change; all others are right.",
+        "steps, or never change; all others are right. Or no weight ever changes.",
         met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
         "https://github.com/keras-team/keras/issues/16797\n"
         '"Empty trainable variables in keras model (tf 2.0)", '
         "https://github.com/tensorflow/tensorflow/issues/29073",
         gradient=_without_gradient,
         update=_without_update,
+        fact=_never_changes,
     ),
 )

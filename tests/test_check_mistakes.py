@@ -1,0 +1,478 @@
+"""Mistakes of loops that people write: what the short check says of each, and what it must never say."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tasks
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*from_logits=True.*Was this intended:UserWarning")
+
+
+def labelled(**options):
+    """Classes as labels of shape [n, 1], and a layer with L2."""
+
+    def load():
+        return tuple((x, y[:, np.newaxis]) for x, y in tasks.blobs(200, 100))
+
+    return tasks.experiment(load_data=load, regularize=True, **options)
+
+
+def taught(**options):
+    """A student with batch normalization and dropout, a frozen teacher, and a metric that is a running mean."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+
+    class RunningMean(tf.keras.metrics.Metric):
+        def __init__(self, name):
+            super().__init__(name=name)
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y, predictions, sample_weight=None):
+            self.value.assign(0.9 * self.value + 0.1 * tf.reduce_mean(tf.math.reduce_std(predictions, axis=0)))
+
+        def result(self):
+            return 1.0 * self.value
+
+    def build_model():
+        x = tf.keras.Input((8,))
+        dense = layers.Dense(8, name="student")
+        student = tf.keras.Sequential([dense, layers.BatchNormalization(), layers.Dropout(0.3)])
+        teacher = tf.keras.Sequential([layers.Dense(8)], name="teacher")
+        teacher.trainable = False
+        return tf.keras.Model(x, layers.Dense(3)(student(x) + 0.1 * teacher(x)))
+
+    metrics = lambda: [RunningMean(name="spread")]  # noqa: E731
+    return tasks.experiment(train=200, validation=100, build_model=build_model, build_metrics=metrics, **options)
+
+
+def twins(**options):
+    """One encoder for an input and for its opposite."""
+    import tensorflow as tf
+
+    def build_model():
+        x = tf.keras.Input((8,))
+        encoder = tf.keras.Sequential([tf.keras.layers.Dense(8, activation="relu")], name="encoder")
+        both = tf.keras.layers.Concatenate()([encoder(x), encoder(-x)])
+        return tf.keras.Model(x, tf.keras.layers.Dense(3)(both))
+
+    return tasks.experiment(train=200, validation=100, build_model=build_model, **options)
+
+
+def squashed(**options):
+    """A softmax of TensorFlow's at the end, and a loss that takes logits: in its graph, fit finds the logits."""
+    import tensorflow as tf
+
+    def build_model():
+        dense = tf.keras.layers.Dense
+        return tf.keras.Sequential([dense(16, activation="relu"), dense(3, activation=tf.nn.softmax)])
+
+    return tasks.experiment(train=200, validation=100, build_model=build_model, **options)
+
+
+@functools.cache
+def checker(experiment):
+    import tensorflow as tf
+
+    from compare.check import Checker
+    from compare.trainers.keras_fit import KerasFit
+
+    return Checker(experiment(), KerasFit(), tf.distribute.get_strategy(), batch_size=32)
+
+
+def checked(experiment, loop):
+    same = checker(experiment)
+    return same.look_inside(same.check(loop), loop)
+
+
+class Loop:
+    """A correct loop on one replica, in parts."""
+
+    name = "loop"
+    eager = False
+
+    def train(self, run):
+        import tensorflow as tf
+
+        self.run = run
+        self.model, self.optimizer, self.loss, self.metrics = run.build()
+        self.mean = tf.keras.metrics.Mean()
+        self.begin()
+        step = self.step if self.eager else tf.function(self.step, reduce_retracing=True)
+        for epoch in run.epochs:
+            for metric in [self.mean, *self.metrics]:
+                metric.reset_state()
+            for x, y in run.train_dataset(epoch):
+                step(x, y)
+                self.after_step()
+                run.end_step()
+            logs = {"loss": float(self.mean.result())}
+            run.end_epoch(epoch, self.logs(logs | {each.name: float(each.result()) for each in self.metrics}))
+
+    def begin(self):
+        """Before the first step."""
+
+    def after_step(self):
+        """After each step."""
+
+    def step(self, x, y):
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            predictions = self.call(x)
+            value = self.value(y, predictions) + self.penalty()
+        variables = self.model.trainable_variables
+        self.record(x, y, predictions, value)
+        self.apply(tape.gradient(value, variables), variables)
+        self.after_update(x, y)
+
+    def call(self, x):
+        return self.model(x, training=True)
+
+    def value(self, y, predictions):
+        import tensorflow as tf
+
+        return tf.reduce_mean(self.loss.call(y, predictions))
+
+    def penalty(self):
+        import tensorflow as tf
+
+        return tf.add_n(self.model.losses) if self.model.losses else 0.0
+
+    def record(self, x, y, predictions, value):
+        self.mean.update_state(value, sample_weight=len(x))
+        for metric in self.metrics:
+            metric.update_state(y, predictions)
+
+    def apply(self, gradients, variables):
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def after_update(self, x, y):
+        """After the update, in the step's function."""
+
+    def logs(self, logs):
+        return logs
+
+
+class Rounded(Loop):
+    """Correct, but not bit for bit."""
+
+    def apply(self, gradients, variables):
+        super().apply([gradient * 41.0 * (1.0 / 41.0) for gradient in gradients], variables)
+
+
+# State
+
+
+class MovesTeacher(Loop):
+    def after_step(self):
+        layers = {layer.name: layer for layer in self.model._flatten_layers()}
+        for old, new in zip(layers["teacher"].weights, layers["student"].weights, strict=True):
+            old.assign(0.9 * old + 0.1 * new)
+
+
+class MovesTeacherInside(Loop):
+    def after_update(self, x, y):
+        MovesTeacher.after_step(self)
+
+
+class SecondPass(Loop):
+    def after_update(self, x, y):
+        self.model(x, training=True)
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        (MovesTeacher, "teacher/"),
+        (MovesTeacherInside, "teacher/"),
+        (SecondPass, "batch_normalization/moving_mean"),
+    ],
+)
+def test_state_that_a_step_changes_besides_is_a_difference_although_each_step_is_right(tensorflow, loop, told):
+    report = checker(taught).check(loop())
+    assert report.comparison.training.verdict == "different", report
+    assert report.comparison.training.max_weight_gap > 1e-3
+    assert report.findings == (), report
+    assert len(report.evidence) == 1, report
+    assert told in report.evidence[0]
+    assert "after the update of step 1 (epoch 1); fit's do not" in report.evidence[0]
+
+
+def test_a_right_loop_that_only_rounds_differently_is_within_the_noise_beside_its_verdict(tensorflow):
+    training = checker(taught).check(Rounded()).comparison.training
+    assert training.verdict == "alike"
+    assert 0 < training.max_weight_gap < 1e-3
+    assert training.noise.explains and training.noise.twins == 0
+
+
+class NearlyTheSame(Rounded):
+    """Beyond the rounding of a sum, and nearer than a mistake is."""
+
+    def logs(self, logs):
+        return logs | {"spread": logs["spread"] * 1.00003}
+
+
+def test_numbers_that_no_side_can_explain_are_not_held_against_a_right_loop(tensorflow):
+    report = checker(taught).check(NearlyTheSame())
+    assert report.comparison.reporting.metrics["spread"].max_gap > 0
+    assert any("spread of fit cannot be explained either" in each.reason for each in report.not_applicable), report
+    assert report.comparison.reporting.verdict == "alike", report
+    assert report.evidence == (), report
+
+
+def test_what_nobody_thought_of_between_right_steps_is_not_alike(tensorflow, monkeypatch):
+    from compare.check import judge, weight_gaps
+
+    monkeypatch.setattr(weight_gaps, "_at_end", lambda case, step: [
+        [*after[: case.replay.trainable], *state[case.replay.trainable :]]
+        for after, state in zip(step.after, step.state, strict=True)
+    ])  # fmt: skip
+    monkeypatch.setattr(judge, "_judge_state", lambda *_: None)
+    report = checker(taught).check(MovesTeacher())
+    assert report.comparison.training.verdict == "different", report
+    assert "each step is right, computed from the weights that it had, but something else changes" in str(report)
+
+
+# The right name
+
+
+class StopsPenalty(Loop):
+    def penalty(self):
+        import tensorflow as tf
+
+        return tf.stop_gradient(super().penalty())
+
+
+def test_a_term_whose_gradient_is_stopped_is_not_said_to_be_missing(tensorflow):
+    report = checked(labelled, StopsPenalty())
+    assert report.comparison.training.first_difference.stage == "gradients"
+    assert report.findings == (), report
+    assert any("as with regularization-missing" in text and "but the loss agrees" in text for text in report.evidence)
+
+
+class AppliesTwice(Loop):
+    def apply(self, gradients, variables):
+        super().apply(gradients, variables)
+        super().apply(gradients, variables)
+
+
+def test_an_optimizer_that_is_applied_twice_in_a_step_is_named_at_the_update(tensorflow):
+    report = checked(labelled, AppliesTwice())
+    (finding,) = report.findings
+    assert finding.id == "optimizer-differs"
+    assert "applied 2 times in each step, each time with the same gradients" in finding.evidence
+    first = report.comparison.training.first_difference
+    assert (first.epoch, first.step, first.stage) == (1, 1, "update"), report
+
+
+class TwoEncoders(Loop):
+    def begin(self):
+        import tensorflow as tf
+
+        self.shared = self.model.get_layer("encoder")
+        self.copy = tf.keras.models.clone_model(self.shared)
+        self.copy.set_weights(self.shared.get_weights())
+
+    def call(self, x):
+        import tensorflow as tf
+
+        return self.model.layers[-1](tf.concat([self.shared(x), self.copy(-x)], -1))
+
+
+class TwoTrainedEncoders(TwoEncoders):
+    def begin(self):
+        super().begin()
+        self.optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self.optimizer.build(self.model.trainable_variables + self.copy.trainable_variables)
+
+    def step(self, x, y):
+        import tensorflow as tf
+
+        variables = self.model.trainable_variables + self.copy.trainable_variables
+        with tf.GradientTape() as tape:
+            value = self.value(y, self.call(x))
+        self.apply(tape.gradient(value, variables), variables)
+
+
+@pytest.mark.parametrize("loop", [TwoEncoders, TwoTrainedEncoders])
+def test_two_copies_of_a_shared_encoder_are_weights_that_are_not_shared(tensorflow, loop):
+    report = checker(twins).check(loop())
+    assert [finding.id for finding in report.training] == ["weights-not-shared"], report
+    assert not any("no cause explains" in text for text in report.evidence), report
+
+
+class EagerSquashed(Loop):
+    eager = True
+
+
+def test_probabilities_taken_as_logits_where_fit_finds_the_logits_are_named(tensorflow):
+    report = checker(squashed).check(EagerSquashed())
+    assert [finding.id for finding in report.findings] == ["logits-mismatch"], report
+    assert "in fit's graph Keras finds the logits" in report.findings[0].evidence
+    assert checker(squashed).check(Loop()).verdict in ("identical", "alike")
+
+
+class AnotherFactorInEachStep(Loop):
+    eager = True
+    made = 0
+
+    def apply(self, gradients, variables):
+        self.made += 1
+        super().apply([gradient / (1 + self.made) for gradient in gradients], variables)
+
+
+def test_one_factor_for_all_variables_is_said_once(tensorflow):
+    report = checker(labelled).check(AnotherFactorInEachStep())
+    assert report.findings == (), report
+    assert (
+        "all variables' gradients are the right ones times one number in each step: 0.5, 0.3333, 0.25, 0.2, 0.1667, "
+        "0.1429"
+    ) in report.evidence
+
+
+# Reported numbers
+
+
+class AfterUpdate(Loop):
+    def record(self, *_):
+        """Only later."""
+
+    def after_update(self, x, y):
+        predictions = self.model(x, training=False)
+        super().record(x, y, predictions, self.value(y, predictions) + self.penalty())
+
+
+class BroadcastAccuracy(Loop):
+    def begin(self):
+        import tensorflow as tf
+
+        class Accuracy(tf.keras.metrics.Mean):
+            def update_state(self, y, predictions):
+                classes = tf.argmax(predictions, -1, output_type=tf.int32)
+                super().update_state(tf.cast(classes == y, tf.float32))
+
+        self.metrics = [Accuracy(name="accuracy")]
+
+
+class NeverResetMeanOfBatches(Loop):
+    eager = True
+
+    def begin(self):
+        self.values = []
+
+    def record(self, x, y, predictions, value):
+        super().record(x, y, predictions, value)
+        self.values.append(float(value))
+
+    def logs(self, logs):
+        return logs | {"loss": float(np.mean(self.values))}
+
+
+class LastBatchWithoutPenalty(Loop):
+    def record(self, x, y, predictions, value):
+        self.mean.reset_state()
+        super().record(x, y, predictions, value - self.penalty())
+
+
+@pytest.mark.parametrize(
+    ("loop", "causes"),
+    [
+        (NeverResetMeanOfBatches, {"metrics-not-reset", "loss-averaged-over-batches"}),
+        (LastBatchWithoutPenalty, {"last-batch-only", "loss-without-regularization"}),
+    ],
+)
+def test_what_explains_reported_numbers_is_named_two_causes_together_where_no_single_one_does(tensorflow, loop, causes):
+    report = checker(labelled).check(loop())
+    assert {finding.id for finding in report.findings} == causes, report
+    assert report.evidence == (), report
+    assert "strategy" not in "".join(finding.remedy for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("loop", "told"),
+    [
+        (AfterUpdate, ["loss is computed with the weights that each step's update has made"]),
+        (BroadcastAccuracy, ["accuracy compares each label with the prediction of every example: labels [n, 1]"]),
+    ],
+)
+def test_what_reported_numbers_are_computed_from_is_said_where_no_cause_has_a_name(tensorflow, loop, told):
+    report = checker(labelled).check(loop())
+    assert report.findings == (), report
+    assert report.comparison.reporting.verdict == "different"
+    assert all(any(text in each for each in report.evidence) for text in told), report
+    assert not any("differs from the value recomputed" in text for text in report.evidence), report
+
+
+class SummedWithoutPenalty(Loop):
+    def step(self, x, y):
+        with_penalty, self.penalty = self.penalty, lambda: 0.0
+        super().step(x, y)
+        self.penalty = with_penalty
+
+    def value(self, y, predictions):
+        import tensorflow as tf
+
+        return tf.reduce_sum(self.loss.call(y, predictions))
+
+
+def test_two_causes_of_the_gradients_are_named_together_with_remedies_for_one_replica(tensorflow):
+    report = checker(labelled).check(SummedWithoutPenalty())
+    assert {finding.id for finding in report.training} == {"loss-summed", "regularization-missing"}, report
+    assert "strategy" not in "".join(finding.remedy for finding in report.findings)
+
+
+# Remedies
+
+
+class NeverApplies(Loop):
+    def apply(self, gradients, variables):
+        """Forgotten."""
+
+
+class OtherRate(Loop):
+    def begin(self):
+        self.optimizer.learning_rate = 0.01
+
+
+class OnBatches(Loop):
+    def train(self, run):
+        model, optimizer, loss, metrics = run.build()
+        model.compile(optimizer, loss, metrics=metrics)
+        for epoch in run.epochs:
+            losses = []
+            for x, y in run.train_dataset(epoch):
+                losses.append(model.train_on_batch(x, y, return_dict=True)["loss"])
+                model.reset_metrics()
+                run.end_step()
+            run.end_epoch(epoch, {"loss": float(np.mean(losses))})
+
+
+@pytest.mark.parametrize(
+    ("loop", "cause", "told", "never"),
+    [
+        (NeverApplies, "variables-not-trained", "the weights never change: no optimizer is ever applied", "strategy"),
+        (OtherRate, "optimizer-differs", "learning_rate is 0.01", "use_ema"),
+        (OnBatches, "loss-averaged-over-batches", "a short batch counts as much", "loss_metric"),
+    ],
+)
+def test_remedies_use_what_the_loop_has(tensorflow, loop, cause, told, never):
+    (finding,) = checker(labelled).check(loop()).findings
+    assert finding.id == cause
+    assert told in finding.evidence
+    assert never not in finding.remedy
+
+
+def test_an_error_of_the_check_itself_is_seen_in_tests_and_costs_a_probe_elsewhere(monkeypatch):
+    from compare.check.judgement import LOUD, Judgement
+
+    judgement = Judgement()
+    with pytest.raises(ValueError, match="mistake"), judgement.probe("one"):
+        raise ValueError("a mistake of the check's own")
+    monkeypatch.delenv(LOUD)
+    with judgement.probe("one"):
+        raise ValueError("a mistake of the check's own")
+    assert [entry.probe for entry in judgement.not_applicable] == ["one"]
