@@ -41,8 +41,8 @@ def train_anew(trainer: Trainer, run: Run) -> None:
     Raises:
         Exception: whatever the trainer raises.
     """
-    if type(trainer).__module__.startswith(f"{__package__}."):
-        trainer.train(run)  # it keeps nothing
+    if _of_this_package(trainer):
+        trainer.train(run)
         return
     own, _ = copied(trainer)
     with _without_graphs():
@@ -51,8 +51,13 @@ def train_anew(trainer: Trainer, run: Run) -> None:
 
 def shared_state(trainer: Trainer) -> str:
     """What all trainings with a trainer have to share because it cannot be copied, in one line; empty if nothing."""
-    _, reasons = copied(trainer)
+    reasons = [] if _of_this_package(trainer) else copied(trainer)[1]
     return f"{'; '.join(reasons)}: all trainings share it, the short check too" if reasons else ""
+
+
+def _of_this_package(trainer: Trainer) -> bool:
+    """Whether this is one of the trainers here, of which no training depends on what an earlier one has left."""
+    return type(trainer).__module__.startswith(f"{__package__}.")
 
 
 def copied(trainer: Trainer) -> tuple[Trainer, list[str]]:

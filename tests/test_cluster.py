@@ -203,7 +203,7 @@ def test_a_task_that_never_joins_is_named_within_a_minute(commands, tmp_path, st
     status, _, err = forked(commands, tmp_path, *arguments, before=sooner, environment=environment)
     assert status == 3, err
     (line,) = err.splitlines()
-    assert f"({absent}) did not join" in line and "TF_CONFIG" in line
+    assert f"({absent}) did not join within 5 s" in line and "TF_CONFIG" in line
     assert_none_left(tmp_path)
 
 

@@ -47,6 +47,7 @@ from compare.records import (
     write_verdict,
 )
 from compare.records import model as records
+from compare.records.run_json import read_run
 from compare.reporting import html, layers, page_model, pictures, plots, sentences, tensorboard, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
@@ -112,12 +113,20 @@ class Page(HTMLParser):
         return [json.loads(data) for found, data in self.scripts if found.get("type") == "application/json"]
 
 
+ANSWERS = {
+    "identical": "= Do they train alike? Yes, exactly. ",
+    "different": "≠ Do they train alike? No. ",
+    "inconclusive": "? Do they train alike? No verdict is possible. ",
+    "not-comparable": "! Do they train alike? They cannot be compared. ",
+    "interrupted": "= Do they train alike? Yes, up to the interruption. ",
+}
+
+
 @pytest.mark.parametrize("kind", recorded.KINDS)
 def test_a_page_answers_the_six_questions_in_order(tmp_path: Path, kind: str) -> None:
     page = Page(recorded.KINDS[kind](tmp_path / "run") / "report.html")
     assert page.headings == QUESTIONS
-    answer = {"interrupted": "Yes, up to the interruption."}.get(kind) or page_model.ANSWERS[kind][1]
-    assert answer in page.text
+    assert [answer for answer in ANSWERS.values() if answer in page.text] == [ANSWERS[kind]]
 
 
 def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
@@ -631,38 +640,54 @@ def test_what_is_not_a_file_in_the_place_of_one_breaks_neither_the_index_nor_a_r
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "told"),
     [
-        {"trainers": 5}, {"trainers": []}, {"strategy": "mirrored"}, {"strategy": {}}, {"data": []}, {"notes": 1},
-        {"versions": None}, {"options": {}}, {"options": {"epochs": {}}}, {"command": 5}, {"preflight": [1]},
+        ({"trainers": 5}, "run/run.json: its trainers is no list;"),
+        ({"trainers": []}, None),
+        ({"strategy": "mirrored"}, "run/run.json: its strategy is no dict;"),
+        ({"strategy": {}}, None),
+        ({"data": []}, "run/run.json: its data is no dict;"),
+        ({"notes": 1}, "run/run.json: its notes is no list;"),
+        ({"versions": None}, "run: run.json or verdict.json is damaged"),
+        ({"options": {}}, "run: run.json or verdict.json is damaged (KeyError: 'experiment')"),
+        ({"command": 5}, "run/run.json: its command is no list;"),
+        ({"preflight": [1]}, "run: run.json or verdict.json is damaged"),
     ],
     ids=str,
-)  # fmt: skip
-def test_unusual_values_in_run_json_are_one_line_at_most(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, change: Any
+)
+def test_unusual_values_in_run_json_are_one_line_or_make_no_difference(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, change: Any, told: str | None
 ) -> None:
     folder = recorded.identical(tmp_path / "run")
     monkeypatch.setattr(plots, "draw", lambda run: run)
-    content = json.loads((folder / "run.json").read_text())
-    write_checked(folder / "run.json", content | change)
-    if redraw.main([str(folder)]) == 2:
-        assert capsys.readouterr().err.count("\n") == 1
+    write_checked(folder / "run.json", read_run(folder) | change)
+    assert redraw.main([str(folder)]) == (2 if told else 0)
+    said = capsys.readouterr().err
+    assert (said.count("\n"), (told or "") in said) == (int(told is not None), True)
     assert "run" in html.write_index(tmp_path).read_text()
 
 
-@pytest.mark.parametrize("missing", ["reference", "comparisons"])
-def test_missing_keys_of_a_verdict_are_one_line_at_most(tmp_path: Path, capsys: Any, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda verdict: verdict.pop("reference"), "is damaged (KeyError: 'reference')"),
+        (lambda verdict: verdict.pop("comparisons"), None),
+        (lambda verdict: verdict.update(comparisons=[dict.fromkeys(verdict["comparisons"][0])]), "is damaged"),
+        (lambda verdict: verdict.update(verdict="fine"), "is damaged (KeyError: 'fine')"),
+    ],
+    ids=["no reference", "no comparisons", "empty comparison", "unknown verdict"],
+)
+def test_a_verdict_with_other_keys_is_one_line_or_has_no_comparisons(
+    tmp_path: Path, capsys: Any, change: Any, told: str | None
+) -> None:
     folder = recorded.different(tmp_path / "run")
     verdict = read_verdict(folder / "verdict.json")
-    for content in [
-        {name: value for name, value in verdict.items() if name != missing},
-        verdict | {"comparisons": [dict.fromkeys(verdict["comparisons"][0])]},
-        verdict | {"verdict": "fine"},
-    ]:
-        write_verdict(folder / "verdict.json", content)
-        if redraw.main([str(folder)]) == 2:
-            assert capsys.readouterr().err.count("\n") == 1
-        html.write_index(tmp_path)
+    change(verdict)
+    write_verdict(folder / "verdict.json", verdict)
+    assert redraw.main([str(folder)]) == (2 if told else 0)
+    said = capsys.readouterr().err
+    assert (said.count("\n"), (told or "") in said) == (int(told is not None), True)
+    assert "run" in html.write_index(tmp_path).read_text()
 
 
 def test_a_foreign_index_is_left_alone(tmp_path: Path) -> None:

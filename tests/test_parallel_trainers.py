@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -30,7 +29,7 @@ from compare.verdict import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = """
-import os, signal
+import os, signal, time
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +88,21 @@ class OnTwo(compare.CustomLoop):
 
     def compute_loss(self, *args):
         return super().compute_loss(*args) * self.strategy.num_replicas_in_sync
+
+
+class Waits(compare.CustomLoop):
+    name = "loop"  # which waits after its second epoch for as long as a file asks for it
+
+    def train(self, run):
+        end_epoch = run.end_epoch
+
+        def ended(epoch, logs):
+            end_epoch(epoch, logs)
+            while epoch == 2 and (HERE / "wait").exists():
+                time.sleep(0.02)
+
+        run.end_epoch = ended
+        super().train(run)
 
 
 class Raises(compare.CustomLoop):
@@ -176,15 +190,20 @@ def test_results_of_the_others_are_kept_if_a_trainer_fails(
 
 @pytest.mark.usefixtures("whole")
 def test_an_interrupted_run_can_be_resumed_and_ends_the_same(commands: Commands, task: Path) -> None:
-    process = commands.Popen(command(task, "broken", "--parallel"))
+    broken = command(task, "broken", "--parallel", "--trainers", "fit", f"{task}:Waits")
+    (task.parent / "wait").touch()
+    process = commands.Popen(broken)
     metrics = task.parent / "broken" / "metrics.csv"
     until = time.monotonic() + 120
-    while not (metrics.exists() and "loop" in metrics.read_text()) and time.monotonic() < until:
+    while not (metrics.exists() and "loop,0,2," in metrics.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode in (0, 130), errors  # it may have finished before
-    commands.run(command(task, "broken", "--parallel", "--resume"), check=True)
+    assert process.returncode == 130, errors
+    rows = [row["epoch"] for row in read_metrics(metrics) if row["trainer"] == "loop"]
+    assert rows == ["1", "2"], "it was interrupted while it trained"
+    (task.parent / "wait").unlink()
+    commands.run([*broken, "--resume"], check=True)
     for ours, theirs in zip(*(read_records(task.parent / name) for name in ("broken", "whole")), strict=True):
         assert ours.logs == theirs.logs
         assert ours.steps.tobytes() == theirs.steps.tobytes()
@@ -253,9 +272,28 @@ def test_all_train_at_once_where_a_machine_can(
         assert why_not(Options(**options)) is None
 
 
-def test_free_memory_is_some_of_the_machines() -> None:
-    free = processes.free_memory()
-    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+@pytest.mark.parametrize(
+    ("machine", "limit", "used", "free"),
+    [
+        ("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n", None, None, 8_192_000),
+        ("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n", "max", "1000000", 8_192_000),
+        ("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n", "3000000", "1000000", 2_000_000),
+        ("MemTotal: 9000 kB\nMemAvailable: 1 kB\n", "3000000", "1000000", 1024),
+        ("MemTotal: 9000 kB\n", "3000000", "1000000", None),
+        (None, None, None, None),
+    ],
+)
+def test_free_memory_is_what_the_machine_and_the_control_group_leave(
+    machine: str | None, limit: str | None, used: str | None, free: int | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    group = "sys/fs/cgroup/memory"
+    for name, text in (("proc/meminfo", machine), (f"{group}.max", limit), (f"{group}.current", used)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr(processes, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert processes.free_memory() == free
 
 
 @pytest.mark.parametrize("began", [True, False])

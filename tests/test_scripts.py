@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import runpy
 import signal
@@ -288,8 +289,19 @@ def test_places_follow_the_epochs_of_fit() -> None:
     assert EpochEnds().place(40) == (1, 40)
 
 
-def test_report_does_nothing_outside() -> None:
-    assert compare.report(epoch=1, loss=0.5) is None
+def test_report_does_nothing_outside(tmp_path: Path) -> None:
+    code = (
+        "import sys, compare; compare.report(epoch=1, loss=0.5); print(*(set(sys.modules) & {'tensorflow', 'numpy'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", ""), "it says nothing and imports nothing"
+    assert not list(tmp_path.iterdir()), "and writes nothing"
 
 
 @pytest.mark.parametrize("name", ['a"""\nraise SystemExit\n"""b.py', "a\nraise SystemExit\n.py", "a\\", "a b.py"])

@@ -101,11 +101,6 @@ def test_every_entry_has_its_texts(cause):
         assert re.fullmatch(r".+, https://\S+", line), f"not “title, URL”: {line}"
 
 
-def test_the_check_names_each_cause_where_the_page_shows_it():
-    for row in RESULTS.to_dict("records"):
-        assert row["cause"] in row["named"].split(), row
-
-
 def test_a_cause_that_only_misreports_trains_the_same():
     # Dropout's masks come from a state that validation moves on.
     both = {"validation-in-training-mode", "empty-replica-batch"}
