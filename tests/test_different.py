@@ -185,6 +185,7 @@ class Way(NamedTuple):
 
 SHAPES = (Variable("w", (2,), "float32"),)
 FEWER = {1: {"loss": 0.5}, 2: {"loss": 0.25}}
+WORKERS: dict[str, Any] = {"strategy": "parameter-server", "workers": 2}
 WAYS: dict[str, list[Way]] = {
     "verdict.exact.compare_training": [
         Way("other shapes", lambda: records(replace(loop(), variables=SHAPES)),
@@ -198,6 +199,12 @@ WAYS: dict[str, list[Way]] = {
     "verdict.exact.compare_reporting": [
         Way("a number", lambda: records(loop(logs={1: {"loss": 0.75}})), lambda: records(loop(logs={1: {}})),
             "identical"),
+    ],
+    "verdict.model.held_different": [
+        Way("weights that are not finite, of workers that do not wait", lambda: run(FIT, loop(0, 1, np.nan), **WORKERS),
+            lambda: run(FIT, loop(0, 1, 1.5), **WORKERS), "inconclusive"),
+        Way("a number that is not finite", lambda: run(FIT, loop(0, 1.5, 2, logs={1: {"loss": np.nan}}), **WORKERS),
+            lambda: run(FIT, loop(0, 1.5, 2, logs={1: {}}), **WORKERS), "inconclusive"),
     ],
     "verdict.seeds._test": [
         Way("not finite in a seed", lambda: seeds(0.5, 0.5, np.nan, 0.5), lambda: seeds(0.5, 0.5, None, 0.5),
