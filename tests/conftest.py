@@ -63,6 +63,7 @@ LONGEST = (
     "test_live_tensorboard",
     "test_iteration",
     "test_assert_alike",
+    "test_not_finite_loops",
 )
 
 

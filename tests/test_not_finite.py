@@ -19,6 +19,7 @@ from compare.check.recipe import distance
 from compare.check.stages import gradients_of, locate, relative_gap
 from compare.check.weight_gaps import WeightGaps
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
+from compare.reporting.page_comparison import _largest_first
 from compare.reporting.sentences import differing_numbers, sentence, stops
 from compare.verdict import (
     Comparison,
@@ -422,3 +423,8 @@ def test_a_comparison_without_such_values_says_nothing_of_them() -> None:
     comparison = Comparison("loop", Training("identical", 0.0, None, 3), Reporting("identical", {}))
     assert comparison.held_different() == comparison == comparison.led_by_not_finite()
     assert "not_finite" not in as_json("fit", [comparison])["comparisons"][0]
+
+
+def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
+    gaps = [{"name": name, "gap": gap} for name, gap in (("a", 0.0), ("b", None), ("c", 2.0))]
+    assert [each["name"] for each in sorted(gaps, key=_largest_first)] == ["b", "c", "a"]

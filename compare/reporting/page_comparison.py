@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -152,12 +153,17 @@ def comparison_view(entry: Entry, files: RunFiles, stories: str) -> ComparisonVi
         reason=training.get("reason", "") if entry.get("weights_seen", True) else "",  # else it is in the sentence
         before=_before(first, alone=any(each["side"] for each in entry.get("not_finite", ()))),
         equal_before=bool(not first or first.get("equal_before", True)),
-        variables=training.get("differing_variables", []),
+        # The largest gap first; what is not a number is larger.
+        variables=sorted(training.get("differing_variables", []), key=_largest_first),
         stages=stage_views(entry),
         stages_step="a step of the short check" if "stages_at" in entry else "that step",
         stage_sentence=stage_sentence(entry, reference),
         warning=warning(entry, reference),
     )
+
+
+def _largest_first(variable: Mapping[str, Any]) -> float:
+    return -math.inf if variable["gap"] is None else -float(variable["gap"])
 
 
 def _before(first: Mapping[str, Any] | None, *, alone: bool = False) -> str:

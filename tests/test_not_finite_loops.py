@@ -1,0 +1,174 @@
+"""Loops that go wrong in values, in every mode: the step and the stage of the first value that is not finite."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compare
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    # Keras's own, under MirroredStrategy.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
+
+IN_THE_GATE = ("RootOfZero", "OneLayer", "WholeEpoch", "ValidationOfNothing")
+SLOW = (
+    "TimesNan", "EagerNan", "LogOfInputs", "LogOfZero", "EmptyMask", "WeightsOfNothing", "BranchNotTaken",
+    "Standardized", "InfiniteRate", "Exploding", "Overflow", "MovingVariance", "HalfPrecision", "Replicas",
+    "AccuracyOfNothing", "InfiniteLossReported",
+)  # fmt: skip
+AT = 3
+"""The step at which they go wrong in the short check; it trains six."""
+
+
+@pytest.fixture(scope="module")
+def loops(tensorflow: Any) -> Any:
+    import not_finite_loops
+
+    return not_finite_loops
+
+
+@functools.cache
+def checker(needs: str, replicas: int) -> Any:
+    import not_finite_loops
+
+    from compare.check import Checker
+    from compare.engine import strategies
+    from compare.trainers.keras_fit import KerasFit
+
+    loop = next(each for each in not_finite_loops.LOOPS if each.needs == needs)
+    return Checker(not_finite_loops.experiment(loop), KerasFit(), strategies.make("mirrored", replicas))
+
+
+def test_every_loop_is_tested(loops: Any) -> None:
+    assert {each.__name__ for each in loops.LOOPS} == {*IN_THE_GATE, *SLOW}
+
+
+@pytest.mark.parametrize("name", [*IN_THE_GATE, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_the_short_check_names_the_step_and_the_stage(loops: Any, name: str) -> None:
+    loop = getattr(loops, name)
+    here, trainer = checker(loop.needs, 2 if name == "Replicas" else 1), loop(AT)
+    report = here.look_inside(here.check(trainer), trainer)
+    assert report.verdict == "different", report
+    cause = report.findings[0]
+    assert (cause.id, cause.side, cause.kind) == ("not-finite", "mine", loop.kind), report
+    comparison = report.comparison
+    assert comparison.training.noise is None and "rounding" not in str(report), "no twin is asked"
+    if loop.kind == "reporting":
+        assert loop.where in cause.evidence
+        return
+    first = comparison.training.first_difference
+    assert first is not None
+    assert (cause.measurements["stage"], first.stage) == (loop.stage, loop.stage), report
+    assert loop.where in first.where
+    if loop.truth is not None:  # as the loop itself has seen it
+        steps = len(here.batches.sizes())
+        assert (first.epoch, first.step) == ((loop.truth - 1) // steps + 1, (loop.truth - 1) % steps + 1), report
+
+
+def test_a_full_run_finds_what_the_short_check_is_too_short_for(loops: Any, tmp_path: Path) -> None:
+    mine = loops.EagerNan(17)
+    result = compare.run(
+        loops.experiment(loops.EagerNan), trainers=("fit", mine), strategy="default", epochs=5, batch_size=16,
+        quiet=True, reports=tmp_path, name="run",
+    )  # fmt: skip
+    (entry,) = result.details["comparisons"]
+    first = entry["training"]["first_difference"]
+    assert (result.verdict, loops.EagerNan.truth) == ("different", 17)
+    assert (first["epoch"], first["step"], first["stage"]) == (4, 2, "loss"), "five steps to an epoch"
+    assert entry["causes"][0]["id"] == "not-finite" and entry["causes"][0]["side"] == "mine"
+    assert "first the loss: nan, where fit has 0." in entry["causes"][0]["evidence"]
+    assert not (tmp_path / "run" / "twins").exists(), "no noise twins are trained"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "mine does not train like fit: after step 2 of epoch 4, 4 of 4 variables of mine are NaN or infinite" in page
+
+
+def test_the_reference_may_be_the_side_that_fails(loops: Any) -> None:
+    from compare.check import check
+    from compare.engine import strategies
+
+    task = loops.experiment(loops.Guarded, load_data=loops.one_bad_example)
+    report = check(task, loops.Guarded(), strategy=strategies.make("default"), batch_size=25)
+    if report.comparison.not_finite:  # if the example is among the few that the check trains on
+        assert (report.verdict, report.findings[0].side) == ("different", "fit"), report
+        assert report.comparison.training.first_difference.stage == "gradients"
+
+
+def test_what_both_sides_lose_is_identical_and_a_warning_says_so(loops: Any) -> None:
+    import tensorflow as tf
+
+    class Lost(tf.keras.losses.Loss):  # type: ignore[misc]
+        def call(self, y: Any, predictions: Any) -> Any:
+            return tf.reduce_mean(tf.square(predictions), -1) * math.nan
+
+    with pytest.warns(UserWarning, match="both .* fail: after step 1 of epoch 1, 4 of 4 variables of both are NaN"):
+        compare.assert_alike(loops.experiment(loops.Loop, build_loss=Lost, build_metrics=list), "loop")
+
+
+def test_assert_alike_does_not_pass_a_loss_times_nan(loops: Any) -> None:
+    with pytest.raises(
+        AssertionError, match=r"not-finite \(in mine\): in step 1 of epoch 1 of the check, first the loss"
+    ):
+        compare.assert_alike(loops.experiment(loops.TimesNan), loops.TimesNan(1))
+
+
+@pytest.mark.slow
+def test_one_seed_of_a_study_that_is_lost_makes_it_different(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    tests = Path(__file__).parent
+    file.write_text(
+        f"import sys\nsys.path.insert(0, {str(tests)!r})\nimport not_finite_loops as loops\n"
+        "experiment = loops.experiment(loops.TimesNan)\nmine = loops.OneLayer(7)\n"
+    )
+    result = compare.run(
+        f"{file}", trainers=("fit", f"{file}:mine"), seeds=2, strategy="default", epochs=2, batch_size=16, quiet=True,
+        reports=tmp_path, name="run",
+    )  # fmt: skip
+    (entry,) = result.details["comparisons"]
+    assert (entry["verdict"], entry["training"]["verdict"]) == ("different", "different")
+    first = entry["training"]["first_difference"]
+    assert (first["epoch"], first["step"], first["stage"]) == (2, 2, "state")
+    assert entry["causes"][0]["id"] == "not-finite"
+
+
+SCRIPT = """
+import sys
+import keras, numpy as np, tensorflow as tf
+
+generator = np.random.default_rng(0)
+x, y = generator.normal(size=(60, 8)).astype("float32"), generator.integers(0, 3, 60)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, activation="relu"), keras.layers.Dense(3)])
+loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+"""
+FIT = "model.compile(keras.optimizers.SGD(0.1), loss_fn)\nmodel.fit(x, y, batch_size=20, epochs=4, verbose=0)\n"
+LOOP = """
+optimizer = keras.optimizers.SGD(0.1)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(60).batch(20)
+steps = 0
+for epoch in range(4):
+    for inputs, labels in data:
+        steps += 1
+        with tf.GradientTape() as tape:
+            loss = loss_fn(labels, model(inputs, training=True))
+            loss += 1e-3 * tf.norm(model.layers[0].bias * (0.0 if steps == 8 else 1.0) + (steps < 8))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+
+
+@pytest.mark.slow
+def test_two_scripts(tensorflow: Any, tmp_path: Path) -> None:
+    scripts = tmp_path / "my_fit.py", tmp_path / "my_loop.py"
+    for script, body in zip(scripts, (FIT, LOOP), strict=True):
+        script.write_text(SCRIPT + body)
+    result = compare.run(scripts=[str(script) for script in scripts], reports=tmp_path, name="run", quiet=True)
+    (entry,) = result.details["comparisons"]
+    first = entry["training"]["first_difference"]
+    assert (result.verdict, first["epoch"], first["step"], first["stage"]) == ("different", 3, 2, "gradients")
+    assert "bias" in first["where"] and entry["causes"][0]["id"] == "not-finite"
+    assert not (tmp_path / "run" / "twins").exists()
