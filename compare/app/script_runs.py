@@ -29,7 +29,7 @@ from compare.records import (
     read_json,
 )
 from compare.watch.reported_logs import logs_by_epoch
-from compare.watch.settings import ALL_BEGUN, Settings
+from compare.watch.settings import ALL_BEGUN, ENDED, Settings
 from compare.watch.trace import FAILED, OTHERS, Trace, steps_made
 
 POLL_SECONDS = 0.2
@@ -140,6 +140,7 @@ class ScriptRunner:
             folder = Path(run.settings.initial)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ALL_BEGUN).touch()
+            (folder / ENDED).touch()
 
 
 DIED = "the process that runs the scripts died; see tensorflow.log"

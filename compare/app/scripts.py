@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from compare.app.notebooks import as_python
@@ -13,16 +14,16 @@ from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
-from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts
+from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts, stretches
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable
 from compare.options import Options
-from compare.records import MetricsFile, read_json
+from compare.records import INITIAL, MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
-from compare.watch.settings import MADE_ALIKE
+from compare.watch.settings import MADE_ALIKE, WEIGHTS
 from compare.watch.trace import OTHERS, Trace, read_traces
 
 
@@ -106,10 +107,10 @@ def _train(session: ScriptsSession) -> bool:
     if not paired:
         if interrupted:
             return True
-        raise _failed(session, _too_few(session, runs, [len(each) for each in traces]))
+        raise _failed(session, _nothing_to_compare(session, runs, traces))
     for pair in paired:
-        if [variable.shape for variable in pair[0].variables] != [variable.shape for variable in pair[1].variables]:
-            raise _failed(session, _other_shapes(session.names, pair))
+        if WEIGHTS not in session.options.own and not pair[1].alike and _begin_apart(*pair):
+            raise _failed(session, _other_weights(session.names[1], pair[1]))
     (first, second), *others = paired
     epochs = EpochEnds.of(first, second)
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
@@ -126,7 +127,7 @@ def _train(session: ScriptsSession) -> bool:
             write_records(session.folder, name, trace, model.epochs, like, metrics)
     several = [list(each.names) for each in session.models[1:]]
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
-    _say_what_trained(session, [len(each) for each in traces])
+    _say_what_trained(session, traces)
     return interrupted
 
 
@@ -144,35 +145,78 @@ def _failed(session: ScriptsSession, message: str, side: str = "", error: str = 
     return NoVerdictError(message)
 
 
-def _say_what_trained(session: ScriptsSession, trainings: Sequence[int]) -> None:
+def _say_what_trained(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> None:
     several = len(session.models) > 1
     for model in session.models:
         for name, trace in zip(model.names, model.traces, strict=True):
-            what = f" ({trace.model})" if several else ""
-            tell(session.console, f"{name}{what}: {trace.last:,} steps by {trace.trained_by}")
+            what = f" ({trace.model})" if several and trace.model else ""
+            parts = "".join(f"; {text}" for text in _continuations(trace))
+            tell(session.console, f"{name}{what}: {trace.last:,} steps by {trace.trained_by}{parts}")
             if trace.last >= session.options.max_steps:
                 tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
     if several:
-        tell(session.console, f"Each trains {len(session.models)} models; they are paired in their order of creation")
-    if not session.alone and trainings[0] != trainings[1]:
-        counts = " and ".join(f"{name} {count}" for name, count in zip(session.names, trainings, strict=True))
-        text = f"{counts} models are trained; the first {len(session.models)} of each are compared"
+        tell(
+            session.console,
+            f"Each makes {len(session.models)} trainings; they are paired by the shapes of their weights",
+        )
+    if not session.alone and len(traces[0]) != len(traces[1]):
+        counts = " and ".join(f"{name} {len(each)}" for name, each in zip(session.names, traces, strict=True))
+        text = f"{counts} trainings are made; {len(session.models)} of each are compared"
         tell(session.console, text, style="yellow")
 
 
-def _too_few(session: ScriptsSession, runs: Sequence[ScriptRun], trainings: Sequence[int]) -> str:
-    if session.alone:
-        return (
-            f"{session.options.scripts[0]} makes {trainings[0]} training(s) with a Keras optimizer, and one script is "
-            "compared with itself: give it two, or give two scripts"
-        )
-    name, run = session.options.scripts[trainings.index(0)], runs[trainings.index(0)]
+def _continuations(trace: Trace) -> list[str]:
+    """Where a training goes on from what was trained before."""
+    (_, iterations), *parts = trace.parts or [(0, 0)]
+    begun = [f"it begins with an optimizer at iteration {iterations:,}, so it goes on with an earlier training"]
+    texts = [
+        f"after step {step:,} it goes on from the trained weights with an optimizer at iteration {at:,}"
+        for step, at in parts
+    ]
+    return (begun if iterations else []) + texts
+
+
+def _nothing_to_compare(session: ScriptsSession, runs: Sequence[ScriptRun], traces: Sequence[Sequence[Trace]]) -> str:
+    """Why there are no two trainings to compare."""
+    for script, run, made in zip(session.options.scripts, runs, traces, strict=True):
+        if not made:
+            return _no_training(script, run)
+    if not session.alone:
+        one, other = (stretches(each)[0][0] for each in traces)
+        return _other_shapes(session.names, (one, other))
+    script, found = session.options.scripts[0], stretches(traces[0])
+    if len(found) > 1:
+        return _other_shapes(session.names, (found[0][0], found[1][0]))
+    way = "set the weights back to the initial ones before the second training (set_weights), or give two scripts"
+    if texts := _continuations(found[0][0]):
+        return f"{script} makes one training, in parts: {'; '.join(texts)}. To compare two trainings, {way}"
+    return f"{script} makes one training with a Keras optimizer, and one script is compared with itself; {way}"
+
+
+def _no_training(script: str, run: ScriptRun) -> str:
+    """Why a script has made no step that could be seen."""
     path = run.folder / OTHERS
     if path.exists() and (others := read_json(path)):
-        return f"{name} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
+        return f"{script} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
+    lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
+    printed = f"the last line that it printed is {printable(lines[-1].strip())!r}" if lines else "it printed nothing"
     return (
-        f"{name} never applies a Keras optimizer (optimizer.apply or apply_gradients), so there is no step to compare; "
-        f"its output is in {run.log}"
+        f"{script} never applies a Keras optimizer (optimizer.apply or apply_gradients), so there is no step to "
+        f"compare; {printed}; its output is in {run.log}"
+    )
+
+
+def _begin_apart(one: Trace, other: Trace) -> bool:
+    """Whether two trainings are known to begin with different weights."""
+    rows = [trace.steps[trace.steps["step"] == INITIAL] for trace in (one, other)]
+    return all(map(len, rows)) and not np.array_equal(rows[0]["hashes"], rows[1]["hashes"])
+
+
+def _other_weights(name: str, trace: Trace) -> str:
+    some = ", ".join(variable.name for variable in trace.variables[:3])
+    return (
+        f"no verdict on {name} is possible: it begins with weights of its own ({some}), which could not be given "
+        "those of the reference before its first step; give both the same weights, and ask for --own weights"
     )
 
 

@@ -259,7 +259,8 @@ def _close_ups(session: ScriptsSession, departure: Departure, *, noisy: bool = T
     run_scripts(session, [*settings, *twins], [*shown, *["noise twin"] * len(twins)])
     folders = [Path(each.folder) for each in settings]
     first, second = (
-        read_close_up(folders[0 if session.alone else side], trace.number) for side, trace in enumerate(model.traces)
+        read_close_up(folders[0 if session.alone else side], trace.number, trace.order)
+        for side, trace in enumerate(model.traces)
     )
     seen = (read_close_up(Path(each.folder), model.traces[0].number) for each in twins)
     return CloseUps((first, second), [each for each in seen if each is not None])

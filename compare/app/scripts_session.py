@@ -14,6 +14,7 @@ from compare.options import Options
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
+from compare.watch.pairing import paired
 from compare.watch.settings import Settings
 from compare.watch.trace import Trace, read_traces
 
@@ -159,17 +160,66 @@ def _differ_so_far(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
 
 
 def paired_models(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:
-    """The models that are compared: those of two scripts in their order of creation, or one script's first two."""
+    """The trainings that are compared, in pairs.
+
+    Each training of the reference, models in their order of creation, is paired with the first of the other script
+    whose variables it shares, as ``pairing.paired`` says. Where one of them was trained more often than the other, as
+    for trial, those that make equally many steps are pairs. The trainings of one script that go on at the same time,
+    as of a GAN's two models, are paired with those that come next.
+    """
     if session.alone:
-        return [(traces[0][0], traces[0][1])] if len(traces[0]) > 1 else []
-    first, second = (_in_order(side) if side else [] for side in traces)
-    return list(zip(first, second, strict=False))
+        first, second = [*stretches(traces[0]), [], []][:2]
+    else:
+        first, second = ([trace for stretch in stretches(side) for trace in stretch] for side in traces)
+    again = len(first) != len(second)
+    left, pairs = list(second), []
+    for one in first:
+        orders = [(other, _order(one, other)) for other in left]
+        fitting = [(other, order) for other, order in orders if order]
+        if fitting:
+            other, order = min(fitting, key=lambda each: again and each[0].last != one.last)
+            left.remove(other)
+            pairs.append(limited(session, one, other.ordered(order)))
+    return pairs
+
+
+def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """The trainings of a script that go on at the same time, as of a GAN's two models, in their order of creation.
+
+    The first of each stretch has what the script reports.
+    """
+    found: list[list[Trace]] = []
+    for trace in sorted(traces, key=lambda trace: trace.began):
+        if found and trace.began <= max(each.ended for each in found[-1]):
+            found[-1].append(trace)
+        else:
+            found.append([trace])
+    return [_in_order(stretch) for stretch in found]
 
 
 def _in_order(traces: Sequence[Trace]) -> list[Trace]:
-    """The models of a script in their order of creation; the first has what the script reports."""
     first, *others = sorted(traces, key=lambda trace: trace.created)
     told = next((trace for trace in traces if trace.epochs or trace.reported), first)
     if not (first.epochs or first.reported):
         first = replace(first, epochs=told.epochs, reported=told.reported)
     return [first, *others]
+
+
+def _order(one: Trace, other: Trace) -> list[int]:
+    """For each variable of a training, the number of that of the other; empty if they are not the same."""
+    if len(one.variables) != len(other.variables):
+        return []
+    names, shapes = zip(*((variable.name, variable.shape) for variable in other.variables), strict=True)
+    wanted = [variable.name for variable in one.variables]
+    return paired(names, shapes, wanted, [variable.shape for variable in one.variables])
+
+
+def limited(session: ScriptsSession, *pair: Trace) -> tuple[Trace, Trace]:
+    """Two trainings up to the last step that both have, if only the limit has ended them."""
+    one, other = pair
+    limit = session.options.max_steps
+    if min(one.last, other.last) >= limit:
+        common = np.intersect1d(one.steps["step"], other.steps["step"])
+        last = int(common.max(initial=0))
+        return one.up_to(last), other.up_to(last)
+    return one, other

@@ -231,6 +231,7 @@ def close_up(
             close_up=window,
             latest_only=latest_only,
             max_steps=sys.maxsize,
+            one=True,
         )
         observer = StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder)))
         ends: list[int] = []

@@ -62,6 +62,7 @@ class Recorder:
         self._reported: dict[int, dict[str, str]] = {}
         self._rows: dict[int, str] = {}
         self._blocks: list[Block] = []
+        self._uncounted = False
         self._weights_crc32: dict[int, int] = {}
 
     def rewind(self, epoch: int) -> None:
@@ -120,9 +121,9 @@ class Recorder:
             self._metrics.append(row)
 
     def flush(self) -> None:
-        """Writes the fingerprints that are still in memory, for example those of an interrupted epoch."""
-        if self._pending:
-            self._append()
+        """Writes the fingerprints that do not count yet, for example those of an interrupted epoch."""
+        self._append()
+        if self._uncounted:
             self._write_sidecar()
 
     def _append(self) -> None:
@@ -135,6 +136,7 @@ class Recorder:
             row["hashes"], row["projections"] = record.hashes, record.projections
         append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in self._blocks))
         self._blocks.append(Block.of(block))
+        self._uncounted = True
         self._pending.clear()
 
     def _write_sidecar(self, end: End | None = None) -> None:
@@ -153,6 +155,7 @@ class Recorder:
         if end is not None:
             content["end"] = asdict(end)
         write_checked(sidecar_path(self._stem), content)
+        self._uncounted = False
 
 
 class InitialWeights(UserDict[int, list[np.ndarray]]):

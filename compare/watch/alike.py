@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.tensorflow.core import Variable as KerasVariable
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from compare.engine.fingerprints import container, copies_of, distributed
+from compare.watch.pairing import paired
 from compare.watch.patching import modules_with, patch
-from compare.watch.settings import ALL_BEGUN, ORDER, SEEDS, WEIGHTS, Settings
+from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
 
 FIRST_SEED = 1000
 
@@ -92,13 +99,93 @@ def _leave_out_shuffles() -> None:
     patch(tf.data.Dataset, "zip", zipped)
 
 
-class InitialWeights:
-    """Keeps the initial weights of every model of the first script, and gives them to the models of the second.
+@dataclass
+class Mark:
+    """What is known of a variable of the script.
 
-    Models are paired by the shapes of their weights, in the order in which they are first used.
+    Attributes:
+        value: its value when it had one first, or when the script had set it before a step.
+        begun: whether it has its initial value.
+        alike: whether that is a value of the first script, or of the first training.
+        assigned: whether the script itself has set it since it was made.
+        used: whether a gradient or an optimizer has used it.
+    """
+
+    value: np.ndarray | None = None
+    begun: bool = False
+    alike: bool = False
+    assigned: bool = False
+    used: bool = False
+
+
+def mark_of(variable: Any) -> Mark:
+    """What is known of a variable; kept with the variable itself."""
+    variable = container(variable)
+    if not hasattr(variable, "_watched"):
+        object.__setattr__(variable, "_watched", Mark())
+    mark: Mark = variable._watched
+    return mark
+
+
+@dataclass
+class Group:
+    """Initial values of variables that belong together: of a model or a layer, or one variable.
+
+    Attributes:
+        names: the paths of the variables.
+        values: their values.
+        seeds: the states of its random number generators.
+        used: the numbers of the values that were given to a variable.
+    """
+
+    names: list[str]
+    values: list[np.ndarray]
+    seeds: list[np.ndarray] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+
+
+def matching(
+    groups: Sequence[Group], names: Sequence[str], shapes: Sequence[Any], last: bool
+) -> list[tuple[Group, int]]:
+    """The values for variables: by position and shape, then by path, else by shape alone where that is unique.
+
+    Args:
+        groups: what there is.
+        names: the paths of the variables.
+        shapes: their shapes.
+        last: whether no more values will come; until then, only whole sequences are taken.
+
+    Returns:
+        For each variable, a group and the number of a value; empty if not all have one.
+    """
+    shapes = [tuple(shape) for shape in shapes]
+    for group in groups:
+        if not group.used and [value.shape for value in group.values] == shapes:
+            return [(group, i) for i in range(len(shapes))]
+    free = [(group, i) for group in groups for i in range(len(group.values)) if i not in group.used]
+    there = [group.values[i].shape for group, i in free]
+    for start in range(len(there) - len(shapes) + 1):
+        if there[start : start + len(shapes)] == shapes:
+            return free[start : start + len(shapes)]
+    if not last:
+        return []
+    order = paired([group.names[i] for group, i in free], there, names, shapes)
+    return [free[i] for i in order]
+
+
+class InitialWeights:
+    """Keeps the initial weights of the first script, and gives them to the second.
+
+    Of one script, it gives those of the first training to the second one. What has weights is a model, a layer that is
+    in no model, or a variable of the script's own; ``matching`` pairs them, in the order in which they are first used.
 
     Args:
         settings: says whether this script provides or takes the weights, and where they are.
+
+    Attributes:
+        trained: whether this script has made an optimizer step.
+        on_begun: called with variables that have just got their initial values.
+        on_assigned: called with a variable that the script has set.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -107,97 +194,233 @@ class InitialWeights:
         self._provides = settings.begins
         self._alone = settings.alone
         self._own = WEIGHTS in settings.own
-        self._models: list[weakref.ref[Any]] = []
-        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._used: set[Path] = set()
-        self._kept: list[tuple[weakref.ref[Any], list[np.ndarray]]] = []
+        self._roots: list[weakref.ref[Any]] = []
+        self._seeds: list[tuple[weakref.ref[Any], list[np.ndarray]]] = []
+        self._read: dict[str, Group] = {}
+        self._first: list[Group] = []
+        self._vain: dict[tuple[str, ...], int] = {}
+        self._fresh: list[Any] = []
+        self._aside = 0
         self.trained = False
+        self.on_begun: Callable[[list[Any]], None] = lambda variables: None
+        self.on_assigned: Callable[[Any], None] = lambda variable: None
         patch(keras.Model, "__new__", self._create)
+        patch(ResourceVariable, "__init__", self._create_variable)
+        patch(ResourceVariable, "assign", self._assign)
+        patch(KerasVariable, "_initialize", self._of_keras)
+
+    # What the script makes and sets.
 
     def _create(self, original: Any, cls: type, *args: Any, **options: Any) -> Any:
         model = original(cls, *args, **options)
-        self._models.append(weakref.ref(model))
+        self._roots.append(weakref.ref(model))
         return model
 
-    def look(self) -> list[Any]:
-        """Begins every model that was built since the last look; returns those models."""
-        begun = []
-        for reference in self._models:
-            model = reference()
-            if model is None or model in self._begun or not getattr(model, "built", False) or not model.weights:
-                continue
-            self._begin(model)
-            self._begun.add(model)
-            begun.append(model)
-        return begun
+    def _of_keras(self, original: Any, *args: Any, **options: Any) -> Any:
+        self._aside += 1
+        try:
+            return original(*args, **options)
+        finally:
+            self._aside -= 1
 
-    def models(self) -> list[Any]:
-        """The models that exist, in the order of creation."""
-        models: list[Any] = [reference() for reference in self._models]
-        return [model for model in models if model is not None and model.built]
+    def _create_variable(self, original: Any, variable: Any, *args: Any, **options: Any) -> None:
+        original(variable, *args, **options)
+        if self._aside or not tf.executing_eagerly() or tf.distribute.has_strategy():
+            return
+        if variable.trainable and variable.dtype.is_floating:
+            self._roots.append(weakref.ref(variable))
+            self.begin([variable])
+            self.restart([variable])
+
+    def _assign(self, original: Any, variable: Any, *args: Any, **options: Any) -> Any:
+        if not self._aside and variable.trainable and tf.executing_eagerly():
+            mark = mark_of(variable)
+            mark.assigned = True
+            if not mark.used:
+                self._fresh.append(container(variable))
+            self.on_assigned(container(variable))
+        return original(variable, *args, **options)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Marks what is not the script's own doing, such as an optimizer's update."""
+        self._aside += 1
+        try:
+            yield
+        finally:
+            self._aside -= 1
+
+    def add(self, layer: Any) -> None:
+        """Adds a layer that is called outside of all models."""
+        if self.place(layer) == len(self._roots):
+            self._roots.append(weakref.ref(layer))
+
+    def roots(self) -> list[Any]:
+        """The models and layers that exist, in their order."""
+        roots: list[Any] = [reference() for reference in self._roots]
+        return [root for root in roots if root is not None and not isinstance(root, tf.Variable) and root.built]
+
+    def place(self, root: Any) -> int:
+        """The number of a model or layer in the order of creation; one that is not known comes last."""
+        return next((i for i, reference in enumerate(self._roots) if reference() is root), len(self._roots))
+
+    # Beginning.
+
+    def look(self) -> None:
+        """Begins everything that was built since the last look."""
+        for root in self.roots():
+            if root.weights:
+                self.begin(root.weights, root)
+
+    def refresh(self) -> None:
+        """Keeps the values of what the script has set since, before a step changes its state."""
+        if not self._fresh:
+            return
+        fresh = {id(variable) for variable in self._fresh}
+        self._fresh.clear()
+        for reference in self._roots:
+            root = reference()
+            weights = [root] if isinstance(root, tf.Variable) else root.weights if root is not None else []
+            if any(id(container(weight)) in fresh for weight in weights):
+                for weight in weights:
+                    mark_of(weight).value = value_of(weight)
+
+    def begin(self, variables: Sequence[Any], root: Any = None, late: bool = False) -> None:
+        """Gives variables their initial values, if they have none yet.
+
+        Args:
+            variables: the variables; those that have begun are left out.
+            root: the model or layer that they belong to, if there is one.
+            late: whether they are about to be trained, so that their values are waited for while the first script runs.
+        """
+        new = [variable for variable in variables if not mark_of(variable).begun]
+        if not new:
+            return
+        marks = [mark_of(variable) for variable in new]
+        for variable, mark in zip(new, marks, strict=True):
+            mark.value = value_of(variable) if mark.value is None else mark.value
+        went_on = self.trained and any(mark.assigned for mark in marks)
+        if not (self._own or self._provides or went_on):
+            found = self._found(new, late)
+            if not found:
+                return
+            self._give(new, found, root, alike=not self._alone)
+        for mark in marks:
+            mark.begun = True
+        if root is not None:
+            self._seeds.append((weakref.ref(root), [value_of(seed) for seed in _seeds(root)]))
+        if self._provides and not went_on:
+            self._publish(new, root)
+        self.on_begun(new)
+
+    def restart(self, variables: Sequence[Any], root: Any = None) -> None:
+        """Gives variables the initial values of the first training, if this script is compared with itself.
+
+        Those that were used before, and those that the script has set itself, are left as they are.
+        """
+        marks = [mark_of(variable) for variable in variables]
+        if self._alone and self.trained and not self._own:
+            new = [
+                variable
+                for variable, mark in zip(variables, marks, strict=True)
+                if not mark.used and not mark.assigned and not mark.alike
+            ]
+            names, shapes = [path_of(variable) for variable in new], [variable.shape for variable in new]
+            if found := matching(self._first, names, shapes, last=True) if new else []:
+                self._give(new, found, root, alike=True)
+                self.on_begun(new)
+
+    def use(self, variables: Sequence[Any]) -> None:
+        """Says that a gradient or an optimizer uses variables."""
+        for variable in variables:
+            mark_of(variable).used = True
+
+    def keep(self, variables: Sequence[Any], values: Sequence[np.ndarray], root: Any) -> None:
+        """Keeps what a training begins with for the second training of the same script."""
+        if self._alone and not any(mark_of(variable).alike for variable in variables):
+            seeds = next((seeds for reference, seeds in self._seeds if root is not None and reference() is root), [])
+            self._first.append(Group([path_of(variable) for variable in variables], list(values), seeds))
 
     def step_made(self) -> None:
-        """Says that the first optimizer step was made."""
+        """Marks that the first optimizer step was made."""
         self.trained = True
         if self._provides:
             (self._folder / ALL_BEGUN).touch()
 
-    def place(self, model: Any) -> int:
-        """The number of a model in the order of creation; one that is not known comes last."""
-        return next((i for i, reference in enumerate(self._models) if reference() is model), len(self._models))
+    def alike(self, variables: Sequence[Any]) -> bool:
+        """Whether variables could be made alike, or were set by the script, or need not be alike."""
+        marks = [mark_of(variable) for variable in variables]
+        return self._own or (self._provides and not self._alone) or all(mark.alike or mark.assigned for mark in marks)
 
-    def of(self, model: Any) -> list[np.ndarray] | None:
-        """The weights with which a model began, in the order of ``model.weights``; None if that was not seen."""
-        count = len(model.weights)
-        return next((values[:count] for reference, values in self._kept if reference() is model), None)
+    def _give(self, variables: Sequence[Any], found: Sequence[tuple[Group, int]], root: Any, alike: bool) -> None:
+        with self.aside():
+            for variable, (group, i) in zip(variables, found, strict=True):
+                set_value(variable, group.values[i])
+                group.used.add(i)
+                mark = mark_of(variable)
+                mark.value, mark.alike = value_of(variable), alike
+            group, seeds = found[0][0], _seeds(root) if root is not None else []
+            whole = len(group.values) == len(found) and all(each is group for each, _ in found)
+            if whole and [tuple(seed.shape) for seed in seeds] == [value.shape for value in group.seeds]:
+                for seed, value in zip(seeds, group.seeds, strict=True):
+                    set_value(seed, value)
 
-    def _begin(self, model: Any) -> None:
-        variables = _state(model)
-        values = [np.array(variable.numpy()) for variable in variables]
-        source = self._source(values)
-        if source is not None:
-            for variable, value in zip(variables, source, strict=True):
-                variable.assign(value)
-            values = source
-        self._kept.append((weakref.ref(model), values))
-        if self._provides:
-            path = self._folder / f"{len(list(self._folder.glob('*.npz')))}.npz"
-            with open(path.with_suffix(".part"), "wb") as file:
-                np.savez(file, *[_storable(value) for value in values])
-            path.with_suffix(".part").rename(path)
+    def _publish(self, variables: Sequence[Any], root: Any) -> None:
+        values = [value_of(variable) for variable in variables]
+        seeds = [value_of(seed) for seed in _seeds(root)] if root is not None else []
+        path = self._folder / f"{len(list(self._folder.glob('*.npz')))}.npz"
+        names = np.array([path_of(variable) for variable in variables], dtype=str)
+        with open(path.with_suffix(".part"), "wb") as file:
+            np.savez(file, names, *[_storable(value) for value in [*values, *seeds]])
+        path.with_suffix(".part").rename(path)
 
-    def _source(self, values: list[np.ndarray]) -> list[np.ndarray] | None:
-        """The weights that a model begins with instead of its own."""
-        if self._own:
-            return None
-        if self._alone and self.trained:
-            return next((kept for _, kept in self._kept if _same_shapes(kept, values)), None)
-        if self._provides:
-            return None
+    def _found(self, variables: Sequence[Any], late: bool) -> list[tuple[Group, int]]:
+        """The values of the first script for variables; it is waited for until it has made a step, or has ended."""
+        names, shapes = [path_of(variable) for variable in variables], [variable.shape for variable in variables]
         while True:
-            ended = (self._folder / ALL_BEGUN).exists()
-            for path in sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem)):
-                if path in self._used:
-                    continue
-                with np.load(path) as content:
-                    stored = [content[name] for name in content.files]
-                if _same_shapes(stored, values):
-                    self._used.add(path)
-                    return stored
-            if ended:
-                return None
+            ended = (self._folder / ENDED).exists()
+            over = ended or ((self._folder / ALL_BEGUN).exists() and not late)
+            paths = sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem))
+            for path in paths:
+                if path.name not in self._read:
+                    with np.load(path) as content:
+                        given, *values = (content[name] for name in content.files)
+                    self._read[path.name] = Group(given.tolist(), values[: len(given)], values[len(given) :])
+            if over and self._vain.get(tuple(names)) == len(paths):
+                return []
+            found = matching([self._read[path.name] for path in paths], names, shapes, over)
+            if found:
+                return found
+            if over:
+                self._vain[tuple(names)] = len(paths)
+                return []
             time.sleep(0.05)
 
 
-def _state(model: Any) -> list[Any]:
-    """The weights of a model, followed by the state of its random number generators."""
-    weights: list[Any] = list(model.weights)
-    known = {id(variable) for variable in weights}
-    return weights + [variable for variable in model.variables if id(variable) not in known]
+def path_of(variable: Any) -> str:
+    """The path of a variable."""
+    return str(getattr(variable, "path", variable.name))
 
 
-def _same_shapes(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
-    return [value.shape for value in a] == [value.shape for value in b]
+def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
+    """Returns the strategy under which variables were created."""
+    return getattr(distributed(variables[0]), "distribute_strategy", None) or tf.distribute.get_strategy()
+
+
+def value_of(variable: Any) -> np.ndarray:
+    """The value of a variable, on the first replica."""
+    return np.array(copies_of(strategy_of([variable]), [variable])[0][0].numpy())
+
+
+def set_value(variable: Any, value: np.ndarray) -> None:
+    """Sets a variable on all replicas."""
+    for copy_ in copies_of(strategy_of([variable]), [variable])[0]:
+        copy_.assign(tf.cast(value, copy_.dtype))
+
+
+def _seeds(root: Any) -> list[Any]:
+    """The state of the random number generators of a model or layer."""
+    return [seed.state for layer in root._flatten_layers() for seed in getattr(layer, "_seed_generators", ())]
 
 
 def _storable(value: np.ndarray) -> np.ndarray:

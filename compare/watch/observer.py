@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.keras_tensor import any_symbolic_tensors
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from compare.engine.fingerprints import Fingerprinter, copies_of, distributed
+from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.noise_twins import mover
-from compare.watch.alike import InitialWeights
+from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
 from compare.watch.trace import TraceWriter
@@ -26,50 +29,111 @@ class EnoughSteps(BaseException):
     """Ends the script: all trainings that are watched have made as many steps as were asked for."""
 
 
+class Count:
+    """The steps of one optimizer since it was first seen, also if its ``iterations`` are set back."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.begun = self._at = int(optimizer.iterations.numpy())
+        self._made = 0
+
+    def made(self) -> int:
+        """The number of steps so far."""
+        now = int(self.optimizer.iterations.numpy())
+        self._made += now - self._at if now >= self._at else now
+        self._at = now
+        return self._made
+
+
 class Training:
-    """One training: a model, its optimizers, and the steps they have made.
+    """One training: variables that optimizers update over a stretch of steps. A model only names it.
+
+    It goes on with another optimizer, and with other variables that begin with its weights, as after ``load_model``. It
+    ends when the script sets its weights back to what they were: then another one begins.
 
     Attributes:
         number: 0 for the script's first training.
-        created: the number of the model in the order of creation.
-        model: the model; None if the optimizer's variables are not a model's.
-        variables: the variables that are compared: all weights of the model.
+        root: the model or layer that it is named by; None if there is none.
+        created: the number of that model in the order of creation.
+        variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
+        initial: their values before the first step; None if they were not seen.
+        alike: whether those could be made alike, where that was asked for.
         steps: the number of optimizer steps so far.
-        optimizers: each optimizer with its variables, by its id.
-        described: how many of them are in the trace.
+        over: whether it has made more steps than are recorded.
+        counts: the optimizers that make its steps now, by their id.
+        parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
+        described: the optimizers that are in the trace.
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
-        initial: the weights that it began with; None if they were not seen.
+        touched: whether the script has set one of its variables since the last step.
+        closed: whether it has ended.
+        next: the training of the same variables that has begun then.
+        began: the moment of its first step.
+        ended: the moment of its last step.
     """
 
-    def __init__(self, number: int, model: Any, variables: list[Any]) -> None:
-        self.number, self.model, self.variables = number, model, variables
-        self.steps = 0
-        self.optimizers: dict[int, tuple[Any, frozenset[int]]] = {}
-        self.described = 0
-        self._counted: dict[int, tuple[int, int]] = {}
+    def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
+        self.number, self.root, self.created = number, root, created
+        self.initial: list[np.ndarray] | None = None
+        self.alike = True
+        self.steps = self._before = 0
+        self.over = self.touched = self.closed = False
+        self.counts: dict[int, Count] = {}
+        self.parts: list[tuple[int, int]] = []
+        self._earlier: dict[int, Count] = {}
+        self.described: list[Any] = []
+        self.began = self.ended = 0
+        self.next: Training | None = None
+        self.updated: set[int] = set()
+        self.take(variables)
+
+    def take(self, variables: Sequence[Any]) -> None:
+        """Goes on with other variables of the same shapes."""
+        self.variables = list(variables)
+        self.ids = {id(container(variable)) for variable in variables}
         self.fingerprint: Fingerprinter | None = None
         self.move: Any = None
-        self.initial: Any = None
-        self.created = 0
+        self.updated.clear()
 
-    def trains(self, variables: list[Any]) -> bool:
-        """Whether an optimizer's variables are among those of this training."""
-        known = {id(distributed(variable)) for variable in self.variables}
-        return any(id(distributed(variable)) in known for variable in variables)
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "" if self.root is None else str(self.root.name)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Its optimizers, in the order of use."""
+        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values())]
 
     def made(self) -> int:
-        """The number of steps that the optimizers have made.
+        """The number of steps so far; optimizers that take turns make their part of the same steps."""
+        return self._before + max((count.made() for count in self.counts.values()), default=0)
 
-        An optimizer that takes the place of another goes on with its count, and so does one whose ``iterations`` were
-        reset; optimizers of different variables make their part of the same steps.
-        """
-        counts: dict[frozenset[int], int] = {}
-        for key, (optimizer, variables) in self.optimizers.items():
-            now, (before, last) = int(optimizer.iterations.numpy()), self._counted.get(key, (0, 0))
-            self._counted[key] = before, _ = (before + last if now < last else before), now
-            counts[variables] = counts.get(variables, 0) + before + now
-        return max(counts.values(), default=0)
+    def join(self, optimizer: Any, updated: set[int]) -> None:
+        """Adds an optimizer: one that takes part in the same steps, or takes the place of those before."""
+        self.updated |= updated
+        if id(optimizer) in self.counts:
+            return
+        count = Count(optimizer)
+        first = not self.counts
+        together = self.steps - self._before <= 1 and not first  # an eager loop applies one after the other
+        if first or not (together or id(optimizer) in self._earlier):
+            self._earlier |= self.counts
+            self.counts, self._before = {}, self.steps
+            if self.steps:
+                self.parts.append((self.steps, count.begun))
+        self.counts[id(optimizer)] = count
+
+    def is_reset(self) -> bool:
+        """Whether all that is trained has its initial value again."""
+        if self.initial is None:
+            return False
+        pairs = zip(self.variables, self.initial, strict=True)
+        return all(
+            np.array_equal(value_of(variable), value)
+            for variable, value in pairs
+            if id(container(variable)) in self.updated
+        )
 
 
 class Observer:
@@ -79,6 +143,12 @@ class Observer:
         settings: what is recorded.
         initial: the initial weights.
         writer: where it is recorded.
+
+    Attributes:
+        trainings: the trainings so far.
+        inside: how many calls are under way inside which nothing is looked for.
+        fitted: the models whose ``fit`` was called, in order.
+        fitting: what is under way of them.
     """
 
     def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
@@ -87,12 +157,23 @@ class Observer:
         self.inside = 0
         self._building = False
         self._built: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self.fitted: list[Any] = []
+        self.fitting: list[Any] = []
+        self._moment = 0
+        self._last_call: tuple[list[Any], Any] | None = None
+        self._idle = 0.0
         self._applying = threading.local()
+        self._here = threading.local()
+        initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(polymorphic_function.Function, "__call__", self._call)
         patch(tf.distribute.Strategy, "run", self._call)
         patch(BaseOptimizer, "apply", self._apply)
-        patch(keras.Model, "__call__", self._call_model)
+        patch(tf.GradientTape, "__enter__", self._enter_tape)
+        patch(tf.GradientTape, "__exit__", self._exit_tape)
+        patch(keras.Model, "__call__", self._enter_model)
+        patch(keras.layers.Layer, "__call__", self._enter_layer)
+        patch(keras.layers.Layer, "get_weights", self._get_weights)
 
     # Where a step may have been made.
 
@@ -107,14 +188,71 @@ class Observer:
         if not self._outermost or self._building:
             return original(*args, **options)
         self._begin_models()
+        self._find_resets()
+        call = _leaves(args, options) if self.settings.alone else []
+        if self._last_call is not None and self._repeats_what_is_over(call, self._last_call[0]):
+            return self._last_call[1]
         with self._aside():
             result = original(*args, **options)
-        self.look()
+        stepped = self.look()
+        over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
+        self._last_call = (call, result) if call and over else None
+        if self._enough():
+            raise EnoughSteps
         return result
+
+    def _repeats_what_is_over(self, call: Sequence[Any], before: Sequence[Any]) -> bool:
+        """Whether a call would only go on with the first of a script's two trainings, whose steps are enough.
+
+        Then it is left out, so that the second one begins soon; but not for long: the script may wait for something
+        that only training brings about.
+        """
+        same = len(call) == len(before) and all(
+            a is b or (isinstance(a, VALUES) and isinstance(b, VALUES)) for a, b in zip(call, before, strict=True)
+        )
+        if not same or self.second_began or any(training.closed for training in self.trainings):
+            return False
+        self._idle = self._idle or time.monotonic() + IDLE_SECONDS
+        for training in self.trainings:
+            training.over = True
+        return time.monotonic() < self._idle
 
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
         self.prepare(model, args, options)
         return original(model, *args, **options)
+
+    def _enter_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
+        outer, self._here.layer = getattr(self._here, "layer", None), model
+        try:
+            return self._call_model(original, model, *args, **options)
+        finally:
+            self._here.layer = outer
+
+    def _enter_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
+        """Treats a layer that is called under a tape, outside of all models and layers, like a model."""
+        inside = getattr(self._here, "layer", None) is not None or self._building
+        if inside or not getattr(self._here, "tapes", 0) or any_symbolic_tensors(args):
+            return original(layer, *args, **options)
+        self.initial.add(layer)
+        return self._enter_model(original, layer, *args, **options)
+
+    def _get_weights(self, original: Any, layer: Any) -> Any:
+        """What a script keeps of the weights before training is what training begins with."""
+        if self._outermost and not self._building:
+            self._begin_models()
+        return original(layer)
+
+    def _enter_tape(self, original: Any, tape: Any) -> Any:
+        outermost = not getattr(self._here, "tapes", 0)
+        self._here.tapes = getattr(self._here, "tapes", 0) + 1
+        if outermost and self._outermost:
+            self._find_resets()
+            self.initial.refresh()
+        return original(tape)
+
+    def _exit_tape(self, original: Any, tape: Any, *error: Any) -> Any:
+        self._here.tapes -= 1
+        return original(tape, *error)
 
     def prepare(self, model: Any, args: Any, options: Any) -> None:
         """Gives a model its initial weights, before it is called for the first time."""
@@ -130,6 +268,22 @@ class Observer:
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
                 self.build(model, args, options)
                 self._begin_models()
+        if getattr(self._here, "tapes", 0) and not any_symbolic_tensors(args) and model not in self._used:
+            eagerly(lambda: self._use(model))
+
+    def _use(self, root: Any) -> None:
+        """Begins what is about to be trained, if it has not begun yet."""
+        with self._aside():
+            if self._unused(root.weights):
+                self.initial.begin(root.weights, root, late=True)
+                self.initial.restart(root.weights, root)
+                self.initial.use(root.weights)
+        if root.built and root.weights:
+            self._used.add(root)
+
+    @staticmethod
+    def _unused(variables: Sequence[Any]) -> bool:
+        return any(not mark_of(variable).used for variable in variables)
 
     def build_from(self, model: Any, x: Any) -> None:
         """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
@@ -167,11 +321,14 @@ class Observer:
         variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
         with _lock:
             training = self._training_of(optimizer, variables)
+        if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
+            raise EnoughSteps
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
         self._applying.now = True
         try:
-            result = original(optimizer, grads, trainable_variables)
+            with self.initial.aside():
+                result = original(optimizer, grads, trainable_variables)
         finally:
             self._applying.now = False
         if training is not None:
@@ -189,17 +346,27 @@ class Observer:
     # Trainings and their steps.
 
     def _begin_models(self) -> None:
-        nudge = self.settings.nudge
         with self._aside():
-            for model in self.initial.look():
-                if nudge is not None and nudge.start <= 1:
-                    copies = copies_of(strategy_of(model.weights), model.weights)
-                    mover(copies, nudge.twin, nudge.units)(tf.constant(1))
+            self.initial.look()
+
+    def _begun(self, variables: Sequence[Any]) -> None:
+        """Moves initial weights, for a noise twin."""
+        nudge = self.settings.nudge
+        if nudge is not None and nudge.start <= 1:
+            with self._aside(), self.initial.aside():
+                mover(copies_of(strategy_of(variables), variables), nudge.twin, nudge.units)(tf.constant(1))
+
+    def _assigned(self, variable: Any) -> None:
+        for training in self.trainings:
+            if id(variable) in training.updated:
+                training.touched = True
 
     @property
     def reporting(self) -> Training | None:
-        """The training that reported numbers belong to: the last of a script that trains twice, else the first."""
-        return self.trainings[-1 if self.settings.alone else 0] if self.trainings else None
+        """The training that reported numbers belong to: the first of those that make steps now."""
+        last = max((training.began for training in self.trainings), default=0)
+        now = next((training for training in self.trainings if training.ended >= last), None)
+        return None if now is None or not now.steps or now.over else now
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
@@ -210,58 +377,204 @@ class Observer:
         finally:
             self.inside -= 1
 
-    def _training_of(self, optimizer: Any, variables: list[Any]) -> Training | None:
-        training = next((each for each in self.trainings if each.trains(variables)), None)
-        if training is None:
-            if len(self.trainings) == self.settings.trainings:
-                return None
-            model = self._model_of(optimizer, variables)
-            weights = list(variables) if model is None else list(model.weights)
-            training = Training(len(self.trainings), model, weights)
-            training.initial = None if model is None else self.initial.of(model)
-            training.created = self.initial.place(model)
-            self.trainings.append(training)
-        if id(optimizer) not in training.optimizers:
-            training.optimizers[id(optimizer)] = optimizer, frozenset(id(distributed(each)) for each in variables)
+    def _training_of(self, optimizer: Any, variables: Sequence[Any]) -> Training | None:
+        """The training that an optimizer is about to make a step of."""
+        updated = {id(container(variable)) for variable in variables}
+        if self._outermost:
+            self._find_resets()
+        among = [each for each in self.trainings if not each.closed and updated <= each.ids]
+        for training in among:
+            if id(optimizer) in training.counts:
+                training.updated |= updated
+                return training
+        if not updated:
+            return None
+        # Nothing has been computed yet while a graph is traced.
+        return eagerly(lambda: self._joined(among[0] if among else None, optimizer, variables, updated))
+
+    def _joined(
+        self, training: Training | None, optimizer: Any, variables: Sequence[Any], updated: set[int]
+    ) -> Training | None:
+        """The training that goes on, or begins, with an optimizer."""
+        with self._aside():
+            if training is None:
+                root, weights = self._weights_of(optimizer, variables)
+                if self._unused(weights):
+                    if self._tracing:
+                        with suppress(tf.errors.FailedPreconditionError):  # variables of a graph that has not run yet
+                            self.initial.begin(weights, root, late=True)
+                            self.initial.restart(weights, root)
+                    self.initial.use(weights)
+                training = self._continued(weights) or self._new(root, weights)
+            if training is not None:
+                training.join(optimizer, updated)
         return training
 
-    def trainings_of(self, model: Any) -> list[Training]:
-        """The trainings of a model or of its parts."""
-        weights = {id(distributed(weight)) for weight in model.weights}
-        return [each for each in self.trainings if id(distributed(each.variables[0])) in weights]
+    @property
+    def _tracing(self) -> bool:
+        return bool(getattr(_traced, "now", False))
 
-    def _model_of(self, optimizer: Any, variables: list[Any]) -> Any:
-        """The smallest model that has all the variables; one that fit trains with this optimizer, if there is one."""
-        wanted = {id(distributed(variable)) for variable in variables}
-        fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
-        models = [*fitted, *sorted(self.initial.models(), key=lambda model: len(model.weights))]
-        for model in models:
-            if wanted <= {id(distributed(variable)) for variable in model.weights}:
-                return model
+    def _new(self, root: Any, weights: Sequence[Any]) -> Training | None:
+        if len(self.trainings) == self.settings.trainings:
+            return None
+        training = Training(len(self.trainings), root, self.initial.place(root), weights)
+        training.initial = self._values(weights)
+        training.alike = self.initial.alike(weights)
+        if training.initial is not None:
+            self.initial.keep(weights, training.initial, root)
+        self.trainings.append(training)
+        return training
+
+    def _values(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
+        """The values before the step that is under way; None if there are none yet."""
+        try:
+            if self._tracing:
+                return [value_of(weight) for weight in weights]
+            # An eager loop has computed its predictions already, which may change the state of layers.
+            known = [mark_of(weight).value for weight in weights]
+            return [value_of(each) if value is None else value for each, value in zip(weights, known, strict=True)]
+        except tf.errors.FailedPreconditionError:  # variables made in a graph that has not run yet
+            return None
+
+    def _continued(self, weights: Sequence[Any]) -> Training | None:
+        """The training that goes on with these variables, which begin with its weights."""
+        shapes = [tuple(weight.shape) for weight in weights]
+        for training in reversed(self.trainings):
+            if not training.steps or training.closed or [tuple(each.shape) for each in training.variables] != shapes:
+                continue
+            pairs = zip(training.variables, self._values(weights) or (), strict=False)
+            if all(np.array_equal(value_of(before), after) for before, after in pairs):
+                training.take(weights)
+                return training
         return None
 
-    def look(self) -> None:
-        """Records the weights after the steps that were made since the last look."""
+    def _find_resets(self) -> None:
+        """Ends the trainings whose weights the script has set back to what they were, and begins others."""
+        if self.settings.one:
+            return
+        for training in [each for each in self.trainings if each.touched and not each.closed]:
+            training.touched = False
+            if training.steps and training.is_reset():
+                with self._aside():
+                    training.closed = True
+                    again = self._new(training.root, training.variables)
+                    if again is not None:
+                        again.initial, again.alike = [value_of(each) for each in again.variables], True
+                        training.next = again
+                        for count in training.counts.values():
+                            again.join(count.optimizer, training.updated)
+
+    def now(self, number: int) -> int:
+        """The number of the training that a graph makes steps of, which was traced for a training."""
+        training = self.trainings[number]
+        while training.next is not None:
+            training = training.next
+        return training.number
+
+    def _weights_of(self, optimizer: Any, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """What an optimizer's variables are the weights of, and all of those weights.
+
+        That is the model that ``fit`` trains with this optimizer; else the smallest model, or layer, that has them all;
+        else the smallest ones that have some of them each, and nothing else to train.
+        """
+        wanted = [id(container(variable)) for variable in variables]
+        fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
+        roots = sorted(self.initial.roots(), key=lambda root: len(root.weights))
+        has = {id(root): {id(container(weight)) for weight in root.weights} for root in (*fitted, *roots)}
+        for root in (*fitted, *roots):
+            if set(wanted) <= has[id(root)]:
+                return root, list(root.weights)
+        weights: dict[int, Any] = {}
+        parts = [
+            root
+            for root in reversed(roots)
+            if has[id(root)] and {id(container(weight)) for weight in root.trainable_weights} <= set(wanted)
+        ]
+        for place, variable in zip(wanted, variables, strict=True):
+            root = next((each for each in parts if place in has[id(each)]), None)
+            for weight in [variable] if root is None else root.weights:
+                weights.setdefault(id(container(weight)), weight)
+        return None, list(weights.values())
+
+    def look(self) -> list[Training]:
+        """Records the weights after the steps that were made since the last look; returns whose they were."""
+        stepped = []
         for training in self.trainings:
-            made = training.made()
+            made = 0 if training.closed else training.made()
             if made <= training.steps:
                 continue
-            if training.fingerprint is None:
-                training.fingerprint = Fingerprinter(strategy_of(training.variables), training.variables)
-                self.writer.begin(training, training.fingerprint)
+            stepped.append(training)
+            if training.steps >= self.settings.max_steps:
+                training.over = True
+                continue
+            if not training.began:
+                training.began = self._moment + 1
+                training.parts.insert(0, (0, next(each.begun for each in training.counts.values() if each.made())))
+                training.fingerprint = self._fingerprint(training)
+                self.writer.begin(training, training.fingerprint, self._way)
+            training.ended = self._moment + 1
+            training.fingerprint = training.fingerprint or self._fingerprint(training)
             if not self.initial.trained:
                 self.initial.step_made()
             training.steps = made
-            for optimizer, _ in list(training.optimizers.values())[training.described :]:
-                self.writer.optimizer(training.number, optimizer)
-                training.described += 1
+            for optimizer in training.optimizers:
+                if not any(optimizer is each for each in training.described):
+                    self.writer.optimizer(training.number, optimizer)
+                    training.described.append(optimizer)
             self._nudged(training, made)
             self.writer.step(training.number, made, *training.fingerprint())
             self._nudged(training, made + 1)
             self.on_step(training)
-        enough = [each.steps >= self.settings.max_steps for each in self.trainings]
-        if all(enough) and len(enough) > int(self.settings.alone):
-            raise EnoughSteps
+        self._moment += bool(stepped)
+        return stepped
+
+    @staticmethod
+    def _fingerprint(training: Training) -> Fingerprinter:
+        return Fingerprinter(strategy_of(training.variables), training.variables)
+
+    @property
+    def _way(self) -> str:
+        """What trains now."""
+        if not self.fitting:
+            return "loop"
+        own = type(self.fitting[-1]).train_step is not keras.Model.train_step
+        return "fit with its own train_step" if own else "fit"
+
+    def _enough(self) -> bool:
+        """Whether no more steps are needed: of one script, of a second training."""
+        last = max((training.began for training in self.trainings), default=0)
+        now = [training for training in self.trainings if training.ended >= last and training.steps]
+        enough = bool(now) and all(training.steps >= self.settings.max_steps for training in now)
+        return enough and (not self.settings.alone or self.second_began)
+
+    @property
+    def second_began(self) -> bool:
+        """Whether a training has begun after the first one had made its last step."""
+        begun = [training for training in self.trainings if training.began]
+        return any(training.began > begun[0].ended for training in begun)
+
+    def fits(self, model: Any) -> None:
+        """Says that ``fit`` of a model begins; it may go on with a training."""
+        training = self.training_of(model)
+        count = None if training is None else training.counts.get(id(getattr(model, "optimizer", None)))
+        if training is not None and count is not None and training.steps:
+            training.parts.append((training.steps, int(count.optimizer.iterations.numpy())))
+
+    def is_over(self, model: Any) -> bool:
+        """Whether ``fit`` of a model need not go on: of one script, the first training has made its steps."""
+        training = self.training_of(model)
+        enough = training is not None and training.steps >= self.settings.max_steps
+        return self.settings.alone and enough and not self.second_began
+
+    def trainings_of(self, model: Any) -> list[Training]:
+        """The trainings of a model or of its parts, the model's own first."""
+        weights = {id(container(weight)) for weight in model.weights}
+        parts = [each for each in self.trainings if not each.closed and each.ids & weights]
+        return sorted(parts, key=lambda each: each.root is not model)
+
+    def training_of(self, model: Any) -> Training | None:
+        """The training that ``fit`` of a model makes steps of: the model's own, or that of its first part."""
+        return next(iter(self.trainings_of(model)), None)
 
     def on_step(self, training: Training) -> None:
         """Called after a step was recorded."""
@@ -274,13 +587,36 @@ class Observer:
         assert training.fingerprint is not None
         if training.move is None:
             training.move = mover(training.fingerprint.copies, nudge.twin, nudge.units)
-        with self._aside():
+        with self._aside(), self.initial.aside():
             training.move(tf.constant(2 * step + 1))
 
 
+T = TypeVar("T")
 _lock = threading.Lock()
+_traced = threading.local()
+IDLE_SECONDS = 20
+"""How long calls are left out that would only go on with a training whose steps are enough."""
+VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bool, int, float, str, bytes)
+"""What may be another one at every call of a step."""
 
 
-def strategy_of(variables: list[Any]) -> tf.distribute.Strategy:
-    """Returns the strategy under which variables were created."""
-    return getattr(distributed(variables[0]), "distribute_strategy", None) or tf.distribute.get_strategy()
+def _leaves(*arguments: Any) -> list[Any]:
+    """What a call is given; empty if that cannot be told."""
+    try:
+        return list(tf.nest.flatten(arguments))
+    except Exception:  # dictionaries whose keys have no order
+        return []
+
+
+def eagerly(function: Callable[[], T]) -> T:
+    """Calls a function where operations run at once, also while a graph is traced or a replica runs."""
+    if tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
+        return function()
+    tracing = not tf.executing_eagerly()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_in_thread, function, tracing).result()
+
+
+def _in_thread(function: Callable[[], T], tracing: bool) -> T:
+    _traced.now = tracing
+    return function()

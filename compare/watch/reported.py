@@ -51,10 +51,13 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
             options["shuffle"] = False
         with suppress(Exception):  # fit itself says what is wrong
             observer.build_from(model, options.get("x"))
+            observer.fits(model)
         observer.fitted.append(model)
+        observer.fitting.append(model)
         try:
             return original(model, **options)
         finally:
+            observer.fitting.pop()
             if path := observer.settings.write_experiment:
                 write_experiment(Path(path), observer.settings.script, model, options)
 
@@ -140,18 +143,20 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         super().__init__()
         self._observer, self._writer, self._trained, self._facts = observer, writer, model, facts
         self._began = time.perf_counter()
+        self._cut = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._began = time.perf_counter()
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._observer.is_over(self._trained):  # so that the script's second training begins soon
+            self._trained.stop_training = True
+            self._cut = batch + 1 != (self.params or {}).get("steps")
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        parts = self._observer.trainings_of(self._trained)
-        training = next((each for each in parts if each.model is self._trained), parts[0] if parts else None)
-        if training is None:
+        training = self._observer.training_of(self._trained)
+        if training is None or training.over or self._cut:
             return
-        own = type(self._trained).train_step is not keras.Model.train_step
-        for part in parts:
-            self._writer.content(part.number)["trained_by"] = "fit with its own train_step" if own else "fit"
         content = self._writer.content(training.number)
         content["fit"] = dict(self._facts)
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,25 @@ class CloseUp:
     penalties: Mapping[int, float] = field(default_factory=dict)
     again: Collection[int] = ()
 
+    def ordered(self, order: Sequence[int]) -> CloseUp:
+        """The same with its weights in another order: for each, its number in the order of this one."""
+        if not order:
+            return self
+
+        def event(seen: Event) -> Event:
+            if seen.kind == "gradients":
+                positions = [order.index(position) for position in seen.info["positions"]]
+                return replace(seen, info={**seen.info, "positions": positions})
+            whole = seen.kind in ("weights", "updated") and len(seen.arrays) == len(order)
+            return replace(seen, arrays=[seen.arrays[i] for i in order]) if whole else seen
+
+        return replace(
+            self,
+            steps={step: [event(each) for each in events] for step, events in self.steps.items()},
+            after={step: [weights[i] for i in order] for step, weights in self.after.items()},
+            names=[self.names[i] for i in order],
+        )
+
     def of(self, step: int, kind: str) -> list[Event]:
         """The events of a kind in a step, ordered by replica."""
         events = [event for event in self.steps.get(step, ()) if event.kind == kind]
@@ -69,10 +88,11 @@ class CloseUp:
         return [row for event in self.of(step, kind) for row in event.rows]
 
 
-def read_close_up(folder: Path, number: int) -> CloseUp | None:
-    """Reads what was seen of a training; None if nothing was."""
+def read_close_up(folder: Path, number: int, order: Sequence[int] = ()) -> CloseUp | None:
+    """Reads what was seen of a training, with its weights in an order; None if nothing was."""
     path = folder / f"{number}-stages.pkl"
-    return pickle.loads(path.read_bytes()) if path.exists() else None
+    seen: CloseUp | None = pickle.loads(path.read_bytes()) if path.exists() else None
+    return seen and seen.ordered(order)
 
 
 SKETCH = 16

@@ -17,10 +17,14 @@ MADE_ALIKE = {
 """What is made alike in two scripts; ``--own`` switches each off."""
 
 ALL_BEGUN = "all-begun"
-"""The file among the initial weights that says that the reference has made a step, so that no more will come."""
+"""The file among the initial weights that says that the reference has made a step, so that those are all there that
+its first training begins with."""
 
-MOST_MODELS = 4
-"""The number of models of one script, such as the two of a GAN, whose training is watched."""
+ENDED = "ended"
+"""The file among them that says that the reference has ended, so that no more will come at all."""
+
+MOST_TRAININGS = 4
+"""The number of trainings of one script, such as those of the two models of a GAN, that are watched."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Settings:
         nudge: the noise, for a noise twin.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
         latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
+        one: whether all that this process trains with the same variables is one training, whatever sets them back.
         losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
         close_up: the first and the last step whose stages are recorded; None for no stages.
     """
@@ -75,11 +80,12 @@ class Settings:
     close_up: tuple[int, int] | None = None
     latest_only: bool = False
     losses_only: bool = False
+    one: bool = False
 
     @property
     def trainings(self) -> int:
         """The largest number of trainings that are watched."""
-        return 2 if self.alone else MOST_MODELS
+        return 2 * MOST_TRAININGS if self.alone else MOST_TRAININGS
 
     @property
     def notebook(self) -> bool:

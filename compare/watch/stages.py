@@ -22,8 +22,8 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import container, distributed
 from compare.engine.optimizers import learning_rate
-from compare.watch.alike import InitialWeights
-from compare.watch.observer import Observer, Training, strategy_of
+from compare.watch.alike import InitialWeights, strategy_of
+from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
@@ -48,7 +48,6 @@ class StageObserver(Observer):
         assert settings.close_up is not None
         self._first, self._last = settings.close_up
         self._lock = threading.Lock()
-        self._here = threading.local()
         self._waiting: dict[int, list[Event]] = {}
         self._made: dict[tuple[int, int], int] = {}
         self._applied: dict[tuple[int, int], set[int]] = {}
@@ -58,8 +57,6 @@ class StageObserver(Observer):
         self._untaped: dict[int, dict[int, list[tuple[float, int]]]] = {}
         self._penalties: dict[int, dict[int, float]] = {}
         self._again: dict[int, set[int]] = {}
-        patch(tf.GradientTape, "__enter__", self._enter_tape)
-        patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
@@ -78,12 +75,7 @@ class StageObserver(Observer):
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         if not getattr(self._here, "tapes", 0):
             self._here.models, self._here.losses = [], []
-        self._here.tapes = getattr(self._here, "tapes", 0) + 1
-        return original(tape)
-
-    def _exit_tape(self, original: Any, tape: Any, *error: Any) -> Any:
-        self._here.tapes -= 1
-        return original(tape, *error)
+        return super()._enter_tape(original, tape)
 
     def _taped(self, *values: Any) -> bool:
         return bool(getattr(self._here, "tapes", 0)) and not any_symbolic_tensors(values)
@@ -264,7 +256,7 @@ class StageObserver(Observer):
                     waiting.clear()
                 waiting += events
                 return
-            training = info["training"]
+            training = self.now(info["training"])
             if not self.settings.losses_only:
                 events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
             step = self._step_of(training, number, info["positions"])
@@ -281,7 +273,8 @@ class StageObserver(Observer):
 
     def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
         """Keeps the weights that an optimizer has made."""
-        training, step = info["training"], self._made.get((info["training"], replica), 0)
+        training = self.now(info["training"])
+        step = self._made.get((training, replica), 0)
         if self._first - 1 <= step <= self._last:
             event = Event("updated", replica, info, [np.array(array) for array in arrays])
             self._seen[training][step].append(event)

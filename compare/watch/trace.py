@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,11 @@ class Trace:
         model: the model's name.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
+        parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
+        alike: whether its initial weights could be made alike, where that was asked for.
+        began: the moment of its first step, among all steps of the script.
+        ended: the moment of its last step.
+        order: for each variable, its number in the order in which it was recorded; empty if that is the same.
     """
 
     variables: tuple[Variable, ...]
@@ -142,6 +147,23 @@ class Trace:
     model: str = ""
     number: int = 0
     created: int = 0
+    parts: Sequence[tuple[int, int]] = ()
+    alike: bool = True
+    began: int = 0
+    ended: int = 0
+    order: Sequence[int] = ()
+
+    def ordered(self, order: Sequence[int]) -> Trace:
+        """The same with its variables in another order."""
+        if list(order) == list(range(len(order))):
+            return self
+        steps = self.steps.copy()
+        steps["hashes"], steps["projections"] = self.steps["hashes"][:, order], self.steps["projections"][:, order]
+        return replace(self, variables=tuple(self.variables[i] for i in order), steps=steps, order=tuple(order))
+
+    def up_to(self, step: int) -> Trace:
+        """The same without the steps after one."""
+        return replace(self, steps=self.steps[self.steps["step"] <= step]) if step < self.last else self
 
     @property
     def last(self) -> int:
@@ -166,6 +188,7 @@ class TraceWriter:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._traces: dict[int, dict[str, Any]] = {}
+        self._trainings: list[Any] = []
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
         self.calls: list[str] = []
@@ -182,17 +205,20 @@ class TraceWriter:
         configuration = json.loads(json.dumps(optimizer.get_config(), default=repr))
         self.content(number)["optimizers"].append({"class": type(optimizer).__name__, "config": configuration})
 
-    def begin(self, training: Any, fingerprint: Any) -> None:
+    def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
         """Records a training's variables, and its initial weights where they are known."""
         content = self.content(training.number)
+        content["trained_by"] = trained_by
         content["variables"] = [[v.name, list(v.shape), v.dtype] for v in fingerprint.variables]
         content["replicas"] = fingerprint.replicas
         content["number"], content["created"] = training.number, training.created
-        content["model"] = "" if training.model is None else training.model.name
+        content["model"], content["alike"] = training.name, training.alike
+        self._trainings.append(training)
         if training.initial is not None:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
             self.step(training.number, 0, hashes, projections)
-        self._write(training.number)
+        for each in self._trainings:  # the others may have ended
+            self._write(each.number)
 
     def step(self, number: int, step: int, hashes: np.ndarray, projections: np.ndarray) -> None:
         """Records the weights after a step."""
@@ -216,12 +242,14 @@ class TraceWriter:
     def close(self) -> None:
         """Writes everything; the script has ended."""
         self.flush()
-        for number in self._traces:
-            self._write(number)
+        for training in self._trainings:
+            self._write(training.number)
 
     def _write(self, number: int) -> None:
+        training = next(each for each in self._trainings if each.number == number)
         of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
-        write_json(self._folder / f"{number}.json", self.content(number) | of_script)
+        of_training = {"parts": training.parts, "began": training.began, "ended": training.ended}
+        write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
 
 
 def steps_made(folder: Path, number: int) -> int:

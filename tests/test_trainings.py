@@ -1,0 +1,330 @@
+"""What a training is in ``--scripts``: variables that optimizers update over a stretch of steps, whatever has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from compare.app.script_runs import EpochEnds, write_records
+from compare.app.scripts import _continuations
+from compare.app.scripts_session import paired_models
+from compare.records import MetricsFile, read_records
+from compare.watch.alike import InitialWeights
+from compare.watch.observer import EnoughSteps, Observer
+from compare.watch.pairing import paired
+from compare.watch.patching import undone
+from compare.watch.reported import watch_reports
+from compare.watch.settings import ENDED, Settings
+from compare.watch.trace import Trace, TraceWriter, read_traces
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
+Y = X[:, :1] - 2 * X[:, 1:2]
+BATCHES = [(X[i : i + 16], Y[i : i + 16]) for i in range(0, 48, 16)]
+Watch = Callable[..., list[Trace]]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    """Runs a function as if it were a script; the first provides the initial weights, if it is not alone."""
+    scripts: list[Path] = []
+
+    def run(script: Callable[[], Any], **options: Any) -> list[Trace]:
+        folder = tmp_path / f"{len(scripts)}"
+        settings = Settings("", "", str(folder), str(tmp_path / "initial"), begins=not scripts, **options)
+        scripts.append(folder)
+        writer = TraceWriter(folder)
+        with undone():
+            watch_reports(Observer(settings, InitialWeights(settings), writer), writer)
+            with suppress(EnoughSteps):
+                script()
+        writer.close()
+        (tmp_path / "initial" / ENDED).touch()
+        return read_traces(folder)
+
+    return run
+
+
+def compared(*traces: Sequence[Trace], max_steps: int = 2000) -> list[tuple[Trace, Trace]]:
+    session: Any = SimpleNamespace(alone=len(traces) == 1, options=SimpleNamespace(max_steps=max_steps))
+    return paired_models(session, traces)
+
+
+def make() -> Any:
+    return keras.Sequential([keras.Input((8,)), layers.Dense(16, "tanh"), layers.Dense(1)])
+
+
+def fit(model: Any = None, epochs: int = 1) -> Any:
+    model = model or make()
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.fit(X, Y, batch_size=16, epochs=epochs, verbose=0)
+    return model
+
+
+def loop(predict: Callable[[Any], Any], variables: Callable[[], Any], graph: bool = True, epochs: int = 1) -> Any:
+    """Trains as ``fit`` does, by hand."""
+    optimizer = keras.optimizers.Adam(0.01)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - predict(x)))
+        optimizer.apply(tape.gradient(loss, variables()), variables())
+
+    step = tf.function(step) if graph else step
+    for _ in range(epochs):
+        for x, y in BATCHES:
+            step(tf.constant(x), tf.constant(y))
+    return optimizer
+
+
+def by_hand(model: Any, **options: Any) -> Any:
+    return loop(lambda x: model(x, training=True), lambda: model.trainable_variables, **options)
+
+
+def of_a_layer(graph: bool) -> None:
+    class Net(layers.Layer):  # type: ignore[misc] # keras is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = layers.Dense(16, "tanh"), layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.out(self.hidden(x))
+
+    net = Net()
+    loop(net, lambda: net.trainable_variables, graph)
+
+
+def of_two_layers(graph: bool) -> None:
+    hidden, out = layers.Dense(16, "tanh"), layers.Dense(1)
+    loop(lambda x: out(hidden(x)), lambda: hidden.trainable_variables + out.trainable_variables, graph)
+
+
+def of_submodels(graph: bool) -> None:
+    out = keras.Sequential([keras.Input((16,)), layers.Dense(1, name="out")])
+    hidden = keras.Sequential([keras.Input((8,)), layers.Dense(16, "tanh")])
+    loop(lambda x: out(hidden(x)), lambda: out.trainable_variables + hidden.trainable_variables, graph)
+
+
+def of_variables(graph: bool) -> None:
+    w, b = tf.Variable(X[:8].repeat(2, axis=1)), tf.Variable(tf.zeros(16))
+    v, c = tf.Variable(np.ones((16, 1), np.float32)), tf.Variable(tf.zeros(1))
+    loop(lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c], graph)
+
+
+def of_a_module(graph: bool) -> None:
+    class Net(tf.Module):  # type: ignore[misc] # tensorflow is untyped
+        w: Any = None
+
+        def __call__(self, x: Any) -> Any:
+            if self.w is None:  # made under the tape, when the inputs are known
+                with tf.init_scope():
+                    self.w, self.b = tf.Variable(X[:8].repeat(2, axis=1)), tf.Variable(tf.zeros(16))
+                    self.v, self.c = tf.Variable(tf.ones((16, 1))), tf.Variable(tf.zeros(1))
+            return tf.tanh(x @ self.w + self.b) @ self.v + self.c
+
+    net = Net()
+    loop(net, lambda: [net.w, net.b, net.v, net.c], graph)
+
+
+def of_a_compiled_model(graph: bool) -> None:
+    model = make()
+    model.compile("sgd", "mse", metrics=["mae"])
+    by_hand(model, graph=graph)
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    "candidate", [of_a_layer, of_two_layers, of_submodels, of_variables, of_a_module, of_a_compiled_model]
+)
+def test_whatever_has_the_variables_begins_with_the_weights_of_fit_and_is_compared_with_it(
+    watch: Watch, candidate: Callable[[bool], None], graph: bool
+) -> None:
+    ((one, two),) = compared(watch(fit), watch(lambda: candidate(graph)))
+    assert one.last == two.last == 3 and len(one.variables) == 4
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0]), "they begin with equal weights"
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+def test_variables_are_paired_by_position_and_shape_then_by_path_else_by_shape_where_that_is_unique() -> None:
+    names, shapes = ["a/kernel", "a/bias", "b/kernel", "b/bias"], [(2, 3), (3,), (3, 3), (3,)]
+    assert paired(names, shapes, ["w", "x", "y", "z"], shapes) == [0, 1, 2, 3]
+    turned, of_turned = ["m/b/kernel", "m/b/bias", "m/a/kernel", "m/a/bias"], [shapes[i] for i in (2, 3, 0, 1)]
+    assert paired(names, shapes, turned, of_turned) == [2, 3, 0, 1]
+    assert paired(names[:3], shapes[:3], ["x", "y", "z"], [(3,), (3, 3), (2, 3)]) == [1, 2, 0]
+    assert paired(names, shapes, ["x", "y", "z", "w"], of_turned) == [], "two biases have one shape"
+
+
+def again(reset: Callable[[Any, Any], None], train: Callable[[Any], Any]) -> Callable[[], None]:
+    def script() -> None:
+        model = make()
+        start = model.get_weights()
+        fit(model)
+        reset(model, start)
+        train(model)
+
+    return script
+
+
+def go_on(model: Any, start: Any) -> None:
+    pass
+
+
+def put_back(model: Any, start: Any) -> None:
+    model.set_weights(start)
+
+
+def assign(model: Any, start: Any) -> None:
+    for variable, value in zip(model.variables, start, strict=False):
+        variable.assign(value)
+
+
+def fit_again(model: Any) -> None:
+    model.fit(X, Y, batch_size=16, verbose=0)
+
+
+@pytest.mark.parametrize(("reset", "train"), [(put_back, fit), (put_back, by_hand), (assign, fit), (assign, by_hand)])
+def test_one_model_that_is_trained_twice_makes_two_trainings_if_its_weights_are_set_back(
+    watch: Watch, reset: Any, train: Any
+) -> None:
+    ((one, two),) = compared(watch(again(reset, train), alone=True))
+    assert (one.last, two.last, _continuations(two)) == (3, 3, [])
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_optimizer_after_a_reset_is_seen_with_its_iterations(watch: Watch) -> None:
+    ((one, two),) = compared(watch(again(put_back, fit_again), alone=True))
+    assert (one.last, two.last) == (3, 3)
+    assert _continuations(two) == ["it begins with an optimizer at iteration 3, so it goes on with an earlier training"]
+
+
+@pytest.mark.parametrize(("train", "iterations"), [(fit, 0), (fit_again, 3), (by_hand, 0)])
+def test_a_training_that_goes_on_is_one_training_in_parts(watch: Watch, train: Any, iterations: int) -> None:
+    traces = watch(again(go_on, train), alone=True)
+    assert compared(traces) == [] and [trace.last for trace in traces] == [6]
+    said = f"after step 3 it goes on from the trained weights with an optimizer at iteration {iterations}"
+    assert _continuations(traces[0]) == [said]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
+def test_a_model_that_is_saved_loaded_and_trained_on_trains_like_one_that_was_never_saved(
+    watch: Watch, tmp_path: Path
+) -> None:
+    def resumed() -> None:
+        fit().save(tmp_path / "model.keras")
+        fit_again(keras.models.load_model(tmp_path / "model.keras"))
+
+    def straight() -> None:
+        model = fit()
+        fit_again(model)
+
+    ((one, two),) = compared(watch(resumed), watch(straight))
+    assert len(one.steps) == 7 and np.array_equal(one.steps["hashes"], two.steps["hashes"])
+    assert _continuations(one) == ["after step 3 it goes on from the trained weights with an optimizer at iteration 3"]
+    assert [epoch.steps for epoch in one.epochs] == [3, 6]
+
+
+def test_another_model_of_the_script_begins_with_the_weights_of_the_first_also_if_both_were_made_before(
+    watch: Watch,
+) -> None:
+    def script() -> None:
+        first, second = make(), make()
+        fit(first)
+        by_hand(second)
+
+    ((one, two),) = compared(watch(script, alone=True))
+    assert two.alike and np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+
+
+@pytest.mark.parametrize("first", [fit, by_hand], ids=["fit", "loop"])
+def test_the_limit_of_steps_ends_both_trainings_of_one_script(watch: Watch, first: Any) -> None:
+    made: list[int] = []
+
+    def script() -> None:
+        model = make()
+        optimizer = first(model, epochs=30)
+        made.append(int(getattr(optimizer, "optimizer", optimizer).iterations.numpy()))
+        by_hand(make(), epochs=30)
+        raise AssertionError("the second training goes on")
+
+    ((one, two),) = compared(watch(script, alone=True, max_steps=4), max_steps=4)
+    assert (one.last, two.last, made) == (4, 4, [4]), "the first training does not go on to its end either"
+
+
+def test_steps_beyond_the_limit_are_no_difference(watch: Watch) -> None:
+    def several() -> None:
+        model, optimizer = make(), keras.optimizers.SGD(0.01)
+
+        @tf.function
+        def steps(x: Any, y: Any) -> None:
+            for _ in range(3):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(y - model(x)))
+                optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for _ in range(9):
+            steps(X, Y)
+
+    ((one, two),) = compared(watch(several, max_steps=4), watch(lambda: fit(epochs=3), max_steps=4), max_steps=4)
+    assert (one.last, two.last) == (3, 3)
+
+
+class Gan(keras.Model):  # type: ignore[misc] # keras is untyped
+    def __init__(self, discriminator: Any, generator: Any) -> None:
+        super().__init__()
+        self.discriminator, self.generator = discriminator, generator
+        self.d_optimizer, self.g_optimizer = keras.optimizers.Adam(1e-4), keras.optimizers.Adam(1e-4)
+
+    def train_step(self, x: Any) -> Any:
+        with tf.GradientTape() as d_tape, tf.GradientTape() as g_tape:
+            real, fake = self.discriminator(x), self.discriminator(self.generator(x[:, :4]))
+            d_loss, g_loss = tf.reduce_mean(fake - real), -tf.reduce_mean(fake)
+        for optimizer, tape, loss, model in (
+            (self.g_optimizer, g_tape, g_loss, self.generator),
+            (self.d_optimizer, d_tape, d_loss, self.discriminator),
+        ):
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return {"d_loss": d_loss}
+
+
+def discriminator() -> Any:
+    return keras.Sequential([keras.Input((8,)), layers.Dense(4, "tanh"), layers.Dense(1)], name="d")
+
+
+def generator() -> Any:
+    return keras.Sequential([keras.Input((4,)), layers.Dense(8)], name="g")
+
+
+def test_each_model_of_a_gan_is_recorded_at_each_step_and_paired_with_its_like(watch: Watch, tmp_path: Path) -> None:
+    def trained_by_fit() -> None:
+        gan = Gan(discriminator(), generator())
+        gan.compile()
+        gan.fit(X, batch_size=16, verbose=0)
+
+    def trained_by_hand() -> None:
+        g = generator()  # made in the other order
+        gan = Gan(discriminator(), g)
+        step = tf.function(gan.train_step)
+        for x, _ in BATCHES:
+            step(tf.constant(x))
+
+    pairs = compared(watch(trained_by_fit), watch(trained_by_hand))
+    assert [(one.model, two.model, one.last, two.last) for one, two in pairs] == [("d", "d", 3, 3), ("g", "g", 3, 3)]
+    for one, two in pairs:
+        assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+        changes = (one.steps["hashes"][1:] != one.steps["hashes"][:-1]).any(axis=(1, 2))
+        assert changes.all(), "small steps are recorded too"
+    # Also the models without reported numbers are in the records.
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    write_records(tmp_path, "g", pairs[1][0], EpochEnds((3,)), None, metrics)
+    (record,) = read_records(tmp_path)
+    assert record.steps["step"].tolist() == [0, 1, 2, 3, -1]
