@@ -84,7 +84,9 @@ def test_a_trainer_that_diverges_alone_is_different_from_that_step_on(experiment
     result = run(experiment, tmp_path, (Eager(), Diverges()))
     assert result.verdict == "different"
     (comparison,) = result.details["comparisons"]
-    assert comparison["training"]["first_difference"] == {"epoch": 2, "step": 3}
+    first = comparison["training"]["first_difference"]
+    assert (first["epoch"], first["step"], first["stage"]) == (2, 3, "state"), "it is assigned after the update"
+    assert [cause["id"] for cause in comparison["causes"]][0] == "not-finite"
     assert result.details["stopped"][0]["trainer"] == "diverges"
 
 
