@@ -86,7 +86,7 @@ def test_a_trainer_that_diverges_alone_is_different_from_that_step_on(experiment
     (comparison,) = result.details["comparisons"]
     first = comparison["training"]["first_difference"]
     assert (first["epoch"], first["step"], first["stage"]) == (2, 3, "state"), "it is assigned after the update"
-    assert [cause["id"] for cause in comparison["causes"]][0] == "not-finite"
+    assert comparison["causes"][0]["id"] == "not-finite"
     assert result.details["stopped"][0]["trainer"] == "diverges"
 
 
