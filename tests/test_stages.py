@@ -11,7 +11,7 @@ import pytest
 
 from compare.app.judge import with_located
 from compare.check.causes import CATALOGUE
-from compare.check.script_causes import hints, name_causes
+from compare.check.script_causes import hints, more_weights, name_causes, name_copies
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
@@ -403,6 +403,39 @@ def test_weights_that_never_change_are_said_to_be_that() -> None:
     for steps, said in ((still, ["the weights of loop never change"]), (moving, [])):
         traces = both.traces[0], replace(both.traces[1], steps=steps)
         assert hints(located(other), replace(both, traces=traces)) == said
+
+
+def weights_of(*layers: str) -> Trace:
+    """A training with the weights of these layers, each with as many units as the number in its name."""
+    variables = []
+    for layer in layers:
+        units = int(layer.split("_")[-1])
+        variables += [Variable(f"m/{layer}/kernel", (6, units), "float32")]
+        variables += [Variable(f"m/{layer}/bias", (units,), "float32")]
+    return Trace(tuple(variables), 1, np.zeros(0, step_dtype(len(variables), 1)))
+
+
+@pytest.mark.parametrize(
+    ("shared", "other", "more", "named"),
+    [
+        (("encoder_8", "head_1"), ("encoder_8", "copy_8", "head_1"), 2, True),
+        (("encoder_8", "head_1"), ("encoder_8", "head_1"), 0, False),
+        (("encoder_8", "head_1"), ("encoder_8", "copy_4", "head_1"), 0, False),  # another layer
+        (("other_8", "head_1"), ("other_8", "copy_8", "head_1"), 2, False),  # one layer more; none is called twice
+        (("encoder_8", "head_8"), ("encoder_8", "copy_8", "more_8", "head_8"), 4, False),  # two copies of a shared one
+    ],
+)
+def test_copies_of_a_shared_layer_are_named(shared: Any, other: Any, more: int, named: bool) -> None:
+    traces = weights_of(*shared), weights_of(*other)
+    assert len(more_weights(*traces)) == len(more_weights(*traces[::-1])) == more
+    calls = [Event("layer", 0, {"name": name}, []) for name in ("encoder_8", "encoder_8", *shared[1:])]
+    for order in (1, -1):  # whichever is the reference
+        close_ups = (CloseUp({1: calls}), CloseUp({1: []}))[::order]
+        found = name_copies(Sides(("one", "two")[::order], traces[::order], close_ups, 1))
+        assert [(each.id, each.side) for each in found] == [("weights-not-shared", "two")] * named
+        for each in found:
+            assert each.evidence.startswith("two has 2 weights more than one (m/copy_8/kernel, m/copy_8/bias), of the")
+            assert each.evidence.endswith("of encoder_8, which one calls 2 times in a step")
 
 
 def several(deviations: Mapping[int, Mapping[str, Any]], *, given: Any = None, steps: int = 4) -> CloseUp:

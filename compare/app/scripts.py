@@ -15,6 +15,7 @@ from compare.app.publish import judge_and_publish
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts, stretches
+from compare.check.script_causes import more_weights
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable
 from compare.options import Options
@@ -103,13 +104,14 @@ def _train(session: ScriptsSession) -> bool:
         if error := failure_of(run):
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
     traces = [read_traces(run.folder) for run in runs]
-    paired = paired_models(session, traces)
+    paired = paired_models(session, traces) or _copies(session, traces)
     if not paired:
         if interrupted:
             return True
         raise _failed(session, _nothing_to_compare(session, runs, traces))
     for pair in paired:
-        if WEIGHTS not in session.options.own and not pair[1].alike and _begin_apart(*pair):
+        known = WEIGHTS in session.options.own or pair[1].alike or more_weights(*pair)
+        if not known and _begin_apart(*pair):
             raise _failed(session, _other_weights(session.names[1], pair[1]))
     (first, second), *others = paired
     epochs = EpochEnds.of(first, second)
@@ -129,6 +131,14 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
     _say_what_trained(session, traces)
     return interrupted
+
+
+def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:
+    """Two models of which one may have copies of what the other shares; empty if they differ otherwise."""
+    if session.alone or not all(traces):
+        return []
+    one, other = (stretches(each)[0][0] for each in traces)
+    return [(one, other)] if more_weights(one, other) else []
 
 
 def _failed(session: ScriptsSession, message: str, side: str = "", error: str = "") -> NoVerdictError:

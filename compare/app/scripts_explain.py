@@ -11,7 +11,7 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.script_causes import hints, name_causes
+from compare.check.script_causes import hints, more_weights, name_causes, name_copies
 from compare.check.script_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -72,6 +72,10 @@ def explain(session: ScriptsSession) -> None:
         elif first.step > 0:  # else the initial weights
             nearer, seen = _look_into(session, first)
             checked[name] = _checked(nearer, seen, first.step)
+        elif more_weights(*first.model.traces):
+            begin = replace(first, step=1)
+            sides = _close_ups(session, begin, noisy=False).around(begin)
+            checked[name]["causes"] = [] if sides is None else [cause.as_json() for cause in name_copies(sides)]
         session.run.save(check=checked)
     else:
         _explain_numbers(session, *compared[0])
@@ -221,15 +225,21 @@ class CloseUps:
         first, second = self.sides
         return None if first is None or second is None else first_apart(first, second, self.twins, before)
 
+    def around(self, departure: Departure) -> Sides | None:
+        """Both sides around the step; None if one was not seen."""
+        (first, second), traces = self.sides, departure.model.traces
+        if first is None or second is None:
+            return None
+        swapped = traces[0].trained_by != FIT and traces[1].trained_by == FIT
+        return Sides(departure.model.names, traces, (first, second), departure.step, swapped)
+
     def located(self, departure: Departure) -> tuple[Located, Sides | None]:
         """Where in the step the models differ."""
-        (first, second), step, traces = self.sides, departure.step, departure.model.traces
-        if first is None or second is None:
-            return Located(step, None), None
+        sides = self.around(departure)
+        if sides is None:
+            return Located(departure.step, None), None
         variables = [variable.name for variable in departure.pair.reference.variables]
-        swapped = traces[0].trained_by != FIT and traces[1].trained_by == FIT
-        sides = Sides(departure.model.names, traces, (first, second), step, swapped)
-        return locate(first, second, self.twins, step, variables), sides
+        return locate(*sides.close_ups, self.twins, departure.step, variables), sides
 
 
 def _first_not_finite(session: ScriptsSession, departure: Departure, found: NotFinite) -> FirstValue | None:

@@ -6,6 +6,7 @@ does, or several do, no cause is named: the stage says where to look. No TensorF
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -35,6 +36,7 @@ from compare.check.stages import (
     some,
 )
 from compare.check.targets import targets_of, value_of
+from compare.records import Variable
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -98,6 +100,45 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         )
         for each in next(iter(found.values()))
     ]
+
+
+def more_weights(first: Trace, second: Trace) -> list[Variable]:
+    """The weights that one training has more than the other, if it has others of each of their shapes; else none."""
+    few, many = sorted((first, second), key=lambda trace: len(trace.variables))
+    left = Counter(variable.shape for variable in few.variables)
+    if not left.keys() >= {variable.shape for variable in many.variables}:
+        return []
+    more = []
+    for variable in many.variables:
+        if left[variable.shape]:
+            left[variable.shape] -= 1
+        else:
+            more.append(variable)
+    return [] if left.total() else more
+
+
+def name_copies(sides: Sides) -> list[Finding]:
+    """The cause of more weights on one side: copies of layers that the other side calls several times in a step."""
+    more = more_weights(*sides.traces)
+    copying = int(len(sides.traces[1].variables) > len(sides.traces[0].variables))
+    sharing = 1 - copying
+    layers = sides.close_ups[sharing].of(sides.step, "layer")
+    calls = Counter(event.info["name"] for event in layers if event.replica == 0)
+    shared = {
+        variable.name: variable.name.split("/")[-2]
+        for variable in sides.traces[sharing].variables
+        if "/" in variable.name and calls[variable.name.split("/")[-2]] > 1
+    }
+    shapes = [variable.shape for variable in sides.traces[sharing].variables if variable.name in shared]
+    if not more or Counter(shapes) != Counter(variable.shape for variable in more):
+        return []
+    copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
+    evidence = (
+        f"{copies} has {len(more)} weights more than {sides.names[sharing]} ({some([each.name for each in more])}), of "
+        f"the shapes of {some(names)}, which {sides.names[sharing]} calls {calls[names[0]]} times in a step"
+    )
+    cause = "weights-not-shared"
+    return [Finding(cause, CATALOGUE[cause].kind, copies, evidence, script_remedy(cause, sides.replicas))]
 
 
 def hints(located: Located, sides: Sides) -> list[str]:

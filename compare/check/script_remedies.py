@@ -49,6 +49,7 @@ WITHOUT_RUN = {
     "# with the options of the loss that compile() gets",
     f"logits-mismatch {PROBABILITIES}": "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)"
     "\n# in both; or leave out the activation of the model's last layer",
+    "weights-not-shared": "encoder = make_encoder()  # once\nfirst, second = encoder(a), encoder(b)  # the same layers",
     "label-shape-broadcast": "y = tf.reshape(y, tf.shape(predictions))  # before the loss",
     "clipping-differs": "gradients = tape.gradient(loss, variables)\n"
     "optimizer.apply_gradients(zip(gradients, variables))\n"

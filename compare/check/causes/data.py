@@ -208,7 +208,8 @@ CAUSES = (
         id="weights-not-shared",
         symptom="fit and the loop differ before the first step.",
         explanation="The loop trains a model of its own, or initializes the model again, so that fit and the loop do "
-        "not start from the same weights.",
+        "not start from the same weights. Or it makes copies of layers that are to be shared, such as an encoder of "
+        "two inputs.",
         wrong="model = tf.keras.models.clone_model(model)  # with new random weights",
         remedy="model, optimizer, loss_object, metrics = run.build()  # and train this model unchanged",
         recognised="The weights before the first step differ from those that run.build() returned, or the optimizer is "
