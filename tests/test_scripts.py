@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,21 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.losses.losses import LossFunctionWrapper
 
 import compare
 from compare.app import cli
 from compare.app.notebooks import as_python
 from compare.app.script_runs import EpochEnds, ScriptRunner
+from compare.check.stages import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.user_errors import describe
 from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.patching import undone
+from compare.watch.reported import watch_reports
+from compare.watch.seen import sketch
 from compare.watch.settings import MADE_ALIKE, Settings
 from compare.watch.stages import StageObserver
 from compare.watch.trace import TraceWriter, read_traces
@@ -280,6 +285,104 @@ def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_pa
     seen = observer.seen(0)
     assert seen is not None
     assert [(seen.untaped[step], seen.penalties[step]) for step in (1, 2)] == expected
+
+
+@contextmanager
+def watched(folder: Path, **options: Any) -> Iterator[StageObserver]:
+    """An observer of what this process trains."""
+    folders = {"folder": str(folder / "trace"), "initial": str(folder / "initial")}
+    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), **options)
+    with undone():
+        yield StageObserver(settings, InitialWeights(settings), TraceWriter(folder / "trace"))
+
+
+def column() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")])
+
+
+X, Y = np.arange(8, dtype=np.float32).reshape(4, 2) / 8, np.arange(4, dtype=np.float32)
+
+
+def own_loss(true: Any, predicted: Any) -> Any:
+    return tf.reduce_mean(tf.square(true - predicted))
+
+
+def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any, tmp_path: Path) -> None:
+    """So that a step before the close-up is found whose loss is wrong, while Adam hides that from the weights."""
+    with watched(tmp_path, close_up=(3, 4)) as observer:
+        model, optimizer = column(), keras.optimizers.Adam()
+        loss_fn, losses = LossFunctionWrapper(own_loss), []
+
+        @tf.function
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_fn(y[:, None], model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        for _ in range(3):
+            losses.append(float(step(X, Y)))
+        predicted = model(X).numpy()
+    seen = observer.seen(0)
+    assert seen is not None
+    assert [loss_of(seen, number) for number in (1, 2, 3)] == losses
+    sketches = [gradients_of(seen, number, kind="sketch") for number in (1, 2, 3)]
+    assert all(sketched.keys() == {0, 1} for sketched in sketches)
+    assert gradients_of(seen, 1) == {}, "the gradients themselves are kept near the step only"
+    for number, array in gradients_of(seen, 3).items():
+        assert np.array_equal(sketches[2][number], sketch(array))
+    # What the loss would be if labels of shape [n] met predictions of shape [n, 1].
+    (spread,) = seen.arrays(3, "spread")
+    before = float(np.mean((Y[None, :] - predicted) ** 2))
+    assert abs(float(spread) - before) < 0.05 * before and not np.isclose(float(spread), losses[2])
+
+
+def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(tmp_path, close_up=(1, 9)) as observer:
+        model = column()
+        kernel, bias = model.trainable_variables
+        first, second, twice = (keras.optimizers.SGD(0.1) for _ in range(3))
+        for both in (True, False):
+            with tf.GradientTape() as tape:
+                loss = own_loss(Y[:, None], model(X, training=True))
+            gradients = tape.gradient(loss, [kernel, bias])
+            if both:  # each optimizer has a part of one step
+                first.apply_gradients([(gradients[0], kernel)])
+                second.apply_gradients([(gradients[1], bias)])
+            else:
+                for _ in range(2):
+                    twice.apply_gradients(zip(gradients, [kernel, bias], strict=True))
+    seen = observer.seen(0)
+    assert seen is not None
+    assert gradients_of(seen, 1).keys() == {0, 1}
+    assert [calls_of(seen, step) for step in (1, 2)] == [1, 2]
+
+
+def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(tmp_path, close_up=(1, 9), losses_only=True) as observer:
+        model, optimizer, loss_fn = column(), keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
+        for again in (X, X[::-1]):
+            with tf.GradientTape() as tape:
+                loss = loss_fn(Y[:, None], model(X, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            model(again)
+    seen = observer.seen(0)
+    assert seen is not None and list(seen.again) == [1], "the second call has the rows in another order"
+    assert [len(array) for array in seen.arrays(1, "targets")[:2]] == [4, 4], "labels of one column are kept"
+
+
+def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace")
+    with watched(tmp_path, close_up=(1, 9)) as observer:
+        watch_reports(observer, writer)
+        model = column()
+        model.compile("sgd", "mse", metrics=["accuracy"])
+        model.train_on_batch(X, Y)
+        keras.metrics.CategoricalAccuracy(name="mine").update_state(Y[:, None], np.ones((4, 3)))
+    found = [(each.name, each.kind, each.by_fit, each.predicted[-1]) for each in writer.measured]
+    assert found == [("accuracy", "BinaryAccuracy", True, 1), ("mine", "CategoricalAccuracy", False, 3)]
 
 
 def test_places_follow_the_epochs_of_fit() -> None:
