@@ -356,6 +356,26 @@ def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> 
     assert causes_of_loss(right, loss_step(1.6, penalty=0)) == []
 
 
+@pytest.mark.parametrize(("pairs", "causes"), [(True, ["label-shape-broadcast"]), (False, [])])
+def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(pairs: bool, causes: list[str]) -> None:
+    """Where all predictions are zero the loss is the same, and only the gradients differ."""
+    true, predicted = np.arange(8.0)[:, None], np.linspace(0, 2, 8)[:, None]
+    call = ("MeanSquaredError", {"name": "mean_squared_error"}, true, predicted)
+    every = float(np.mean((true.T - predicted) ** 2)) if pairs else 1.2 * float(np.mean((true - predicted) ** 2))
+    right, other = loss_step(1.0, targets=call), loss_step(every + 0.25, targets=None)
+    events = [each for each in other.steps[STEP] if each.kind != "predictions"]
+    events.append(Event("predictions", 0, {"model": "m", "training": True}, [predicted]))
+    following = CloseUp({STEP + 1: right.steps[STEP]}), CloseUp({STEP + 1: events})
+    close_ups = tuple(
+        replace(each, steps={**each.steps, **later.steps})
+        for each, later in zip((linear_step(), linear_step(gradient=0.3)), following, strict=True)
+    )
+    found = located(close_ups[1])
+    assert found.stage == "gradients"
+    both = replace(sides(close_ups[1]), close_ups=close_ups)
+    assert [each.id for each in name_causes(found, both)] == causes
+
+
 def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:
     """Each cause knows the stages at which it must show; where all of them agree, it is another one."""
     for id, stages in (("regularization-missing", ("loss",)), ("optimizer-differs", ("update", "state"))):

@@ -535,6 +535,9 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     if right.keys() != other.keys():
         return
+    if found := _broadcast_next(sides):
+        yield found
+        return
     if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
         yield _one("gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only")
         return
@@ -547,6 +550,25 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
             "clipping-differs",
             f"{sides.other_name} limits {limit} of the gradients{each}, {sides.right_name} does not",
         )
+
+
+def _broadcast_next(sides: Sides) -> Explanation | None:
+    """Labels that meet every prediction: of predictions that are all equal, as at first, only the gradients tell.
+
+    In the next step the loss is calculated again from the other side's own predictions.
+    """
+    following = sides.step + 1
+    right, loss = targets_of(sides.right, following), loss_of(sides.other, following)
+    predictions = sides.other.arrays(following, "predictions")
+    same_rows = example_rows(sides.right, following) == example_rows(sides.other, following)
+    if right is None or loss is None or len(predictions) != 1 or not same_rows:
+        return None
+    own = replace(right, predicted=np.asarray(predictions[0], np.float64))
+    pairs, mean, penalty = value_of(own.broadcast()), value_of(own), penalty_of(sides.other, following)
+    if pairs is None or mean is None or not same(pairs + penalty, loss) or same(mean + penalty, loss):
+        return None
+    shown = f"the loss of the next step is {loss:.6g} in {sides.other_name}, the mean over all pairs of a label and a"
+    return _one("label-shape-broadcast", f"{shown} prediction, and {mean + penalty:.6g} if each label has its own")
 
 
 def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:

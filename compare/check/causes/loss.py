@@ -480,7 +480,7 @@ CAUSES = (
     ),
     Cause(
         id="label-shape-broadcast",
-        stages=(LOSS,),
+        stages=(LOSS, GRADIENTS),
         symptom="A regression model learns only the mean of the labels; the loss stays at their variance.",
         explanation="Labels of shape [n] minus predictions of shape [n, 1] broadcast to [n, n] without an error. "
         "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
