@@ -198,8 +198,9 @@ def assert_alike(
         seed: seed of the initial weights and of the order of examples.
 
     Warns:
-        UserWarning: if the candidate reports names that the reference does not, in place of others, cannot be copied,
-            so that its trainings share what it keeps, or if the weights or numbers of both are NaN or infinite.
+        UserWarning: if the candidate reports names that the reference does not, in place of others, reports no steps,
+            cannot be copied, so that its trainings share what it keeps, or if the weights or numbers of both are NaN or
+            infinite.
 
     Raises:
         AssertionError: when they do not train and report alike; the message names the cause.
@@ -209,7 +210,7 @@ def assert_alike(
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
-    from compare.reporting.sentences import misnamed  # noqa: PLC0415 (lazy)
+    from compare.reporting.sentences import misnamed, silent  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS, warning  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
@@ -218,7 +219,8 @@ def assert_alike(
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
     entry = report.as_json()["comparisons"][0]
-    for text in (misnamed(entry, report.reference), shared_state(candidate), warning(entry, report.reference)):
+    told = misnamed(entry, report.reference), silent(entry), shared_state(candidate), warning(entry, report.reference)
+    for text in told:
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:

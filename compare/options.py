@@ -468,7 +468,10 @@ class Options:
         for declared in fields(self):
             if declared.name not in changes and draft._reasons_against(declared):
                 changes[declared.name] = default_of(declared)
-        return replace(self, **changes)
+        changed = replace(self, **changes)
+        if "given" in vars(self):
+            changed._set("given", replace(self._as_given, **changes))
+        return changed
 
     def located(self) -> Options:
         """The same request with absolute names of files: user code may change the working directory."""

@@ -18,7 +18,7 @@ from processes import alive, descendants
 from recorded import by_place
 from rich.console import Console
 
-from compare.app import parallel_trainers, processes
+from compare.app import parallel_trainers, processes, session
 from compare.app.early_check import EarlyChecks
 from compare.app.parallel_trainers import _listening, at_once, why_not
 from compare.check.report import Finding, Report
@@ -299,11 +299,31 @@ def test_free_memory_is_what_the_machine_and_the_control_group_leave(
 @pytest.mark.parametrize("began", [True, False])
 def test_what_is_resumed_goes_on_as_it_began(began: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_trainers, "why_not", lambda options: "there is one processor" if began else None)
-    write_checked(tmp_path / "run.json", {"options": {"parallel": began}})
+    write_checked(tmp_path / "run.json", {"options": {"parallel": began}, "started": "2026-01-01T00:00:00"})
     console = Console(quiet=True)
     assert at_once(Options(resume=True), tmp_path, console).parallel is began
     assert not at_once(Options(resume=True, sequential=True), tmp_path, console).parallel
     assert at_once(Options(), tmp_path, console).parallel is not began
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_what_was_killed_before_it_was_known_whether_all_train_at_once_is_begun_anew(
+    parallel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(experiment="task.py", trainers=("fit", "mine.py:Mine"), resume=True).located()
+    write_checked(tmp_path / "run.json", {"options": options.as_json()})
+    for now in (parallel, not parallel):  # what is written down then holds, whatever the machine has meanwhile
+        monkeypatch.setattr(parallel_trainers, "why_not", lambda options, now=now: None if now else "no memory")
+        resumed = at_once(options, tmp_path, Console(quiet=True))
+        session._refuse_another_request(resumed, tmp_path)
+        session._write_mode(resumed, tmp_path)
+        assert resumed.parallel is parallel
+    written = read_json(tmp_path / "run.json")["options"]
+    assert (written["parallel"], written["experiment"], written["trainers"]) == (
+        parallel,
+        "task.py",
+        ["fit", "mine.py:Mine"],
+    ), "as they were given, so that the same command resumes the run"
 
 
 RANDOM_DATA = (

@@ -1,4 +1,4 @@
-"""A trainer that reports more steps than it made is refused, wherever the number that it made is known."""
+"""A trainer that reports several steps of which it made fewer is refused, wherever the number that it made is known."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def too_few(apply: Apply, by_hand: Apply, report: Report) -> None:
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        (accumulating, "for 3 steps, and the optimizer has made 1 "),
-        (twice, "for 2 steps, and the optimizer has made 1 "),
+        (accumulating, ""),
+        (twice, ""),
         (last_call_short, "for 12 steps, and the optimizer has made 10 "),
         (in_calls, ""),
         (hand_written, ""),

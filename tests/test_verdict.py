@@ -30,6 +30,7 @@ from compare.records import (
     write_json,
 )
 from compare.records import model as records
+from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict import (
     EXIT_STATUS,
@@ -46,6 +47,7 @@ from compare.verdict import (
     within_rounding,
     worst,
 )
+from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import measure
 
 Place = tuple[int, int]
@@ -609,3 +611,71 @@ def test_an_equal_number_under_another_name_is_paired(train: Train) -> None:
     assert reporting.metrics["val_acc"] == MetricGap(None, 1, "fit")
     other = report(train, [ours, ours], [theirs, {**theirs, "acc": 0.5}]).reporting
     assert other.metrics["accuracy"] == MetricGap(None, 1, "loop"), "an unequal one is another number"
+
+
+MOVING = Variable("batch_normalization/moving_mean", (2,), "float32")
+
+
+def accumulating(train: Train, name: str, *, more: Mapping[Place, Edit] | None = None) -> Record:
+    """A run that reports each batch, and updates its weights after every second one."""
+
+    def idle(copies: Copies) -> None:
+        for kernel, bias, _ in copies:
+            kernel -= 1
+            bias -= 1
+
+    edits = {(epoch, step): idle for epoch in (1, 2) for step in (1, 3)}
+    return train(name, steps=(4, 4), model=(KERNEL, BIAS, MOVING), edits={**edits, **(more or {})})
+
+
+def by_hand(train: Train, name: str, *, off: Place | None = None) -> Record:
+    """The same, but it reports its updates only; the moving average changes twice in each."""
+
+    def updated(place: Place) -> Edit:
+        def edit(copies: Copies) -> None:
+            for kernel, _, moving in copies:
+                moving += 1
+                kernel += 0.5 * (place == off)
+
+        return edit
+
+    places = itertools.product((1, 2), (1, 2))
+    model = (KERNEL, BIAS, MOVING)
+    return train(name, steps=(2, 2), model=model, edits={place: updated(place) for place in places})
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_steps_that_accumulate_gradients_pair_with_the_updates_of_the_other_side(train: Train, swapped: bool) -> None:
+    sides = [accumulating(train, "fit"), by_hand(train, "loop")]
+    pair = paired_steps(*(sides[::-1] if swapped else sides))
+    comparison = compare_records(*pair)
+    assert comparison.training == Training("identical", 0.0, None, 4, made=0 if swapped else 8)
+    assert [len(each.keys) for each in pair] == [7, 7], "the initial weights, four updates and two ends"
+
+    off = compare_records(*paired_steps(sides[0], by_hand(train, "loop", off=(2, 1)))).training
+    assert (off.verdict, off.first_difference) == ("different", Difference(2, 2, since=1)), "by the reference's numbers"
+
+
+def test_only_idle_steps_are_left_out(train: Train) -> None:
+    every, fewer = train("fit", steps=(4, 4)), train("loop", steps=(2, 2))
+    assert paired_steps(every, fewer) == (every, fewer)
+
+    def undone(copies: Copies) -> None:
+        for weights in itertools.chain(*copies):
+            weights -= 1
+
+    lacks_an_update = accumulating(train, "loop", more={(2, 4): undone})
+    whole = by_hand(train, "fit")
+    assert paired_steps(whole, lacks_an_update) == (whole, lacks_an_update)
+    assert compare_records(whole, lacks_an_update).training.verdict == "different"
+
+
+@pytest.mark.parametrize("silent", ["fit", "loop", ""])
+def test_who_reports_no_steps_while_the_other_does_is_named(train: Train, silent: str) -> None:
+    fit, loop = (train(name, said=name != silent) for name in ("fit", "loop"))
+    (entry,) = as_json("fit", [compare_records(fit, loop)])["comparisons"]
+    assert entry["training"].get("steps_not_reported_by", "") == silent
+    assert sentences.silent(entry).startswith(f"{silent} never calls run.end_step(), so weights were" if silent else "")
+    assert bool(sentences.silent(entry)) == bool(silent)
+    neither = as_json("fit", [compare_records(train("fit", said=False), train("loop", said=False))])["comparisons"][0]
+    assert not sentences.silent(neither), "so it is under this strategy"

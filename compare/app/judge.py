@@ -36,6 +36,7 @@ from compare.verdict import (
     within_rounding,
 )
 from compare.verdict.float64 import distances
+from compare.verdict.pairing import paired_steps
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 from compare.watch.settings import MADE_ALIKE
 
@@ -178,7 +179,7 @@ def pairs(recorded: Recorded) -> list[Pair | Comparison]:
     earlier = _by_trainer(recorded.against)
     for name in run.trainers or ():
         for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
-            old, new = earlier[name][seed], records[name][seed]
+            old, new = paired_steps(earlier[name][seed], records[name][seed])
             paired.append(Pair(old, new, new, compare_records(old, new, run.options["against"])))
     return paired
 
@@ -195,6 +196,7 @@ def _pair(
         if not sides:
             reason = "the run was interrupted before both had made a step"
             return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
+    sides = {seed: paired_steps(*both) for seed, both in sides.items()}
     compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
     # In a study the first seed with the worst verdict stands for all; one that is not finite is worse than different.
     seed, exactly = max(

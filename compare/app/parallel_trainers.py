@@ -94,11 +94,11 @@ def why_not(options: Options) -> str | None:
 def at_once(options: Options, folder: Path, console: Console) -> Options:
     """The same request with ``parallel`` set if the command should train all trainers at the same time.
 
-    A resumed comparison goes on as it began.
+    A resumed comparison goes on as it began, if it came so far that this was decided.
     """
-    if options.resume:
-        began = RunJson.of_run(folder).content().get("options") or {}
-        return options.changed(parallel=True) if began.get("parallel") and not options.sequential else options
+    run = RunJson.of_run(folder)
+    if options.resume and run.is_decided:
+        return options.changed(parallel=True) if run.options.get("parallel") and not options.sequential else options
     reason = why_not(options)
     if reason:
         tell(console, f"One trainer after the other: {reason}.")
@@ -134,7 +134,7 @@ def train_in_parallel(
         trainers: the trainers by name.
         options: the request.
         task: what is trained.
-        run: the run's ``run.json``; failures and the division of threads go there.
+        run: the run's ``run.json``; failures go there.
         console: where progress is printed.
         live: gives the sinks of a log that is written during training.
         executor: the processes for all but the first; they end with the training.
@@ -144,7 +144,6 @@ def train_in_parallel(
         What the first of a user's own trainers raised.
     """
     threads = threads_each(options)
-    run.save(parallel={"processes": len(trainers), "threads_per_process": threads})
     each = f"each with {threads} thread{'s' * (threads > 1)}"
     tell(console, f"{len(trainers)} trainers run in parallel, {each}, so their times are for a shared processor")
     raised: Exception | None = None

@@ -17,7 +17,7 @@ from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
-from compare.reporting.sentences import causes, misnamed, sentence, stops, truth_sentence, unreported
+from compare.reporting.sentences import causes, misnamed, sentence, silent, stops, truth_sentence, unreported
 from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
 from compare.verdict import warning
 
@@ -130,7 +130,7 @@ def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence
         tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
         if text := stage_sentence(entry, verdict["reference"]):
             tell(console, text + ".")
-        if text := misnamed(entry, verdict["reference"]):
+        for text in filter(None, (misnamed(entry, verdict["reference"]), silent(entry))):
             tell(console, text, "yellow", head="Warning: ")
         if text := warning(entry, verdict["reference"]):
             tell(console, text + ".", "bold red", head="WARNING: ")

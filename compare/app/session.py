@@ -93,6 +93,7 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
         if command:
             options = at_once(options, folder, console)
         _refuse_another_request(options, folder)
+        _write_mode(options, folder)
         plan.recover(console)
         if plan.measured and (result := _finished_before(folder, console, options)):
             return result
@@ -133,7 +134,21 @@ def _refuse_another_request(options: Options, folder: Path) -> None:
         RequestError: naming what has changed.
     """
     if options.resume:
-        refuse_changes(RunJson.of_run(folder).content(), {"options": options.as_json(), "code": code(options)})
+        run = RunJson.of_run(folder)
+        if not run.is_decided:
+            run.options = {**run.options, "parallel": options.parallel}
+        refuse_changes(run.content(), {"options": options.as_json(), "code": code(options)})
+
+
+def _write_mode(options: Options, folder: Path) -> None:
+    """Write down whether trainers train at the same time, and with how many threads, before anything else is done.
+
+    A run that is killed in its first seconds then resumes as it began.
+    """
+    run = RunJson.of_run(folder)
+    if not run.is_decided:
+        mode = {"processes": len(options.trainers), "threads_per_process": threads_each(options)}
+        run.save(options=options.as_json(), parallel=mode if options.parallel else {})
 
 
 def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:

@@ -51,6 +51,7 @@ from compare.verdict import (
     rounding,
     within_rounding,
 )
+from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import FACTOR
 
 Pair = tuple[Record, Record]
@@ -62,6 +63,8 @@ OF_RUN = (
 )
 OF_RUN_ALONE = "dataset = run.train_dataset(epoch)  # in fit's order\n# or, with data of your own:\n"
 """What to write instead of batches of one's own, before the remedy of a cause; the second without a strategy."""
+ACCUMULATION = "accumulation"
+"""The probe that is missing where steps of one side are several of the other: no single ones can be compared."""
 KNOWN_EPOCHS = range(4)
 """The epochs whose batches are compared with the observed steps: the two that are trained, and their neighbours."""
 
@@ -128,7 +131,7 @@ class Checker:
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
         candidate = observe(self.task, self.batches, trainer, self.seed, similar=self.reference)
         name = _distinct_name(trainer.name, self.reference.name)
-        records = self.reference.record(), replace(candidate.record(), trainer=name)
+        records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
         training = replace(comparison.training, max_weight_gap=_max_weight_gap(self.reference, candidate))
         comparison = replace(comparison, candidate=name, training=training)
@@ -169,6 +172,8 @@ class Checker:
             report = self._look_at_not_finite(report, trainer)
             return replace(report, seconds=report.seconds + time.perf_counter() - began)
         report = with_not_finite(report, None)
+        if ACCUMULATION in [entry.probe for entry in report.not_applicable]:
+            return report
         try:
             inside = self._inside.locate(trainer, training)
             if inside is None:
@@ -200,6 +205,11 @@ class Checker:
             stage, where = (inside.stage, inside.where) if inside else ("", "")
             report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
         return with_not_finite(report, inside)
+
+    @property
+    def _accumulates(self) -> bool:
+        """Whether the reference's optimizer updates the weights after several batches only."""
+        return any(config.get("gradient_accumulation_steps") for _, config in self.reference.optimizers)
 
     def _name_examples(self, report: Report, inside: Inside) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
@@ -240,6 +250,11 @@ class Checker:
         training = comparison.training
         if training.verdict == INCONCLUSIVE:
             return report
+        if self._accumulates and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
+            reason = (
+                f"{self.reference.name} accumulates gradients over several batches, {candidate.name} in its own way"
+            )
+            return self._judge_by_twins(report, records, hidden, NotApplicable(ACCUMULATION, reason))
         judged = self._reference_case()
         if isinstance(judged, NotApplicable) or not judged[1].explained:
             return self._judge_by_twins(report, records, hidden, judged)

@@ -148,6 +148,8 @@ class Report:
         for finding in self.findings:
             lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
             lines.append(textwrap.indent(finding.remedy, "  "))
+        if who := self.comparison.training.silent:
+            lines.append(f"{who} never calls run.end_step(): its weights were compared at the ends of epochs only")
         lines += [f"evidence: {text}" for text in self.evidence]
         lines += [f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable]
         return "\n".join(lines)

@@ -46,6 +46,21 @@ def built(experiment: Experiment, part: str) -> Any:
     return value
 
 
+def clear_session() -> None:
+    """Clears Keras's session, also inside the scope of a strategy.
+
+    Keras resets the default graph as well. It is empty in eager mode, but inside a scope it holds the strategy, and
+    leaving the scope would fail.
+    """
+    reset = tf.compat.v1.reset_default_graph
+    try:
+        if tf.distribute.has_strategy():
+            tf.compat.v1.reset_default_graph = lambda: None
+        tf.keras.backend.clear_session()
+    finally:
+        tf.compat.v1.reset_default_graph = reset
+
+
 def refuse_used(
     optimizer: Any, experiment: Experiment, strategy: tf.distribute.Strategy, *, made_twice: bool = False
 ) -> None:

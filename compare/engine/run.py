@@ -15,6 +15,7 @@ import tensorflow as tf
 from compare import signals
 from compare.engine.building import (
     built,
+    clear_session,
     forget_compile,
     give_inputs,
     refuse_another,
@@ -128,6 +129,8 @@ class Run:
 
     stops_at_nan = True
     """Whether training stops as soon as a weight or the loss is not finite."""
+    builds_optimizer = True
+    """Whether ``build`` also builds the optimizer's slots; fit builds them itself."""
 
     def __init__(
         self,
@@ -203,7 +206,7 @@ class Run:
                 model has no weights.
         """
         experiment = self._task.experiment
-        tf.keras.backend.clear_session()
+        clear_session()
         tf.keras.utils.set_random_seed(self._seed)
         policy = tf.keras.mixed_precision.global_policy()
         try:
@@ -235,7 +238,8 @@ class Run:
                 loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
                 if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, loss_scaling):
                     optimizer = loss_scaling(optimizer)  # as compile does
-                optimizer.build(model.trainable_variables)
+                if self.builds_optimizer or self.epochs[0] > 1:
+                    optimizer.build(model.trainable_variables)
                 if self._checkpoints is not None:
                     self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
                 if self._checkpoints is not None and self.epochs[0] > 1:
@@ -313,8 +317,8 @@ class Run:
             steps: number of steps since the last call; the weights are compared after the last of them.
 
         Raises:
-            TrainerError: if ``steps`` is not a whole number of at least 1, if the optimizer made fewer steps, or if
-                ``build`` has not been called.
+            TrainerError: if ``steps`` is not a whole number of at least 1, if it is larger than 1 and the optimizer
+                made fewer steps, or if ``build`` has not been called.
             NotFiniteError: if weights have become NaN or infinite.
         """
         if not tf.executing_eagerly():

@@ -13,9 +13,12 @@ from compare.engine.fingerprints import copies_of, reader
 class StepCount:
     """Counts reported steps and steps of the optimizer that ``run.build()`` returned.
 
+    A report of one step that the optimizer has not made is no breach of the contract: a loop may report every batch
+    while it accumulates gradients, or leave out an update, which the comparison of the weights shows. One of several
+    steps is, since all later steps would have other numbers.
+
     A trainer may also update weights by hand or with other optimizers. So fewer steps of this optimizer are a mistake
-    only where no trainable weight has changed since the last report, or where one report of several steps covers fewer
-    steps of this optimizer, which made all steps before.
+    only where no trainable weight has changed since the last report, or where this optimizer made all steps before.
 
     Args:
         model: the model that is trained.
@@ -67,7 +70,7 @@ class StepCount:
         unchanged = np.array_equal(before[: self._trainable], after[: self._trainable])
         if not unchanged and (made == 0 or not self._alone):
             self._other_updates = True
-        if self._other_updates or now == self._start:
+        if self._other_updates or now == self._start or steps == 1:
             return ""
         return (
             f"end_step has been called for {self._steps} steps, and the optimizer has made {now - self._start} "

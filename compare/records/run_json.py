@@ -83,7 +83,7 @@ class RunJson:
         preflight: the findings of the checks before training.
         failures: why trainers have no result.
         initial_weights_sha256: the SHA-256 digests of the initial weights, by seed.
-        parallel: how ``--parallel`` divided the processor.
+        parallel: how ``--parallel`` divides the processor; empty where one trainer trains after the other.
         study: how the trainings of a study were distributed.
         check: the findings of the short check by candidate, as in ``verdict.json``.
         not_finite: by candidate, where in its step a value first is not finite on one side only.
@@ -167,6 +167,11 @@ class RunJson:
             setattr(self, name, value)
         self.initial_weights_sha256 = self.initial_weights_sha256 or {}
         self.failures, self.check, self.not_finite, self.finished = [], None, None, None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known if trainers train at the same time; older versions wrote it down when training began."""
+        return self.parallel is not None or self.started is not None
 
     @property
     def may_go_on(self) -> bool:

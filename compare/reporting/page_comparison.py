@@ -233,6 +233,8 @@ def _basis_of_weights(training: Mapping[str, Any], scope: str) -> list[tuple[str
         basis.append(("Weights", f"{steps:,} optimizer steps were compared {how}."))
     elif training["first_difference"] is not None or training["verdict"] == "identical":
         basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
+    if who := training.get("steps_not_reported_by"):
+        basis.append(("No steps", f"{who} never calls run.end_step(), so its single steps were not compared."))
     gap = training.get("max_weight_gap")
     if gap is not None and steps:
         equal = "No weight differs at the end of any epoch." if gap == 0 else ""

@@ -157,6 +157,17 @@ def misnamed(entry: Mapping[str, Any], reference: str) -> str:
     )
 
 
+def silent(entry: Mapping[str, Any]) -> str:
+    """A warning if one side reports no steps, so that weights are compared at the ends of epochs only; else empty."""
+    who = entry["training"].get("steps_not_reported_by")
+    return (
+        f"{who} never calls run.end_step(), so weights were compared at the ends of epochs only; call it after every "
+        "optimizer step, unless one call trains a whole epoch."
+        if who
+        else ""
+    )
+
+
 def unreported(entry: Mapping[str, Any], scope: str) -> str:
     """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty.
 

@@ -68,6 +68,11 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
 
 def compare_training(reference: Record, candidate: Record) -> Training:
     """Compares all weights after every step that both runs took, and finds the first difference."""
+    silent = [record.trainer for record in (reference, candidate) if not has_steps(record.keys)]
+    return replace(_compare_weights(reference, candidate), silent=silent[0] if len(silent) == 1 else "")
+
+
+def _compare_weights(reference: Record, candidate: Record) -> Training:
     if not (moved(reference) or moved(candidate)):
         known = any(len(places_of(record.keys)[1]) > 1 for record in (reference, candidate))
         reason = "neither trainer changed any weight" if known else "the weights were recorded once only"

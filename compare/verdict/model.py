@@ -76,6 +76,7 @@ class Training:
             step; else empty.
         noise: how the gap compares with rounding; None if that was not measured.
         made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
+        silent: the trainer that reports no steps, while the other does; else empty.
     """
 
     verdict: str
@@ -86,6 +87,7 @@ class Training:
     reason: str = ""
     noise: Noise | None = None
     made: int = 0
+    silent: str = ""
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
             "first_difference": None if first is None else _difference_json(first),
             "steps_compared": training.steps,
             **({"steps_made": training.made} if training.made else {}),
+            **({"steps_not_reported_by": training.silent} if training.silent else {}),
             "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
             **({"reason": training.reason} if training.reason else {}),
             **({"noise": _noise_json(training.noise)} if training.noise else {}),
