@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -105,6 +106,14 @@ def test_notebooks_are_compared_like_scripts_also_if_they_have_one_name(tmp_path
     (tmp_path / "no.ipynb").write_text("{}")
     with pytest.raises(RequestError, match=r"no\.ipynb: this is not a notebook"):
         compare.run(scripts=[scripts[0], str(tmp_path / "no.ipynb")], reports=tmp_path, quiet=True)
+
+
+def test_code_that_a_notebook_times_runs_and_what_belongs_to_a_shell_does_not(tmp_path: Path) -> None:
+    cells = "%%time\na = 1\nb = 2", "\n%%capture out\n%time c = 3", "if a:\n    %time d = 4", "%%bash\nexit 5"
+    (tmp_path / "my.ipynb").write_text(notebook("%matplotlib inline\n!pip install x", *cells))
+    source = as_python(str(tmp_path / "my.ipynb"), tmp_path / "notebook-0.py")
+    names = runpy.run_path(source, {"get_ipython": Mock()})
+    assert [names[name] for name in "abcd"] == [1, 2, 3, 4]
 
 
 def test_an_error_in_a_notebook_cites_its_cell(tmp_path: Path) -> None:

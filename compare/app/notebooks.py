@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from compare.errors import RequestError
 from compare.watch.cells import joined
+
+_CELL_MAGIC = re.compile(r"\A\s*%%(?:time|timeit|capture|prun)\b")
+"""Begins a cell whose code runs, whatever else is done with it."""
+_LINE_MAGIC = re.compile(r"^([ \t]*)%(?:time|prun)[ \t]+(?!-)", re.MULTILINE)
+"""Begins a line whose code runs."""
 
 
 def as_python(script: str, path: Path) -> str:
@@ -33,6 +39,11 @@ def as_python(script: str, path: Path) -> str:
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
-    lines = [ipython2python(code) for code in codes]  # type: ignore[no-untyped-call]
+    lines = [ipython2python(_without_timing(code)) for code in codes]  # type: ignore[no-untyped-call]
     path.write_text(joined(lines), encoding="utf-8")
     return str(path)
+
+
+def _without_timing(code: str) -> str:
+    """A cell without the magics that run its code and measure it, or hide its output; its lines stay where they are."""
+    return _LINE_MAGIC.sub(r"\1", _CELL_MAGIC.sub("# timed:", code))
