@@ -20,6 +20,7 @@ from PIL import Image
 from compare.check.causes import CATALOGUE
 from compare.check.causes import data as data_causes
 from compare.check.causes import loss as loss_causes
+from compare.check.causes import not_finite as not_finite_causes
 from compare.check.causes import optimizer as optimizer_causes
 from compare.check.causes import reporting as reporting_causes
 from compare.check.causes import step as step_causes
@@ -35,6 +36,7 @@ RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "examp
 Data = Mapping[str, pd.DataFrame]
 
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
+    ("Values that are not finite", not_finite_causes.CAUSES),
     ("From the examples' losses to one number", loss_causes.CAUSES),
     ("The step: forward pass and gradients", step_causes.CAUSES),
     ("The optimizer, its schedule and callbacks", optimizer_causes.CAUSES),
