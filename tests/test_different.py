@@ -95,7 +95,7 @@ def checker(*, twins: str = "alike", **of_reference: Any) -> Any:
         return replace(comparison, training=replace(comparison.training, verdict=twins))
 
     made = Checker.__new__(Checker)
-    made.reference = SimpleNamespace(name="fit", **of_reference)  # type: ignore[assignment]
+    made.reference = SimpleNamespace(name="fit", optimizers=(), **of_reference)  # type: ignore[assignment]
     made._twins = SimpleNamespace(judge=judge)  # type: ignore[assignment]
     made._judged = SimpleNamespace(replay=None), Judgement()  # type: ignore[assignment]
     return made
@@ -193,7 +193,7 @@ SHAPES = (Variable("w", (2,), "float32"),)
 FEWER = {1: {"loss": 0.5}, 2: {"loss": 0.25}}
 WORKERS: dict[str, Any] = {"strategy": "parameter-server", "workers": 2}
 WAYS: dict[str, list[Way]] = {
-    "verdict.exact.compare_training": [
+    "verdict.exact._compare_weights": [
         Way("other shapes", lambda: records(replace(loop(), variables=SHAPES)),
             lambda: records(replace(loop(), steps=loop().steps[:1]), replace(FIT, steps=FIT.steps[:1])),
             "inconclusive"),
