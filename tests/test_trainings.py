@@ -24,7 +24,7 @@ from compare.watch.pairing import paired
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.settings import ENDED, Settings
-from compare.watch.trace import Trace, TraceWriter, read_traces
+from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 X = np.random.default_rng(0).normal(size=(48, 8)).astype("float32")
@@ -328,3 +328,18 @@ def test_each_model_of_a_gan_is_recorded_at_each_step_and_paired_with_its_like(w
     write_records(tmp_path, "g", pairs[1][0], EpochEnds((3,)), None, metrics)
     (record,) = read_records(tmp_path)
     assert record.steps["step"].tolist() == [0, 1, 2, 3, -1]
+
+
+def test_a_schedule_without_a_configuration_is_told_by_its_plain_attributes() -> None:
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self) -> None:
+            self.steps, self.table = 40, [1, 2]
+
+        def __call__(self, step: Any) -> Any:
+            return 0.1
+
+    config = configuration_of(keras.optimizers.Adam(Warmup(), beta_1=0.8))
+    assert config["beta_1"] == 0.8 and config["learning_rate"]["class_name"] == "Warmup"
+    assert config["learning_rate"]["config"] == {"steps": 40}
+    with pytest.raises(NotImplementedError):
+        Warmup().get_config()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
+from compare.watch.trace import configuration_of
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""
@@ -240,17 +241,13 @@ EXCLUDED = "exclude_from_weight_decay"
 
 
 def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) -> dict[str, Any]:
-    """Returns an optimizer's configuration; its plain attributes if the user's schedule has no ``get_config``.
+    """Returns an optimizer's configuration.
 
     Args:
         optimizer: the optimizer.
         variables: those that it trains, by index; the configuration then says which of them weight decay leaves out.
     """
-    try:
-        config = dict(optimizer.get_config())
-    except NotImplementedError:
-        attributes = vars(optimizer).items()
-        config = {name: value for name, value in attributes if isinstance(value, bool | int | float | str)}
+    config = configuration_of(optimizer)
     if config.get("weight_decay") and variables:
         config[EXCLUDED] = tuple(i for i, v in variables.items() if not optimizer._use_weight_decay(v))
     return config

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -202,7 +203,7 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any) -> None:
         """Records an optimizer that is used for the first time."""
-        configuration = json.loads(json.dumps(optimizer.get_config(), default=repr))
+        configuration = json.loads(json.dumps(configuration_of(optimizer), default=repr))
         self.content(number)["optimizers"].append({"class": type(optimizer).__name__, "config": configuration})
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
@@ -250,6 +251,19 @@ class TraceWriter:
         of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
         of_training = {"parts": training.parts, "began": training.began, "ended": training.ended}
         write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
+
+
+def configuration_of(optimizer: Any) -> dict[str, Any]:
+    """Returns an optimizer's configuration; a schedule without ``get_config`` is told by its plain attributes."""
+    try:
+        return dict(optimizer.get_config())
+    except NotImplementedError:
+        with mock.patch.object(type(optimizer._learning_rate), "get_config", _plain_attributes):
+            return dict(optimizer.get_config())
+
+
+def _plain_attributes(thing: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(thing).items() if isinstance(value, bool | int | float | str)}
 
 
 def steps_made(folder: Path, number: int) -> int:
