@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
+from compare.check.report import Finding
 from compare.check.script_causes import name_causes
 from compare.check.stages import locate
 from compare.watch.seen import CloseUp, Event
@@ -30,7 +31,24 @@ def accused(
     step: int = STEP,
     **fit: Any,
 ) -> list[tuple[str, str]]:
-    """The stage and the id of the cause, if any, of two scripts whose step ``STEP`` was seen.
+    """The stage and the id of the cause, if any, of two scripts whose step ``STEP`` was seen; see ``found_causes``."""
+    given = {"replicas": replicas, "ends": ends, "rate": rate, "names": names, "step": step, **fit}
+    stage = str(locate(right, other, [], step, names).stage)
+    return [(stage, cause.id) for cause in found_causes(right, other, **given)]
+
+
+def found_causes(
+    right: CloseUp,
+    other: CloseUp,
+    *,
+    replicas: int = 1,
+    ends: Sequence[int] = (2,),
+    rate: Any = 0.001,
+    names: Sequence[str] = NAMES,
+    step: int = STEP,
+    **fit: Any,
+) -> list[Finding]:
+    """The causes of two scripts whose step ``STEP`` was seen.
 
     Args:
         right: what was seen of fit.
@@ -52,7 +70,7 @@ def accused(
     )
     found = locate(right, other, [], step, names)
     both = replace(given, traces=traces, close_ups=(right, other), step=step)
-    return [(str(found.stage), cause.id) for cause in name_causes(found, both)]
+    return name_causes(found, both)
 
 
 def changed(close_up: CloseUp, kind: str, change: Callable[[Event], Event | list[Event]]) -> CloseUp:
@@ -94,6 +112,30 @@ def test_batches_of_another_size_and_examples_left_out_are_told_apart() -> None:
 def test_an_epoch_that_begins_before_the_last_is_over_drops_examples() -> None:
     assert accused(RIGHT, linear_step(rows=slice(8, 16))) == [("examples", "examples-dropped")]
     assert accused(RIGHT, linear_step(rows=slice(4, 12))) == [("examples", "examples-repeated")]
+
+
+def epochs_of(*steps: CloseUp) -> CloseUp:
+    """Steps from the second on, after one with the last 8 examples, which begin each epoch."""
+    seen = {STEP + i: each.steps[STEP] for i, each in enumerate(steps)}
+    return replace(steps[0], steps={1: RIGHT.steps[1], **seen})
+
+
+BEGIN, REST, SHORT = linear_step(rows=slice(8, 16)), linear_step(rows=slice(0, 8)), linear_step(rows=slice(0, 5))
+
+
+def test_a_short_last_batch_that_fit_leaves_out_is_no_other_batch_size() -> None:
+    without, whole = epochs_of(BEGIN, BEGIN), epochs_of(SHORT, BEGIN)
+    assert accused(without, whole, ends=(1, 2)) == [("examples", "examples-dropped")]
+    (cause,) = found_causes(without, whole, ends=(1, 2))
+    assert cause.side == "fit" and "5 of 13 examples are never seen" in cause.evidence
+    more = epochs_of(SHORT, REST)
+    assert accused(without, more, ends=(1, 2)) == [], "its epoch goes on"
+
+
+def test_a_batch_that_is_trained_twice_drops_nothing() -> None:
+    right, twice = epochs_of(REST, BEGIN), epochs_of(BEGIN, REST)
+    assert accused(right, twice) == [("examples", "examples-repeated")]
+    assert accused(right, epochs_of(BEGIN, BEGIN)) == [("examples", "examples-dropped")], "the rest never comes"
 
 
 # Callbacks

@@ -511,6 +511,32 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     assert hints(found, sides(twice))[0] == "loop applies its optimizer 2 times to the gradients of one step"
 
 
+def micro_batches(*, factor: float = 1.0, gradient: float = 1.0) -> CloseUp:
+    """The step of ``linear_step`` whose 8 examples come in two parts; each part's gradient is added."""
+    whole = linear_step(gradient=gradient)
+    parts = [linear_step(rows=slice(*rows), factor=factor, penalty=factor * 0.5) for rows in ((0, 4), (4, 8))]
+    before = [each for part in parts for each in part.steps[STEP] if each.kind != "gradients"]
+    gradients = [each for each in whole.steps[STEP] if each.kind == "gradients"]
+    return replace(whole, steps={**whole.steps, STEP: [*before, *gradients]})
+
+
+def test_a_step_of_several_micro_batches_is_compared_with_all_of_them() -> None:
+    def stages(other: CloseUp) -> list[str]:
+        return [each.stage for each in located(other).stages if each.differs and each.stage != "update"]
+
+    assert stages(micro_batches(factor=0.5)) == stages(micro_batches()) == [], "divided before or after the gradient"
+    assert stages(micro_batches(gradient=2.0)) == ["gradients"]
+    moved = micro_batches()
+    events = [
+        replace(e, arrays=[e.arrays[0] + 1]) if e.kind in ("layer", "predictions") else e for e in moved.steps[STEP]
+    ]
+    found = located(replace(moved, steps={**moved.steps, STEP: events}))
+    assert (found.of("predictions") or found).where == "dense"
+    last = [event.kind for event in events].index("layer")
+    events[last] = moved.steps[STEP][last]
+    assert located(replace(moved, steps={**moved.steps, STEP: events})).of("predictions").where == "dense"
+
+
 def test_sketches_are_about_as_far_apart_as_the_arrays() -> None:
     random = np.random.default_rng(0)
     for shape in ((1,), (3, 5), (200, 31)):

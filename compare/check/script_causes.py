@@ -52,11 +52,13 @@ class Named:
         id: the id of the cause.
         evidence: what was seen.
         variant: the kind of the mistake, where it has a remedy of its own; else empty.
+        by_right: whether the side that is held to be right made it.
     """
 
     id: str
     evidence: str
     variant: str = ""
+    by_right: bool = False
 
 
 Explanation = tuple[Named, ...]
@@ -94,7 +96,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         Finding(
             each.id,
             CATALOGUE[each.id].kind,
-            sides.other_name,
+            sides.right_name if each.by_right else sides.other_name,
             f"step {sides.step}: {each.evidence}",
             script_remedy(each.id, sides.replicas, used=used_by(sides.other_trace, sides.right_trace), of=each.variant),
         )
@@ -240,13 +242,19 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
     full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
     if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
+        if left_out := _short_batch_left_out(sides):
+            yield (left_out,)
+            return
+        if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
+            return  # one short batch is no other size of all
         evidence = f"{sides.right_name} has {len(right)} examples in a batch, {sides.other_name} {len(other)}"
         yield _one("batch-size-differs", evidence)
         return
     if set(other) - _known(sides):
         return  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
-    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first:
+    never = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
+    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and never:
         left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
         evidence = (
             f"{sides.right_name} has the last {len(right)} examples of its epoch here, {sides.other_name} begins the "
@@ -267,6 +275,23 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     if missing and len(set(whole)) == len(whole) < len(all_right):
         yield _one("examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen")
+
+
+def _short_batch_left_out(sides: Sides) -> Named | None:
+    """The last batch of an epoch, shorter than the others, in whose place the right side begins its next epoch."""
+    begins = [example_rows(side, 1) for side in (sides.right, sides.other)]
+    right, other = (example_rows(side, sides.step) for side in (sides.right, sides.other))
+    following = example_rows(sides.other, sides.step + 1)
+    if not begins[0] or begins[0] != begins[1] or right != begins[0] or len(other) >= len(right):
+        return None
+    if following != begins[1] or set(other) & _known(sides):
+        return None
+    total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
+    evidence = (
+        f"{sides.other_name} has the last {len(other)} examples of its epoch here, {sides.right_name} begins the next "
+        f"epoch; {len(other)} of {total:,} examples are never seen"
+    )
+    return Named("examples-dropped", evidence, by_right=True)
 
 
 def _known(sides: Sides) -> set[int]:
@@ -411,7 +436,7 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
     spread = [float(array) for array in sides.right.arrays(sides.step, "spread")]
     own = targets_of(sides.other, sides.step)
     shapes = "" if own is None else f" (labels {own.true.shape}, predictions {own.predicted.shape})"
-    broadcast = f", which is the mean over all pairs of a label and a prediction{shapes}"
+    broadcast = f"; that of {sides.other_name} is the mean over all pairs of a label and a prediction{shapes}"
     right = targets_of(sides.right, sides.step)
     if right is None:
         if spread:  # a loss function of the script's own

@@ -328,15 +328,23 @@ def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
 
 def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> str:
     """The first layer whose output differs, in the order of the reference's calls."""
-    a, b = reference.of(step, "layer"), candidate.of(step, "layer")
+    a, b, *also = (_layers(each, step) for each in (reference, candidate, *twins))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
-        if one.info["class"] != other.info["class"]:
+        if one[0].info["class"] != other[0].info["class"]:
             return ""
-        also = [twin.of(step, "layer") for twin in twins]
-        noise = _noise([relative_gap(_joined([one]), _joined([each[i]])) for each in also if i < len(each)])
-        if relative_gap(_joined([one]), _joined([other])) > noise:
-            return str(one.info["name"])
+        noise = _noise([relative_gap(_joined(one), _joined(each[i])) for each in also if i < len(each)])
+        if relative_gap(_joined(one), _joined(other)) > noise:
+            return str(one[0].info["name"])
     return ""
+
+
+def _layers(close_up: CloseUp, step: int) -> list[list[Event]]:
+    """The calls of layers in a step, in order: each with all its micro-batches and replicas."""
+    events = close_up.of(step, "layer")
+    each = len(events) // max(len(close_up.of(step, "predictions")), 1)
+    calls = [events[i::each] for i in range(each)]
+    same = sum(map(len, calls)) == len(events) and all(len({a.info["name"] for a in call}) == 1 for call in calls)
+    return calls if same else [[event] for event in events]
 
 
 def loss_of(close_up: CloseUp, step: int) -> float | None:
@@ -355,6 +363,9 @@ def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
         return StageValues(LOSS, None)
     others = [value for twin in twins if (value := loss_of(twin, step)) is not None]
     noise = _noise([relative_gap([a], [other]) for other in others])
+    counts = [len(each.of(step, "loss")) for each in (reference, candidate)]
+    mean = b * counts[0] / counts[1]  # of micro-batches, whose gradients are divided afterwards
+    b = min(b, mean, key=lambda value: abs(value - a))
     return StageValues(LOSS, relative_gap([a], [b]), noise, f"{a:.7g}", f"{b:.7g}")
 
 
