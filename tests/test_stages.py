@@ -511,6 +511,38 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     assert hints(found, sides(twice))[0] == "loop applies its optimizer 2 times to the gradients of one step"
 
 
+def test_weights_that_both_set_between_two_steps_but_otherwise_are_state() -> None:
+    def set_to(times: float, close_up: CloseUp) -> CloseUp:
+        return replace(
+            close_up, after={**close_up.after, STEP - 1: [times * each for each in close_up.after[STEP - 1]]}
+        )
+
+    # Equal weights after the step before; then both are set, to the same values or to others.
+    set_alike = [set_to(2.0, each) for each in (linear_step(), linear_step(), TWIN)]
+    assert locate(set_alike[0], set_alike[1], [set_alike[2]], STEP, NAMES).stage is None
+    other = set_to(2.0, linear_step())
+    events = [
+        replace(e, arrays=[1.01 * each for each in e.arrays]) if e.kind in ("weights", "predictions") else e
+        for e in other.steps[STEP]
+    ]
+    found = locate(set_alike[0], replace(other, steps={**other.steps, STEP: events}), [set_alike[2]], STEP, NAMES)
+    assert (found.stage, found.where) == ("state", "dense/kernel, dense/bias")
+
+
+def test_a_flag_is_that_of_the_model_whose_predictions_differ() -> None:
+    def of_a_gan(close_up: CloseUp) -> CloseUp:
+        judge = Event("predictions", 0, {"model": "judge", "training": True}, [np.ones(8)])
+        return replace(close_up, steps={**close_up.steps, STEP: [*close_up.steps[STEP], judge]})
+
+    right, other = of_a_gan(linear_step()), of_a_gan(linear_step(offset=0.01, flag="not given"))
+    for pair, side in (((right, other), "loop"), ((other, right), "fit")):
+        both = replace(sides(other), close_ups=pair)
+        (named,) = name_causes(locate(*pair, [], STEP, NAMES), both)
+        assert (named.id, named.side) == ("training-flag-missing", side)
+    meant = of_a_gan(linear_step(offset=0.01, flag=False))
+    assert name_causes(locate(meant, right, [], STEP, NAMES), replace(sides(right), close_ups=(meant, right))) == []
+
+
 def micro_batches(*, factor: float = 1.0, gradient: float = 1.0) -> CloseUp:
     """The step of ``linear_step`` whose 8 examples come in two parts; each part's gradient is added."""
     whole = linear_step(gradient=gradient)

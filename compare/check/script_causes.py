@@ -32,6 +32,7 @@ from compare.check.stages import (
     gradients_of,
     learning_rate_of,
     loss_of,
+    model_events,
     relative_gap,
     some,
 )
@@ -253,8 +254,8 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     if set(other) - _known(sides):
         return  # examples that the right side has never had
     first = example_rows(sides.right, epoch[0])
-    never = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
-    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and never:
+    unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
+    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and unseen:
         left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
         evidence = (
             f"{sides.right_name} has the last {len(right)} examples of its epoch here, {sides.other_name} begins the "
@@ -331,13 +332,19 @@ def _steps_of_epoch(sides: Sides) -> list[int]:
 
 def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = (
-        [event.info["training"] for event in each.of(sides.step, "predictions")] for each in (sides.right, sides.other)
+        [event.info["training"] for event in model_events(each, sides.step, "predictions")]
+        for each in (sides.right, sides.other)
     )
-    if right and other and all(flag is True for flag in right) and not any(flag is True for flag in other):
-        given = other[0]
-        how = "without training=" if given == "not given" else f"with training={given}"
-        evidence = f"{sides.other_name} calls the model {how}, {sides.right_name} with training=True"
-        yield _one("training-flag-missing", evidence)
+    names = sides.right_name, sides.other_name
+    # An explicit training=False on the side that is held to be right is meant.
+    for by_right, given, others in (
+        (False, other, right),
+        (True, [each for each in right if each is not False], other),
+    ):
+        if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
+            how = "without training=" if given[0] == "not given" else f"with training={given[0]}"
+            evidence = f"{names[not by_right]} calls the model {how}, {names[by_right]} with training=True"
+            yield (Named("training-flag-missing", evidence, by_right=by_right),)
 
 
 # Loss

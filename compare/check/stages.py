@@ -25,6 +25,8 @@ BEFORE, AFTER = "before the step", "after the update"
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
 of fit by up to five units in the last place (see ``Checker``)."""
+JUMP = 10
+"""How many times as far apart weights are that both sides set at a moment, and one sets otherwise."""
 FEW_EXAMPLES = 8
 """The number of examples below which inputs of other examples may look alike."""
 SAME_EXAMPLES = 0.5
@@ -111,8 +113,12 @@ def locate(
         variables: the names of the model's weights.
         known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
-    before = _state(_around_forward(reference, step), _around_forward(candidate, step), variables, BEFORE)
-    after = _state(_around_end(reference, step), _around_end(candidate, step), variables, AFTER)
+    before, after = (
+        _state(
+            around(reference, step), around(candidate, step), [around(each, step) for each in twins], variables, when
+        )
+        for around, when in ((_around_forward, BEFORE), (_around_end, AFTER))
+    )
     compared = [
         _examples(reference, candidate, step, known),
         _inputs(reference, candidate, step),
@@ -328,7 +334,8 @@ def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
 
 def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> str:
     """The first layer whose output differs, in the order of the reference's calls."""
-    a, b, *also = (_layers(each, step) for each in (reference, candidate, *twins))
+    counts = [len(each.of(step, "layer")) for each in (reference, candidate)]
+    a, b, *also = (_layers(each, step, whole=counts[0] != counts[1]) for each in (reference, candidate, *twins))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
         if one[0].info["class"] != other[0].info["class"]:
             return ""
@@ -338,13 +345,13 @@ def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
     return ""
 
 
-def _layers(close_up: CloseUp, step: int) -> list[list[Event]]:
-    """The calls of layers in a step, in order: each with all its micro-batches and replicas."""
+def _layers(close_up: CloseUp, step: int, *, whole: bool) -> list[list[Event]]:
+    """The calls of layers in a step, in order; if asked for, each with all its micro-batches and replicas."""
     events = close_up.of(step, "layer")
     each = len(events) // max(len(close_up.of(step, "predictions")), 1)
     calls = [events[i::each] for i in range(each)]
     same = sum(map(len, calls)) == len(events) and all(len({a.info["name"] for a in call}) == 1 for call in calls)
-    return calls if same else [[event] for event in events]
+    return calls if whole and same else [[event] for event in events]
 
 
 def loss_of(close_up: CloseUp, step: int) -> float | None:
@@ -456,29 +463,47 @@ def _at_forward(close_up: CloseUp, step: int) -> Weights:
 
 
 def _state(
-    reference: tuple[Weights, Weights], candidate: tuple[Weights, Weights], variables: Sequence[str], when: str
+    reference: tuple[Weights, Weights],
+    candidate: tuple[Weights, Weights],
+    twins: Sequence[tuple[Weights, Weights]],
+    variables: Sequence[str],
+    when: str,
 ) -> StageValues:
-    """Finds weights that the candidate changes outside of its update, and the reference does not.
+    """Finds weights that the candidate changes outside of its update, and the reference does not, or otherwise.
 
     Args:
         reference: the weights before and after a moment at which nothing should change them.
         candidate: the same of the candidate.
+        twins: the same of noise twins of the reference.
         variables: the names of the weights.
         when: the moment.
     """
     (a0, a1), (b0, b1) = reference, candidate
     if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
         return StageValues(STATE, None)
-    changed = [
-        i
-        for i, (old, new) in enumerate(zip(b0, b1, strict=True))
-        if not np.array_equal(old, new, equal_nan=True) and np.array_equal(a0[i], a1[i], equal_nan=True)
-    ]
-    if not changed:
+
+    def noise(i: int, now: Sequence[np.ndarray], moment: int) -> float:
+        return _noise([relative_gap(now[i], there[i]) for twin in twins if (there := twin[moment]) is not None])
+
+    changed, otherwise = [], []
+    for i, (old, new) in enumerate(zip(b0, b1, strict=True)):
+        if np.array_equal(old, new, equal_nan=True):
+            continue
+        if np.array_equal(a0[i], a1[i], equal_nan=True):
+            changed.append(i)
+            continue
+        gaps = relative_gap(a0[i], old), relative_gap(a1[i], new)
+        if gaps[0] <= noise(i, a0, 0) and gaps[1] > max(noise(i, a1, 1), JUMP * gaps[0]):
+            otherwise.append(i)
+    if not changed and not otherwise:
         return StageValues(STATE, 0.0, 0.0, "unchanged", "unchanged")
-    largest = max(float(np.abs(np.asarray(b1[i], np.float64) - b0[i]).max(initial=0)) for i in changed)
-    text = f"changed by up to {largest:.3g} {when}"
-    return StageValues(STATE, 1.0, 0.0, "unchanged", text, some([_name(variables, i) for i in changed]))
+
+    def text(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> str:
+        differences = (np.asarray(new[i], np.float64) - old[i] for i in changed or otherwise)
+        return f"changed by up to {max(float(np.abs(each).max(initial=0)) for each in differences):.3g} {when}"
+
+    where = some([_name(variables, i) for i in changed or otherwise])
+    return StageValues(STATE, 1.0, 0.0, "unchanged" if changed else text(a0, a1), text(b0, b1), where)
 
 
 def _around_forward(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
