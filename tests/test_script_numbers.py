@@ -157,6 +157,16 @@ def test_a_metric_is_paired_by_its_own_name_where_its_value_is_like_none() -> No
         assert logs_by_epoch(loop, [2], fit)[1][0] == {name: value}
 
 
+def test_a_metric_made_anew_in_each_epoch_keeps_its_name() -> None:
+    epochs = [FitEpoch(2, {"loss": 0.5, "val_loss": 0.6}, 1.0), FitEpoch(4, {"loss": 0.3, "val_loss": 0.4}, 1.0)]
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=epochs)
+    read = [(2, 0.5, 1), (2, 0.6, 2), (3, 0.9, 3), (4, 0.3, 3), (4, 0.4, 4)]
+    reported = [Reported(steps, "mean", "Mean", value, metric=metric) for steps, value, metric in read]
+    loop = Trace((), 1, np.zeros(0), "loop", reported=reported)
+    logs = logs_by_epoch(loop, [2, 4], fit)
+    assert [logs[epoch][0] for epoch in (1, 2)] == [each.logs for each in epochs]
+
+
 def test_evidence_has_the_numbers_of_the_run() -> None:
     (found,) = name_reporting(FIT, record("loop", [1.5, 2 / 3]), LOSSES)
     assert found.evidence == (

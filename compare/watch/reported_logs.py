@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from compare.watch.trace import Reported, Trace
@@ -41,17 +42,28 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
 
 
 def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int, str]:
-    """The name under which each metric of a loop is compared, by the metric's number; the arguments are as above."""
+    """The name under which each metric of a loop is compared, by the metric's number; the arguments are as above.
+
+    A metric that is made anew in each epoch has the name of the one whose place it takes.
+    """
     wanted = dict(like.epochs[0].logs) if like.epochs else {}
     names: dict[int, str] = {}
-    for each in _last_of_first_epoch(trace.reported, ends):
-        names[each.metric] = _fitting(each, wanted, set(names.values()))
+    before, known = 0.0, dict[tuple[str, str, int], str]()
+    for end in ends or (math.inf,):
+        places = Counter[tuple[str, str]]()
+        for each in _last_of_epoch(trace.reported, before, end):
+            place = (each.name, each.kind, places[each.name, each.kind])
+            places[each.name, each.kind] += 1
+            if not before:
+                known[place] = names[each.metric] = _fitting(each, wanted, set(names.values()))
+            names.setdefault(each.metric, known.get(place, ""))
+        before = end
     return names
 
 
-def _last_of_first_epoch(reported: Sequence[Reported], ends: Sequence[int]) -> list[Reported]:
-    """What each metric reports last in the first epoch, in the order of the metrics."""
-    last = {each.metric: each for each in reported if each.kind and (not ends or each.steps <= ends[0])}
+def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> list[Reported]:
+    """What each metric reports last in an epoch, in the order of the metrics."""
+    last = {each.metric: each for each in reported if each.kind and each.steps <= end and each.steps > (before or -1)}
     return [last[number] for number in sorted(last)]
 
 
