@@ -343,3 +343,29 @@ def test_a_schedule_without_a_configuration_is_told_by_its_plain_attributes() ->
     assert config["learning_rate"]["config"] == {"steps": 40}
     with pytest.raises(NotImplementedError):
         Warmup().get_config()
+
+
+def test_statistics_are_recorded_at_the_same_moment_whether_a_gan_trains_its_models_in_a_graph_or_eagerly(
+    watch: Watch,
+) -> None:
+    def gan(graph: bool) -> None:
+        d = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(), layers.Dense(1)], name="d")
+        g = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(), layers.Dense(8)], name="g")
+        d_optimizer, g_optimizer = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)
+
+        def step(x: Any) -> None:
+            for optimizer, model, sign in ((d_optimizer, d, 1.0), (g_optimizer, g, -1.0)):
+                with tf.GradientTape() as tape:
+                    fake = d(g(x, training=True), training=True)
+                    loss = sign * tf.reduce_mean(fake - d(x, training=True))
+                optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        step = tf.function(step) if graph else step
+        for x, _ in BATCHES:
+            step(tf.constant(x))
+
+    pairs = compared(watch(lambda: gan(True)), watch(lambda: gan(False)))
+    assert len(pairs) == 2
+    for one, two in pairs:
+        assert one.steps["step"].tolist() == two.steps["step"].tolist() == [0, 1, 2, 3]
+        np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)

@@ -105,6 +105,11 @@ class Training:
         """Its optimizers, in the order of use."""
         return [count.optimizer for count in (*self._earlier.values(), *self.counts.values())]
 
+    @property
+    def trained(self) -> list[int]:
+        """The numbers of the variables that optimizers update."""
+        return [i for i, variable in enumerate(self.variables) if id(container(variable)) in self.updated]
+
     def made(self) -> int:
         """The number of steps so far; optimizers that take turns make their part of the same steps."""
         return self._before + max((count.made() for count in self.counts.values()), default=0)
@@ -161,6 +166,7 @@ class Observer:
         self.fitted: list[Any] = []
         self.fitting: list[Any] = []
         self._moment = 0
+        self._round: list[Training] = []
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._applying = threading.local()
@@ -526,7 +532,25 @@ class Observer:
             self._nudged(training, made + 1)
             self.on_step(training)
         self._moment += bool(stepped)
+        self._complete_round(stepped)
         return stepped
+
+    def _complete_round(self, stepped: Sequence[Training]) -> None:
+        """Records again what this step of another training has changed, such as moving statistics.
+
+        An eager loop trains a GAN's two models one after the other, a graph both at once: their weights are recorded at
+        the same moment, after all that one round has done to them. Another round begins with the first training again.
+        """
+        if any(training in self._round for training in stepped):
+            self._round.clear()
+        now = set().union(*(training.updated for training in stepped))
+        for training in self._round:
+            state = len(training.trained) < len(training.variables) and not training.updated & now
+            if state and not (training.over or training.touched or training.closed):
+                assert training.fingerprint is not None
+                self.writer.replace(training.number, *training.fingerprint())
+                self.on_step(training)
+        self._round += stepped
 
     @staticmethod
     def _fingerprint(training: Training) -> Fingerprinter:

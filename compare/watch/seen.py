@@ -56,15 +56,15 @@ class CloseUp:
     again: Collection[int] = ()
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
-        """The same with its weights in another order: for each, its number in the order of this one."""
+        """The same with its weights in another order, or some only: for each, its number in the order of this one."""
         if not order:
             return self
 
         def event(seen: Event) -> Event:
             if seen.kind == "gradients":
-                positions = [order.index(position) for position in seen.info["positions"]]
+                positions = [order.index(position) for position in seen.info["positions"]]  # all trained are kept
                 return replace(seen, info={**seen.info, "positions": positions})
-            whole = seen.kind in ("weights", "updated") and len(seen.arrays) == len(order)
+            whole = seen.kind in ("weights", "updated") and len(seen.arrays) == len(self.names)
             return replace(seen, arrays=[seen.arrays[i] for i in order]) if whole else seen
 
         return replace(

@@ -132,6 +132,7 @@ class Trace:
         alike: whether its initial weights could be made alike, where that was asked for.
         began: the moment of its first step, among all steps of the script.
         ended: the moment of its last step.
+        trained: the numbers of the variables that optimizers update, in the order of recording.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
     """
 
@@ -152,13 +153,15 @@ class Trace:
     alike: bool = True
     began: int = 0
     ended: int = 0
+    trained: Sequence[int] = ()
     order: Sequence[int] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
-        """The same with its variables in another order."""
-        if list(order) == list(range(len(order))):
+        """The same with its variables in another order, or with some of them only."""
+        if list(order) == list(range(len(self.variables))):
             return self
-        steps = self.steps.copy()
+        steps = np.zeros(len(self.steps), step_dtype(len(order), self.replicas))
+        steps["epoch"], steps["step"] = self.steps["epoch"], self.steps["step"]
         steps["hashes"], steps["projections"] = self.steps["hashes"][:, order], self.steps["projections"][:, order]
         return replace(self, variables=tuple(self.variables[i] for i in order), steps=steps, order=tuple(order))
 
@@ -170,6 +173,11 @@ class Trace:
     def last(self) -> int:
         """The number of optimizer steps that were recorded."""
         return int(self.steps["step"].max(initial=0))
+
+    def changes(self, number: int) -> bool:
+        """Whether a variable changes between two steps."""
+        hashes = self.steps["hashes"][:, number]
+        return bool((hashes != hashes[:1]).any())
 
     @property
     def never_changes(self) -> bool:
@@ -227,6 +235,19 @@ class TraceWriter:
         if time.monotonic() > self._flushed + FLUSH_SECONDS:
             self.flush()
 
+    def replace(self, number: int, hashes: np.ndarray, projections: np.ndarray) -> None:
+        """Records other weights after the last step of a training."""
+        rows = self._rows[number]
+        if not rows:  # it is in the file already
+            path = self._folder / f"{number}.steps"
+            dtype = step_dtype(*hashes.shape)
+            with open(path, "r+b") as file:
+                file.seek(-dtype.itemsize, 2)
+                rows.append((int(np.frombuffer(file.read(), dtype)["step"][0]), hashes, projections))
+                file.seek(-dtype.itemsize, 2)
+                file.truncate()
+        rows[-1] = rows[-1][0], hashes, projections
+
     def flush(self) -> None:
         """Writes what is still in memory."""
         self._flushed = time.monotonic()
@@ -249,7 +270,7 @@ class TraceWriter:
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
-        of_training = {"parts": training.parts, "began": training.began, "ended": training.ended}
+        of_training = {name: getattr(training, name) for name in ("parts", "began", "ended", "trained")}
         write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
 
 
