@@ -345,27 +345,40 @@ def test_a_schedule_without_a_configuration_is_told_by_its_plain_attributes() ->
         Warmup().get_config()
 
 
-def test_statistics_are_recorded_at_the_same_moment_whether_a_gan_trains_its_models_in_a_graph_or_eagerly(
-    watch: Watch,
+@pytest.mark.parametrize("functions", [1, 2], ids=["one-function", "two-functions"])
+def test_statistics_are_recorded_at_the_same_moment_whether_a_gan_trains_its_models_in_graphs_or_eagerly(
+    watch: Watch, functions: int
 ) -> None:
     def gan(graph: bool) -> None:
         d = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(), layers.Dense(1)], name="d")
         g = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(), layers.Dense(8)], name="g")
         d_optimizer, g_optimizer = keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1)
 
-        def step(x: Any) -> None:
-            for optimizer, model, sign in ((d_optimizer, d, 1.0), (g_optimizer, g, -1.0)):
-                with tf.GradientTape() as tape:
-                    fake = d(g(x, training=True), training=True)
-                    loss = sign * tf.reduce_mean(fake - d(x, training=True))
-                optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        def train(optimizer: Any, model: Any, sign: float, x: Any) -> None:
+            with tf.GradientTape() as tape:
+                fake = d(g(x, training=True), training=True)
+                loss = sign * tf.reduce_mean(fake - d(x, training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
-        step = tf.function(step) if graph else step
+        def train_d(x: Any) -> None:
+            train(d_optimizer, d, 1.0, x)
+
+        def train_g(x: Any) -> None:
+            train(g_optimizer, g, -1.0, x)
+
+        def both(x: Any) -> None:
+            train_d(x)
+            train_g(x)
+
+        steps = [both] if functions == 1 else [train_d, train_g]
+        steps = [tf.function(step) if graph else step for step in steps]
         for x, _ in BATCHES:
-            step(tf.constant(x))
+            for step in steps:
+                step(tf.constant(x))
 
     pairs = compared(watch(lambda: gan(True)), watch(lambda: gan(False)))
     assert len(pairs) == 2
     for one, two in pairs:
         assert one.steps["step"].tolist() == two.steps["step"].tolist() == [0, 1, 2, 3]
+        assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
         np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)

@@ -195,6 +195,7 @@ class Observer:
             return original(*args, **options)
         self._begin_models()
         self._find_resets()
+        self.initial.refresh()
         call = _leaves(args, options) if self.settings.alone else []
         if self._last_call is not None and self._repeats_what_is_over(call, self._last_call[0]):
             return self._last_call[1]
@@ -424,12 +425,28 @@ class Observer:
         if len(self.trainings) == self.settings.trainings:
             return None
         training = Training(len(self.trainings), root, self.initial.place(root), weights)
-        training.initial = self._values(weights)
+        training.initial = self._beginning(weights)
         training.alike = self.initial.alike(weights)
         if training.initial is not None:
             self.initial.keep(weights, training.initial, root)
         self.trainings.append(training)
         return training
+
+    def _beginning(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
+        """What a training begins with; None if it has no values yet.
+
+        The step that is under way has not changed what it trains. It may have changed the state of layers, and so may
+        the first step of another training, before or after this one begins: that is taken as it was before both.
+        """
+        trained = set().union(*(training.updated for training in self.trainings))
+        values = []
+        with suppress(tf.errors.FailedPreconditionError):  # variables made in a graph that has not run yet
+            for weight in weights:
+                state = not weight.trainable and id(container(weight)) not in trained
+                known = mark_of(weight).value if state else None
+                values.append(value_of(weight) if known is None else known)
+            return values
+        return None
 
     def _values(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
         """The values before the step that is under way; None if there are none yet."""
