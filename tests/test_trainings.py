@@ -16,7 +16,7 @@ from keras import layers
 
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
-from compare.app.scripts_session import paired_models
+from compare.app.scripts_session import left_over, paired_models
 from compare.records import MetricsFile, read_records
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
@@ -382,3 +382,14 @@ def test_statistics_are_recorded_at_the_same_moment_whether_a_gan_trains_its_mod
         assert one.steps["step"].tolist() == two.steps["step"].tolist() == [0, 1, 2, 3]
         assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
         np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_only_one_script_trains_is_named_with_its_weights_and_steps(watch: Watch) -> None:
+    def another() -> None:
+        fit()
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(1, name="only")], name="student")
+        fit(model, epochs=2)
+
+    sides = watch(another), watch(fit)
+    (said,) = left_over(["a", "b"], sides, compared(*sides))
+    assert said.startswith("only a also trains student: ") and "only/bias, 6 steps; b makes no other training" in said

@@ -14,7 +14,7 @@ from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
-from compare.app.scripts_session import ModelPair, ScriptsSession, paired_models, run_scripts, stretches
+from compare.app.scripts_session import ModelPair, ScriptsSession, left_over, paired_models, run_scripts, stretches
 from compare.check.script_causes import more_weights
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable
@@ -129,7 +129,10 @@ def _train(session: ScriptsSession) -> bool:
             write_records(session.folder, name, trace, model.epochs, like, metrics)
     several = [list(each.names) for each in session.models[1:]]
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
-    _say_what_trained(session, traces)
+    if not session.alone:
+        session.left_over = left_over(session.names, traces, paired)
+        session.run.save(notes=session.left_over)
+    _say_what_trained(session)
     return interrupted
 
 
@@ -155,7 +158,7 @@ def _failed(session: ScriptsSession, message: str, side: str = "", error: str = 
     return NoVerdictError(message)
 
 
-def _say_what_trained(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> None:
+def _say_what_trained(session: ScriptsSession) -> None:
     several = len(session.models) > 1
     for model in session.models:
         for name, trace in zip(model.names, model.traces, strict=True):
@@ -169,10 +172,8 @@ def _say_what_trained(session: ScriptsSession, traces: Sequence[Sequence[Trace]]
             session.console,
             f"Each makes {len(session.models)} trainings; they are paired by the shapes of their weights",
         )
-    if not session.alone and len(traces[0]) != len(traces[1]):
-        counts = " and ".join(f"{name} {len(each)}" for name, each in zip(session.names, traces, strict=True))
-        text = f"{counts} trainings are made; {len(session.models)} of each are compared"
-        tell(session.console, text, style="yellow")
+    for text in session.left_over:
+        tell(session.console, f"Not compared: {text}", style="yellow")
 
 
 def _continuations(trace: Trace) -> list[str]:

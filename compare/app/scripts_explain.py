@@ -76,6 +76,9 @@ def explain(session: ScriptsSession) -> None:
             begin = replace(first, step=1)
             sides = _close_ups(session, begin, noisy=False).around(begin)
             checked[name]["causes"] = [] if sides is None else [cause.as_json() for cause in name_copies(sides)]
+        for each in found:
+            if each.step > min(each.model.lengths):
+                checked[each.pair.candidate.trainer]["evidence"] += session.left_over
         session.run.save(check=checked)
     else:
         _explain_numbers(session, *compared[0])

@@ -54,6 +54,7 @@ class ScriptsSession:
         run: the run's ``run.json``.
         names: the sides, the reference first.
         models: the models that both train, in pairs.
+        left_over: what only one of them trains.
         passes: how many times the scripts were run.
         started: how many processes were started for them.
     """
@@ -67,6 +68,7 @@ class ScriptsSession:
     run: RunJson
     names: list[str]
     models: list[ModelPair] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
     passes: int = 0
     started: int = 0
 
@@ -181,6 +183,23 @@ def paired_models(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) ->
             left.remove(other)
             pairs.append(limited(session, one, other.ordered(order)))
     return pairs
+
+
+def left_over(
+    names: Sequence[str], traces: Sequence[Sequence[Trace]], paired: Sequence[tuple[Trace, Trace]]
+) -> list[str]:
+    """What only one of two scripts trains, as sentences."""
+    found = []
+    for side, (name, trainings) in enumerate(zip(names, traces, strict=True)):
+        taken = {pair[side].number for pair in paired}
+        for trace in trainings:
+            if trace.number not in taken:
+                weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
+                what = f"{trace.model + ': ' if trace.model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
+                found.append(
+                    f"only {name} also trains {what}; {names[1 - side]} makes no other training of such weights"
+                )
+    return found
 
 
 def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
