@@ -167,6 +167,37 @@ def test_a_metric_made_anew_in_each_epoch_keeps_its_name() -> None:
     assert [logs[epoch][0] for epoch in (1, 2)] == [each.logs for each in epochs]
 
 
+def shared(*values: float, kind: str = "SparseCategoricalAccuracy") -> list[Reported]:
+    """What one metric gives after 2 and 4 steps, twice each: after training, and after validation."""
+    return [Reported(steps, "accuracy", kind, value) for steps, value in zip((2, 2, 4, 4), values, strict=True)]
+
+
+def test_a_metric_of_both_training_and_validation_is_paired_with_both() -> None:
+    fit = measured("SparseCategoricalAccuracy", [None], [None, 4], by_fit=True)
+    fit = replace(fit, epochs=[*fit.epochs, FitEpoch(4, {"accuracy": 0.6, "val_accuracy": 0.9}, 1.0)])
+    loop = replace(fit, epochs=[], reported=shared(0.5, 0.6, 0.6, 0.72))
+
+    def logs(trace: Trace) -> list[dict[str, float]]:
+        return [numbers for numbers, _ in logs_by_epoch(trace, [2, 4], fit).values()]
+
+    assert logs(loop) == [{"accuracy": 0.5, "val_accuracy": 0.6}, {"accuracy": 0.6, "val_accuracy": 0.72}]
+    assert logs(replace(loop, reported=shared(0.5, 0.5, 0.6, 0.6))) == [{"accuracy": 0.5}, {"accuracy": 0.6}], (
+        "read twice"
+    )
+
+
+@pytest.mark.parametrize(("second", "causes"), [(0.72, ["metrics-not-reset"]), (0.75, [])])
+def test_validation_that_goes_on_with_the_state_of_training(second: float, causes: list[str]) -> None:
+    def of(trainer: str, *logs: tuple[float, float]) -> Any:
+        epochs = enumerate(({"accuracy": a, "val_accuracy": b} for a, b in logs), 1)
+        return SimpleNamespace(trainer=trainer, logs=dict(epochs))
+
+    fit = of("fit", (0.5, 0.75), (0.6, 0.9))
+    found = name_reporting(fit, of("loop", (0.5, 0.6), (0.6, second)))  # 60% of training, 40% of validation
+    assert [each.id for each in found] == causes
+    assert name_reporting(fit, fit) == []
+
+
 def test_evidence_has_the_numbers_of_the_run() -> None:
     (found,) = name_reporting(FIT, record("loop", [1.5, 2 / 3]), LOSSES)
     assert found.evidence == (

@@ -10,7 +10,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.report import Finding
-from compare.check.script_causes import penalty_of, same
+from compare.check.script_causes import CLOSE, penalty_of, same
 from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
 from compare.records import Record
@@ -139,9 +139,29 @@ def _after(seen: CloseUp, step: int, examples: int) -> float | None:
 
 
 def not_reset(reference: Record, candidate: Record) -> list[str]:
+    """The metrics that go on with the state that they have from epochs before, or from training."""
+    return [*_over_epochs(reference, candidate), *_with_training(reference, candidate)]
+
+
+def _over_epochs(reference: Record, candidate: Record) -> list[str]:
     """The metrics that are the means over all epochs so far of what the reference reports."""
     names = dict.fromkeys(name for logs in reference.logs.values() for name in logs)
     return [name for name in names if _running(reference, candidate, name)]
+
+
+def _with_training(reference: Record, candidate: Record) -> list[str]:
+    """The numbers of validation that also contain those of training: each the same part in every epoch."""
+    parts: dict[str, list[float]] = {}
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        right, other = reference.logs[epoch], candidate.logs[epoch]
+        for name in (each for each in right if each.startswith("val_") and each in other):
+            training = right.get(name.removeprefix("val_"), right[name])
+            apart = training - right[name]
+            parts.setdefault(name, []).append((other[name] - right[name]) / apart if apart else 0.0)
+    shares = [share for each in parts.values() for share in each if abs(share) > CLOSE]
+    if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1 or np.ptp(shares) > 1e-3 * max(shares):
+        return []
+    return [name for name, each in parts.items() if all(abs(share) > CLOSE for share in each)]
 
 
 def name_reporting(
@@ -165,9 +185,13 @@ def name_reporting(
         metrics: the numbers that another metric measures, with the evidence.
     """
     found: list[Named] = []
-    if running := not_reset(reference, candidate):
+    if running := _over_epochs(reference, candidate):
         means = f"the mean over all epochs so far of what {reference.trainer} reports"
         found.append((NOT_RESET, f"{' and '.join(running)} in each epoch is {means}"))
+    if mixed := _with_training(reference, candidate):
+        text = "the mean over training and validation: the metric's state is not reset between them"
+        found.append((NOT_RESET, f"{' and '.join(mixed)} in each epoch is {text}"))
+        running = [*running, *mixed]
     if "loss" not in running:
         found += _of_loss(candidate, losses or {})
     if "val_loss" not in running:

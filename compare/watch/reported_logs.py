@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from compare.watch.trace import Reported, Trace
 
@@ -33,7 +34,7 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
         return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
     names = names_by_metric(trace, ends, like)
-    for each in trace.reported:
+    for each in _of_two_uses(trace.reported, ends):
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), len(ends))
         name = names.get(each.metric, "") if each.kind else each.name
         if name and epoch in logs:
@@ -48,10 +49,11 @@ def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int,
     """
     wanted = dict(like.epochs[0].logs) if like.epochs else {}
     names: dict[int, str] = {}
+    reported = _of_two_uses(trace.reported, ends)
     before, known = 0.0, dict[tuple[str, str, int], str]()
     for end in ends or (math.inf,):
         places = Counter[tuple[str, str]]()
-        for each in _last_of_epoch(trace.reported, before, end):
+        for each in _last_of_epoch(reported, before, end):
             place = (each.name, each.kind, places[each.name, each.kind])
             places[each.name, each.kind] += 1
             if not before:
@@ -59,6 +61,31 @@ def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int,
             names.setdefault(each.metric, known.get(place, ""))
         before = end
     return names
+
+
+def _of_two_uses(reported: Sequence[Reported], ends: Sequence[int]) -> list[Reported]:
+    """What was reported; what a metric of training gives for validation gets a number of its own.
+
+    Such values are read after the last step of an epoch, when the same metric has already been read with another value.
+    """
+    at_end: dict[int, dict[int, list[Reported]]] = {}
+    for each in reported:
+        if each.kind and each.steps in ends:
+            at_end.setdefault(each.metric, {}).setdefault(each.steps, []).append(each)
+    kinds = [kind for _, kind in {(each.metric, each.kind) for each in reported}]
+    twice = {
+        number
+        for number, reads in at_end.items()
+        if len(reads) == len(ends)
+        and all(read[0].value != read[-1].value for read in reads.values())
+        and kinds.count(reads[ends[0]][0].kind) == 1
+    }
+    return [
+        replace(each, name=f"val_{each.name}", metric=-1 - each.metric)
+        if each.metric in twice and each.steps in ends and each.value != at_end[each.metric][each.steps][0].value
+        else each
+        for each in reported
+    ]
 
 
 def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> list[Reported]:
