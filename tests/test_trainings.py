@@ -393,3 +393,14 @@ def test_a_model_that_only_one_script_trains_is_named_with_its_weights_and_steps
     sides = watch(another), watch(fit)
     (said,) = left_over(["a", "b"], sides, compared(*sides))
     assert said.startswith("only a also trains student: ") and "only/bias, 6 steps; b makes no other training" in said
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
+def test_dropout_that_begins_anew_in_a_loaded_model_is_seen(watch: Watch, tmp_path: Path) -> None:
+    def resumed() -> None:
+        model = keras.Sequential([keras.Input((8,)), layers.Dropout(0.5), layers.Dense(1)])
+        fit(model).save(tmp_path / "model.keras")
+        fit_again(keras.models.load_model(tmp_path / "model.keras"))
+
+    (trace,) = watch(resumed)
+    assert (trace.last, trace.reseeded) == (6, [3])

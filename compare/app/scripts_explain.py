@@ -79,6 +79,13 @@ def explain(session: ScriptsSession) -> None:
         for each in found:
             if each.step > min(each.model.lengths):
                 checked[each.pair.candidate.trainer]["evidence"] += session.left_over
+            for side, trace in zip(each.model.names, each.model.traces, strict=True):
+                if each.step - 1 in trace.reseeded:
+                    checked[each.pair.candidate.trainer]["evidence"].append(
+                        f"after step {each.step - 1:,} {side} goes on with another model of equal weights, "
+                        "whose layers draw other random numbers (dropout): saving a model, or copying its weights, "
+                        "keeps no state of them"
+                    )
         session.run.save(check=checked)
     else:
         _explain_numbers(session, *compared[0])

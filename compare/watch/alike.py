@@ -308,7 +308,7 @@ class InitialWeights:
         for mark in marks:
             mark.begun = True
         if root is not None:
-            self._seeds.append((weakref.ref(root), [value_of(seed) for seed in _seeds(root)]))
+            self._seeds.append((weakref.ref(root), [value_of(seed) for seed in seeds_of(root)]))
         if self._provides and not went_on:
             self._publish(new, root)
         self.on_begun(new)
@@ -359,7 +359,7 @@ class InitialWeights:
                 group.used.add(i)
                 mark = mark_of(variable)
                 mark.value, mark.alike = value_of(variable), alike
-            group, seeds = found[0][0], _seeds(root) if root is not None else []
+            group, seeds = found[0][0], seeds_of(root) if root is not None else []
             whole = len(group.values) == len(found) and all(each is group for each, _ in found)
             if whole and [tuple(seed.shape) for seed in seeds] == [value.shape for value in group.seeds]:
                 for seed, value in zip(seeds, group.seeds, strict=True):
@@ -367,7 +367,7 @@ class InitialWeights:
 
     def _publish(self, variables: Sequence[Any], root: Any) -> None:
         values = [value_of(variable) for variable in variables]
-        seeds = [value_of(seed) for seed in _seeds(root)] if root is not None else []
+        seeds = [value_of(seed) for seed in seeds_of(root)] if root is not None else []
         path = self._folder / f"{len(list(self._folder.glob('*.npz')))}.npz"
         names = np.array([path_of(variable) for variable in variables], dtype=str)
         with open(path.with_suffix(".part"), "wb") as file:
@@ -418,7 +418,7 @@ def set_value(variable: Any, value: np.ndarray) -> None:
         copy_.assign(tf.cast(value, copy_.dtype))
 
 
-def _seeds(root: Any) -> list[Any]:
+def seeds_of(root: Any) -> list[Any]:
     """The state of the random number generators of a model or layer."""
     return [seed.state for layer in root._flatten_layers() for seed in getattr(layer, "_seed_generators", ())]
 

@@ -19,7 +19,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.noise_twins import mover
-from compare.watch.alike import InitialWeights, mark_of, strategy_of, value_of
+from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
 from compare.watch.trace import TraceWriter
@@ -62,6 +62,7 @@ class Training:
         over: whether it has made more steps than are recorded.
         counts: the optimizers that make its steps now, by their id.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
+        reseeded: the steps after which it goes on with other states of its layers' random numbers.
         described: the optimizers that are in the trace.
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
@@ -80,6 +81,7 @@ class Training:
         self.over = self.touched = self.closed = False
         self.counts: dict[int, Count] = {}
         self.parts: list[tuple[int, int]] = []
+        self.reseeded: list[int] = []
         self._earlier: dict[int, Count] = {}
         self.described: list[Any] = []
         self.began = self.ended = 0
@@ -412,7 +414,7 @@ class Observer:
                             self.initial.begin(weights, root, late=True)
                             self.initial.restart(weights, root)
                     self.initial.use(weights)
-                training = self._continued(weights) or self._new(root, weights)
+                training = self._continued(weights, root) or self._new(root, weights)
             if training is not None:
                 training.join(optimizer, updated)
         return training
@@ -459,7 +461,7 @@ class Observer:
         except tf.errors.FailedPreconditionError:  # variables made in a graph that has not run yet
             return None
 
-    def _continued(self, weights: Sequence[Any]) -> Training | None:
+    def _continued(self, weights: Sequence[Any], root: Any) -> Training | None:
         """The training that goes on with these variables, which begin with its weights."""
         shapes = [tuple(weight.shape) for weight in weights]
         for training in reversed(self.trainings):
@@ -468,6 +470,11 @@ class Observer:
             pairs = zip(training.variables, self._values(weights) or (), strict=False)
             if all(np.array_equal(value_of(before), after) for before, after in pairs):
                 training.take(weights)
+                random = [
+                    [value_of(seed) for seed in seeds_of(each)] for each in (training.root, root) if each is not None
+                ]
+                if len(random) == 2 and not all(map(np.array_equal, *random)):
+                    training.reseeded.append(training.steps)
                 return training
         return None
 

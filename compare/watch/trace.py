@@ -133,6 +133,7 @@ class Trace:
         began: the moment of its first step, among all steps of the script.
         ended: the moment of its last step.
         trained: the numbers of the variables that optimizers update, in the order of recording.
+        reseeded: the steps after which it goes on with other states of its layers' random numbers.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
     """
 
@@ -154,6 +155,7 @@ class Trace:
     began: int = 0
     ended: int = 0
     trained: Sequence[int] = ()
+    reseeded: Sequence[int] = ()
     order: Sequence[int] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
@@ -270,7 +272,7 @@ class TraceWriter:
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
-        of_training = {name: getattr(training, name) for name in ("parts", "began", "ended", "trained")}
+        of_training = {name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded")}
         write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
 
 
