@@ -344,6 +344,12 @@ def test_a_schedule_without_a_configuration_is_told_by_its_plain_attributes() ->
     with pytest.raises(NotImplementedError):
         Warmup().get_config()
 
+    class Own(keras.optimizers.SGD):
+        def get_config(self) -> dict[str, Any]:
+            raise NotImplementedError
+
+    assert configuration_of(Own(momentum=0.5))["momentum"] == 0.5
+
 
 @pytest.mark.parametrize("functions", [1, 2], ids=["one-function", "two-functions"])
 def test_statistics_are_recorded_at_the_same_moment_whether_a_gan_trains_its_models_in_graphs_or_eagerly(

@@ -277,11 +277,17 @@ class TraceWriter:
 
 
 def configuration_of(optimizer: Any) -> dict[str, Any]:
-    """Returns an optimizer's configuration; a schedule without ``get_config`` is told by its plain attributes."""
+    """Returns an optimizer's configuration; what has no ``get_config`` is told by its plain attributes.
+
+    That is a schedule of the user's, or else the optimizer itself.
+    """
     try:
         return dict(optimizer.get_config())
     except NotImplementedError:
-        with mock.patch.object(type(optimizer._learning_rate), "get_config", _plain_attributes):
+        schedule = optimizer._learning_rate
+        if not hasattr(schedule, "get_config"):
+            return _plain_attributes(optimizer)
+        with mock.patch.object(type(schedule), "get_config", _plain_attributes):
             return dict(optimizer.get_config())
 
 
