@@ -410,3 +410,14 @@ def test_dropout_that_begins_anew_in_a_loaded_model_is_seen(watch: Watch, tmp_pa
 
     (trace,) = watch(resumed)
     assert (trace.last, trace.reseeded) == (6, [3])
+
+
+def test_what_happens_to_statistics_after_a_training_is_no_part_of_its_last_step(watch: Watch) -> None:
+    def script(later: bool) -> None:
+        model = fit(keras.Sequential([keras.Input((8,)), layers.BatchNormalization(), layers.Dense(1)]))
+        if later:
+            model.layers[0].moving_mean.assign(np.ones(8))
+            model.evaluate(X, Y, verbose=0)
+
+    ((one, two),) = compared(watch(lambda: script(False)), watch(lambda: script(True)))
+    assert np.array_equal(one.steps["hashes"], two.steps["hashes"])

@@ -565,6 +565,8 @@ class Observer:
         An eager loop trains a GAN's two models one after the other, a graph both at once: their weights are recorded at
         the same moment, after all that one round has done to them. Another round begins with the first training again.
         """
+        if not stepped:
+            return
         if any(training in self._round for training in stepped):
             self._round.clear()
         now = set().union(*(training.updated for training in stepped))
