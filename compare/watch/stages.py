@@ -169,7 +169,12 @@ class StageObserver(Observer):
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
             info = {"targets": len(targets), "penalties": len(penalties), "of": _ids(tf.nest.flatten(sources))}
             self._record("loss", info, [*targets, *penalties])
-        return original(tape, target, sources, *args, **options)
+        gradients = original(tape, target, sources, *args, **options)
+        if tf.executing_eagerly() or not models:
+            return gradients
+        # An optimizer may be applied inside of a condition, whose events have to come after those outside.
+        with self._after_earlier_events():
+            return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), gradients)
 
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         """Records the gradients that an optimizer is given, and completes the step."""
