@@ -257,8 +257,11 @@ def judge(recorded: Recorded) -> dict[str, Any]:
             with_located(each, (run.check or {}).get(each.candidate, {})) if each.weights_alone is None else each
             for each in comparisons
         ]
+    if run.unpaired:
+        others = Training(INCONCLUSIVE, None, None, 0, reason=run.unpaired)
+        comparisons.append(Comparison(f"other trainings of {names[-1]}", others, Reporting(None, {})))
     verdict = as_json(names[0], comparisons, **extra)
-    for entry, pair, comparison in zip(verdict["comparisons"], paired, comparisons, strict=True):
+    for entry, pair, comparison in zip(verdict["comparisons"], paired, comparisons, strict=False):
         if run.status == INTERRUPTED and isinstance(pair, Pair):
             entry |= _so_far(pair, None if scripts else run.options["epochs"])
         if isinstance(pair, Pair):

@@ -131,7 +131,8 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
     if not session.alone:
         session.left_over = left_over(session.names, traces, paired)
-        session.run.save(notes=session.left_over)
+        both = all(len(each) > len(paired) for each in traces)
+        session.run.save(notes=session.left_over, unpaired="; ".join(session.left_over) if both else None)
     _say_what_trained(session)
     return interrupted
 

@@ -72,6 +72,7 @@ class RunJson:
         options: the options by name.
         trainers: the trainers' names, the reference first.
         models: of two scripts that train several models, the names of the records of all but the first, in pairs.
+        unpaired: what both scripts train besides, which may be the same and could not be paired.
         strategy: the strategy and its devices.
         data: the data set.
         versions: the versions of Python and of the packages.
@@ -101,6 +102,7 @@ class RunJson:
     options: dict[str, Any] = field(default_factory=dict)
     trainers: list[str] | None = None
     models: list[list[str]] | None = None
+    unpaired: str | None = None
     strategy: Strategy | None = None
     data: Data | None = None
     versions: dict[str, str] | None = None
