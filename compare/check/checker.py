@@ -186,6 +186,9 @@ class Checker:
             return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
         epoch, step = self._inside.place(located.step)
         weights = self._inside.place(inside.weights) if inside.weights and inside.weights > located.step else None
+        names = self.reference.name, report.comparison.candidate
+        found = not_finite.of_step(names, (inside.reference.steps, inside.candidate.steps), located, (epoch, step))
+        report = replace(report, findings=(*found, *report.findings))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))

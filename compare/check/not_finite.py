@@ -24,9 +24,11 @@ from compare.check.stages import (
     PREDICTIONS,
     STATE,
     UPDATE,
+    Located,
     Weights,
     some,
 )
+from compare.records import Place
 from compare.verdict import Comparison, NotFinite
 from compare.watch.seen import CloseUp, Event
 
@@ -191,6 +193,23 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
     return found
 
 
+def of_step(names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Located, place: Place) -> list[Finding]:
+    """The cause, where what differs first in a step is not finite on one side, and the weights are on both.
+
+    Args:
+        names: the reference's and the candidate's.
+        sides: what was seen of them.
+        located: the step, counted over the whole training, and its stages.
+        place: its epoch, and the step in it.
+    """
+    for side in (0, 1):
+        first = first_value(sides[side], sides[1 - side], located.step, sides[0].names)
+        if first is not None and first.stage == located.stage:
+            found = NotFinite(names[side], *place, (), len(sides[0].names))
+            return [_of_training(found, names[1 - side], first, " of the check")]
+    return []
+
+
 def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: str) -> Finding:
     when = f"at the end of epoch {found.epoch}{of}"
     if found.step is not None:
@@ -202,8 +221,8 @@ def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: st
         step = f" of step {inside.step:,} of the training" if found.step is None and inside.step else ""
         first = f"first {_what(inside)}{step}: {inside.value}{against}; "
     counts = f"{len(found.variables)} of {found.count} variables" if found.count > 1 else "the only variable"
-    names = some(found.variables)
-    text = f"{when}, {first}after it {counts} of {found.side} are NaN or infinite ({names}), those of {other} are not"
+    after = f"after it {counts} of {found.side} are NaN or infinite ({some(found.variables)}), those of {other} are not"
+    text = f"{when}, {first}{after if found.variables else 'the weights stay finite'}"
     measurements = {"epoch": found.epoch, "step": found.step, "stage": stage or None, "where": where}
     remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
     return Finding(NOT_FINITE, TRAINING, found.side, text, remedy, measurements)
