@@ -425,6 +425,15 @@ def test_weights_that_never_change_are_said_to_be_that() -> None:
         assert hints(located(other), replace(both, traces=traces)) == said
 
 
+def test_random_numbers_that_both_draw_by_other_means_than_their_seed_are_said() -> None:
+    other = linear_step(factor=1.5)
+    both = sides(other)
+    for own, said in ((["tf.random.normal"], 1), (["tf.random.uniform"], 0)):
+        traces = replace(both.traces[0], drawn=["tf.random.normal"]), replace(both.traces[1], drawn=own)
+        found = hints(located(other), replace(both, traces=traces))
+        assert ["both call tf.random.normal" in each for each in found] == [True] * said
+
+
 def weights_of(*layers: str) -> Trace:
     """A training with the weights of these layers, each with as many units as the number in its name."""
     variables = []
@@ -606,3 +615,13 @@ def test_a_mistake_after_steps_that_only_round_differently(rounding: int, says: 
     first = entry["training"]["first_difference"]
     assert (first["step"], first["stage"], first.get("equal_before", True)) == (4, "loss", rounding == 4)
     assert says in sentence(entry, "fit")
+
+
+def test_a_flag_that_the_first_layer_to_differ_does_not_know_is_no_cause() -> None:
+    other = linear_step(offset=0.01, flag="not given")
+    for flagged, named in ((True, ["training-flag-missing"]), (False, [])):
+        layer = Event("layer", 0, {"name": "dense", "class": "Dense", "flagged": flagged}, [np.ones(8)])
+        right = linear_step()
+        right = replace(right, steps={**right.steps, STEP: [*right.steps[STEP], layer]})
+        both = replace(sides(other), close_ups=(right, other))
+        assert [each.id for each in name_causes(locate(right, other, [], STEP, NAMES), both)] == named

@@ -22,6 +22,7 @@ from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
     GRADIENTS,
+    INPUTS,
     LOSS,
     PREDICTIONS,
     STATE,
@@ -160,6 +161,12 @@ def hints(located: Located, sides: Sides) -> list[str]:
         found += _hints_on_gradients(sides)
     if sides.other_trace.never_changes:
         found.insert(0, f"the weights of {sides.other_name} never change")
+    drawn = [name for name in sides.right_trace.drawn if name in sides.other_trace.drawn]
+    if drawn and located.stage in (INPUTS, PREDICTIONS, LOSS):
+        found.append(
+            f"both call {some(drawn)}, which gives other numbers in a graph than in an eager loop, whatever the seed: "
+            "draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest"
+        )
     return found
 
 
@@ -335,6 +342,10 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
         [event.info["training"] for event in model_events(each, sides.step, "predictions")]
         for each in (sides.right, sides.other)
     )
+    layers = [event.info for event in sides.right.of(sides.step, "layer")]
+    first = [info for info in layers if info["name"] == located.where] or layers
+    if first and not any(info.get("flagged", True) for info in first):
+        return  # the first layer that differs does not know the flag
     names = sides.right_name, sides.other_name
     # An explicit training=False on the side that is held to be right is meant.
     for by_right, given, others in (

@@ -25,6 +25,9 @@ FIT_ARGUMENTS = ("epochs", "batch_size", "class_weight", "validation_split", "va
 CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 """Methods of ``tf.data.Dataset`` whose calls are recorded."""
 
+DRAWN = ("normal", "truncated_normal", "uniform", "gamma", "poisson", "categorical", "shuffle")
+"""Functions of ``tf.random`` whose numbers depend on more than their seed."""
+
 
 def watch_reports(observer: Observer, writer: TraceWriter) -> None:
     """Patches Keras and TensorFlow in this process."""
@@ -33,6 +36,8 @@ def watch_reports(observer: Observer, writer: TraceWriter) -> None:
     _watch_metrics(observer, writer)
     for name in CALLS:
         patch(tf.data.Dataset, name, _recorded(name, writer))
+    for name in DRAWN:
+        patch(tf.random, name, _drawn(name, writer))
 
 
 def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
@@ -185,6 +190,15 @@ def _recorded(name: str, writer: TraceWriter) -> Any:
         return original(dataset, *args, **options)
 
     return call
+
+
+def _drawn(name: str, writer: TraceWriter) -> Any:
+    def draw(original: Any, *args: Any, **options: Any) -> Any:
+        if f"tf.random.{name}" not in writer.drawn:
+            writer.drawn.append(f"tf.random.{name}")
+        return original(*args, **options)
+
+    return draw
 
 
 def _by_name(function: Any, model: Any, args: Any, options: Mapping[str, Any]) -> dict[str, Any]:

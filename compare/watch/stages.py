@@ -6,6 +6,7 @@ weights are the same with and without it.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import threading
 from collections.abc import Sequence
@@ -111,7 +112,7 @@ class StageObserver(Observer):
         outputs = original(layer, *args, **options)
         if getattr(self._here, "model", None) is not None and self._taped(args, options):
             tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
-            info = {"name": layer.name, "class": type(layer).__name__}
+            info = {"name": layer.name, "class": type(layer).__name__, "flagged": _depends_on_training(layer)}
             self._record("layer", info, tensors)
         return outputs
 
@@ -356,6 +357,14 @@ class StageObserver(Observer):
         for number in self._seen:
             with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
                 pickle.dump(self.seen(number), file)
+
+
+def _depends_on_training(layer: Any) -> bool:
+    """Whether a layer's own output may depend on ``training``; that of Keras's models depends on their layers."""
+    if not type(layer).__module__.startswith("keras."):
+        return "training" in inspect.signature(layer.call).parameters
+    statistics = keras.layers.BatchNormalization, keras.layers.SpectralNormalization
+    return isinstance(layer, statistics) or getattr(layer, "seed_generator", None) is not None
 
 
 def _regularization(variables: Sequence[Any]) -> float:

@@ -124,6 +124,7 @@ class Trace:
         epochs: the epochs of fit.
         reported: what a loop reported.
         calls: calls of ``tf.data`` and the like that explain much, in order.
+        drawn: the functions of ``tf.random`` that the script calls.
         measured: the metrics of the script.
         model: the model's name.
         number: 0 for the script's first training.
@@ -146,6 +147,7 @@ class Trace:
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
     calls: Sequence[str] = ()
+    drawn: Sequence[str] = ()
     measured: Sequence[Measured] = ()
     model: str = ""
     number: int = 0
@@ -203,6 +205,7 @@ class TraceWriter:
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
         self.calls: list[str] = []
+        self.drawn: list[str] = []
         self.measured: list[Measured] = []
 
     def content(self, number: int) -> dict[str, Any]:
@@ -271,7 +274,7 @@ class TraceWriter:
 
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
-        of_script = {"calls": self.calls, "measured": [vars(each) for each in self.measured]}
+        of_script = {"calls": self.calls, "drawn": self.drawn, "measured": [vars(each) for each in self.measured]}
         of_training = {name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded")}
         write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
 
