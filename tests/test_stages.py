@@ -618,10 +618,9 @@ def test_a_mistake_after_steps_that_only_round_differently(rounding: int, says: 
 
 
 def test_a_flag_that_the_first_layer_to_differ_does_not_know_is_no_cause() -> None:
-    other = linear_step(offset=0.01, flag="not given")
+    right, other = linear_step(), linear_step(offset=0.01, flag="not given")
     for flagged, named in ((True, ["training-flag-missing"]), (False, [])):
-        layer = Event("layer", 0, {"name": "dense", "class": "Dense", "flagged": flagged}, [np.ones(8)])
-        right = linear_step()
-        right = replace(right, steps={**right.steps, STEP: [*right.steps[STEP], layer]})
-        both = replace(sides(other), close_ups=(right, other))
-        assert [each.id for each in name_causes(locate(right, other, [], STEP, NAMES), both)] == named
+        events = [replace(each, info={**each.info, "flagged": flagged}) for each in right.steps[STEP]]
+        pair = replace(right, steps={**right.steps, STEP: events}), other
+        found = name_causes(locate(*pair, [], STEP, NAMES), replace(sides(other), close_ups=pair))
+        assert [each.id for each in found] == named
