@@ -174,7 +174,8 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         ("def train(self, run)", "def train(self, run, more)", "def train", "missing 1 required positional argument"),
         ("run.end_step()", "run.end_step(True)", "run.end_step", "end_step was called for True steps"),
         ("run.end_step()", "run.end_step('1')", "run.end_step", "end_step was called for '1' steps"),
-        ("run.end_step()", "[run.end_step(), run.end_step()]", "[run.end_step", "end_step has been called for 2 steps"),
+        ("run.end_step()", "run.end_step(2)", "run.end_step", "end_step has been called for 2 steps"),
+        ("run.end_step()", "[run.end_step(), run.end_step()]", None, None),
         (
             "step(x, y)\n",
             "tf.function(lambda: run.end_step())()\n",
@@ -207,7 +208,9 @@ def test_a_wrong_loop(tmp_path: Path, old: str, new: str, culprit: str | None, t
     assert LOOP.count(old) == 1
     loop = LOOP.replace(old, new)
     if told is None:
-        assert run(tmp_path, loop=loop).verdict == "identical", "steps need not be reported: then epochs are compared"
+        assert run(tmp_path, loop=loop).verdict == "identical", (
+            "steps may be reported twice, or not at all: then epochs are compared"
+        )
         return
     with pytest.raises(Exception) as caught:
         run(tmp_path, loop=loop, reference=Eager())
