@@ -150,7 +150,8 @@ class ProbeRun(CraftedRun):
 
     def on_gradient(self, variables: Sequence[Any]) -> None:
         """Notes copies of the model's variables that a loss is computed from."""
-        own = {id(variable) for variable in self._variables}
+        # Outside of strategy.run a tape sees one replica's copies, which do not know what they are copies of.
+        own = {id(each) for variable in self._variables for each in (variable, *getattr(variable, "values", ()))}
         shapes = {tuple(variable.shape) for variable in self._variables if len(variable.shape)}
         for variable in variables:
             name = str(getattr(variable, "name", "")).partition(":")[0]
