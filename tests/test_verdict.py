@@ -240,7 +240,7 @@ def test_an_earlier_difference_goes_before_a_missing_step(train: Train) -> None:
 
 def test_without_steps_the_ends_of_epochs_are_compared(train: Train) -> None:
     same = compare_records(train("fit"), train(said=False)).training
-    assert same == Training("identical", 0.0, None, 0)
+    assert same == Training("identical", 0.0, None, 0, silent="loop"), "and who never called end_step is named"
     for edits, first in [({(2, 1): add(1)}, Difference(2, None)), ({(1, INITIAL): add(1)}, Difference(1, 0))]:
         other = compare_records(train("fit"), train(said=False, edits=edits)).training
         assert (other.verdict, other.first_difference) == ("different", first)
