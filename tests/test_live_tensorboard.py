@@ -14,7 +14,7 @@ from forked import Commands
 from compare.records import EPOCH_END, BuildRecord, End, EpochRecord, MetricsFile, Recorder, StepRecord, write_checked
 from compare.records.event_files import read_scalars
 from compare.reporting import tensorboard
-from compare.reporting.live_tensorboard import live_log
+from compare.reporting.tensorboard import live_log
 
 ROOT = Path(__file__).resolve().parents[1]
 GAP = tensorboard.gap_tag("fit")

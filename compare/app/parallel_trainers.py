@@ -45,7 +45,7 @@ from compare.records import (
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import AnyProgress, progress, side_by_side
 from compare.reporting.live import UNLIMITED
-from compare.reporting.live_tensorboard import SinkOf
+from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say, tell
 from compare.user_errors import describe, without_exit
 

@@ -26,7 +26,7 @@ from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
 from compare.reporting.live import live_line, progress_line
-from compare.reporting.live_tensorboard import SinkOf
+from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
 from compare.user_errors import describe, without_exit
 

@@ -30,9 +30,9 @@ from compare.records import RecordError, read_records, recover
 from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
-from compare.reporting.live_tensorboard import live_log
 from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
+from compare.reporting.tensorboard import live_log
 from compare.reporting.terminal import details, say, style_of, tell
 from compare.user_errors import without_exit
 

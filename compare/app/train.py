@@ -36,7 +36,7 @@ from compare.records import (
 )
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
-from compare.reporting.live_tensorboard import SinkOf
+from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import RunningGap, tell
 from compare.user_errors import describe, place_in, place_of, without_exit
 

@@ -1,10 +1,10 @@
-"""A run as a TensorBoard log, written from the run's files with TensorBoard's record writer; imports no TensorFlow.
+"""A run as a TensorBoard log, fed with records while the run is trained, or from its files; imports no TensorFlow.
 
     tensorboard --logdir reports/NAME/tensorboard
 
 Every trainer is a run of the log, with its metrics per epoch. Per optimizer step, counted over all epochs, it has
-estimates of the Euclidean norm of its weights and of their distance from the reference's weights. The run "verdict"
-contains the verdict as text.
+estimates of the Euclidean norm of its weights and of their distance from the reference's weights. When the run has
+ended, the log is written again from its files, and the run "verdict" contains the verdict as text.
 """
 
 from __future__ import annotations
@@ -12,17 +12,40 @@ from __future__ import annotations
 import datetime
 import math
 import shutil
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compare.errors import RequestError
 from compare.naming import file_name
-from compare.records import INITIAL, has_records, read_records, read_rows, read_verdict, total_norm
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    AnyRecord,
+    BuildRecord,
+    EpochRecord,
+    Place,
+    Record,
+    RecordError,
+    Sink,
+    StepRecord,
+    has_records,
+    read_records,
+    read_rows,
+    read_verdict,
+    total_norm,
+)
 from compare.records.files import storing
 from compare.records.metrics_csv import KEY_COLUMNS
 from compare.records.run_json import read_run
-from compare.reporting.gaps import gaps_of
+from compare.reporting.gaps import reference_name
 from compare.reporting.sentences import causes, sentence
 
 FOLDER = "tensorboard"
@@ -30,28 +53,19 @@ FILE = "events.out.tfevents.0000000000.compare"
 
 NORM = "step/weights, norm"
 
-Scalar = tuple[int, float, str, float]
-"""Step, wall time in seconds since 1970, tag, value."""
+FLUSH_SECONDS = 1.0
+"""The longest time for which a step's gap waits in memory."""
 
+Side = tuple[str, int]
+"""A trainer's name and a seed."""
 
-def run_name(trainer: str, seed: int, *, several: bool) -> str:
-    """The name of a run of the log: the trainer's, and the seed if there are several."""
-    return file_name(trainer, safe=" ") + (f" seed {seed}" if several else "")
+SinkOf = Callable[[str, int], Sink]
+"""Gives the sink for a trainer and a seed."""
 
 
 def gap_tag(reference: str) -> str:
     """The tag of the weight gap after every step."""
     return f"step/weights, gap to {reference}"
-
-
-def require() -> None:
-    """Checks that the package that writes the log is installed.
-
-    Raises:
-        RequestError: if tensorboard is not installed.
-    """
-    if find_spec("tensorboard") is None:
-        raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
 
 
 def write(folder: Path) -> Path:
@@ -64,44 +78,159 @@ def write(folder: Path) -> Path:
         RequestError: if tensorboard is not installed.
         RecordError: if a file is damaged.
     """
-    require()
-    log = folder / FOLDER
-    shutil.rmtree(log, ignore_errors=True)
-    rows = read_rows(folder)
+    if find_spec("tensorboard") is None:
+        raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
     verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    began = _time(read_run(folder).get("started"))
-    several = len({row["seed"] for row in rows}) > 1
-
-    def name(trainer: str, seed: int) -> str:
-        return run_name(trainer, seed, several=several)
-
-    scalars: dict[str, list[Scalar]] = {}
-    clock: dict[str, float] = {}
-    for row in rows:
-        run = name(row["trainer"], int(row["seed"]))
-        clock[run] = clock.get(run, began) + float(row["seconds"] or 0)
-        numbers = {tag: text for tag, text in row.items() if text and tag not in KEY_COLUMNS}
-        scalars.setdefault(run, []).extend(
-            (int(row["epoch"]), clock[run], f"epoch/{tag}", float(text)) for tag, text in numbers.items()
-        )
-    for record in read_records(folder) if has_records(folder) else ():
-        steps = record.steps[record.steps["step"] > INITIAL]
-        norms = total_norm(steps["projections"])
-        values = [(number, began, NORM, norm) for number, norm in enumerate(norms.tolist(), start=1)]
-        scalars.setdefault(name(record.trainer, record.seed), []).extend(values)
-    for entry, reference, gaps in gaps_of(folder, verdict):
-        numbered = gaps.gaps[gaps.steps != INITIAL].tolist()
-        values = [(number, began, gap_tag(reference), gap) for number, gap in enumerate(numbered, start=1)]
-        scalars.setdefault(name(entry["candidate"], gaps.seed), []).extend(values)
-    for run, values in scalars.items():
-        _write(log / run, [scalar(*value) for value in values if not math.isnan(value[3])])
-    if verdict:
-        _write(log / "verdict", [_text("verdict", _markdown(verdict), began)])
-    return log
+    entries = [(reference_name(entry, verdict["reference"]), entry) for entry in verdict.get("comparisons", ())]
+    several = len({row["seed"] for row in read_rows(folder)}) > 1
+    with _Log(folder, [(reference, entry["candidate"]) for reference, entry in entries], several=several) as log:
+        for reference, entry in entries:
+            with suppress(RecordError):  # the other run cannot be read any more
+                for record in read_records(Path(entry["against"])) if entry.get("against") else ():
+                    if record.trainer == entry["candidate"]:
+                        log.add_steps(reference, record, 0.0, shown=False)
+        began = log.add_files()
+        if verdict:
+            log.write("verdict", _text("verdict", _markdown(verdict), began))
+    return folder / FOLDER
 
 
-def _time(text: str | None) -> float:
-    return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+@contextmanager
+def live_log(folder: Path, trainers: Sequence[str], seeds: int, *, wanted: bool) -> Iterator[SinkOf]:
+    """The log of a run while it is trained: numbers as epochs end, weight gaps as steps come in.
+
+    Args:
+        folder: the run's folder; of a resumed run, it holds records.
+        trainers: the trainers' names, the reference first.
+        seeds: the number of seeds.
+        wanted: whether there is to be a log; if not, the sinks do nothing.
+
+    Yields:
+        The sink for a trainer and a seed; sinks may be called in several threads.
+
+    Raises:
+        StorageError: if the log cannot be written.
+    """
+    if not wanted:
+        yield lambda trainer, seed: lambda record: None
+        return
+    with _Log(folder, [(trainers[0], candidate) for candidate in trainers[1:]], several=seeds > 1) as log:
+        if has_records(folder):  # resumed: what there is already, so that curves go on
+            log.add_files()
+        yield log.sink
+
+
+class _Log(ExitStack):
+    """The open files of a log, and the fingerprints whose counterparts are still to come.
+
+    Args:
+        folder: the run's folder.
+        compared: the names of each reference and its candidate.
+        several: whether there are several seeds.
+    """
+
+    def __init__(self, folder: Path, compared: Sequence[tuple[str, str]], *, several: bool) -> None:
+        super().__init__()
+        self._run, self._compared, self._several = folder, compared, several
+        self._sides = {name for pair in compared for name in pair}
+        self._lock = threading.Lock()
+        self._files: dict[str, EventFile] = {}
+        self._flushed = 0.0
+        self._shapes: dict[Side, list[tuple[int, ...]]] = {}
+        self._numbers: dict[Side, dict[Place, int]] = defaultdict(dict)  # of steps, counted over all epochs
+        self._waiting: dict[tuple[int, Place], dict[str, StepRecord]] = defaultdict(dict)
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+    def sink(self, trainer: str, seed: int) -> Sink:
+        """What writes the records of one trainer and seed."""
+
+        def see(record: AnyRecord) -> None:
+            with self._lock:
+                if isinstance(record, BuildRecord):
+                    self._shapes[trainer, seed] = [variable.shape for variable in record.variables]
+                elif isinstance(record, StepRecord):
+                    self._add_step((trainer, seed), record, time.time())
+                else:
+                    numbers = {"seconds": record.seconds, "examples_per_second": record.examples_per_second}
+                    self._add_epoch((trainer, seed), record.epoch, {**record.logs, **numbers}, time.time())
+                if isinstance(record, EpochRecord) or time.monotonic() > self._flushed + FLUSH_SECONDS:
+                    self._flushed = time.monotonic()
+                    for file in self._files.values():
+                        file.flush()
+
+        return see
+
+    def add_files(self) -> float:
+        """Adds all that the run's files hold; returns when the run was started, in seconds since 1970."""
+        started = read_run(self._run).get("started")
+        began = datetime.datetime.fromisoformat(started).timestamp() if started else 0.0
+        clock: dict[Side, float] = defaultdict(lambda: began)
+        for row in read_rows(self._run):
+            side = row["trainer"], int(row["seed"])
+            clock[side] += float(row["seconds"] or 0)
+            numbers = {name: float(text) for name, text in row.items() if text and name not in KEY_COLUMNS}
+            self._add_epoch(side, int(row["epoch"]), numbers, clock[side])
+        for record in read_records(self._run) if has_records(self._run) else ():
+            self.add_steps(record.trainer, record, began)
+        return began
+
+    def add_steps(self, name: str, record: Record, at: float, *, shown: bool = True) -> None:
+        """Adds the steps of a record under a name; if it is not ``shown``, only to be compared with."""
+        self._shapes[name, record.seed] = [variable.shape for variable in record.variables]
+        for row in record.steps:
+            step = StepRecord(int(row["epoch"]), int(row["step"]), row["hashes"], row["projections"])
+            self._add_step((name, record.seed), step, at, shown=shown, again=True)
+
+    def _add_epoch(self, side: Side, epoch: int, numbers: Mapping[str, float], at: float) -> None:
+        for name, value in numbers.items():
+            self._scalar(side, epoch, f"epoch/{name}", value, at)
+
+    def _add_step(self, side: Side, record: StepRecord, at: float, *, shown: bool = True, again: bool = False) -> None:
+        """Writes a step's norm, and the gaps that can be calculated now; keeps a step that may come ``again``."""
+        if record.step == INITIAL:
+            return
+        (name, seed), place = side, (record.epoch, record.step)
+        if record.step != EPOCH_END:  # a step trained again, from a checkpoint, keeps its number
+            number = self._numbers[side].setdefault(place, len(self._numbers[side]) + 1)
+            if shown:
+                self._scalar(side, number, NORM, float(total_norm(record.projections)), at)
+        if name not in self._sides:
+            return
+        seen = self._waiting[seed, place]
+        seen[name] = record
+        for reference, candidate in self._compared:
+            if name in (reference, candidate) and reference in seen and candidate in seen:
+                self._add_gap((reference, seed), (candidate, seed), seen[reference], seen[candidate], at)
+        if len(seen) == len(self._sides) and not again:
+            del self._waiting[seed, place]
+
+    def _add_gap(self, reference: Side, candidate: Side, a: StepRecord, b: StepRecord, at: float) -> None:
+        if b.step == EPOCH_END and self._numbers[reference] and self._numbers[candidate]:
+            return  # the epoch's last step says as much
+        gap = _gap(a, b) if self._shapes.get(reference) == self._shapes.get(candidate) else math.nan
+        number = self._numbers[candidate].get((b.epoch, b.step), b.epoch)
+        self._scalar(candidate, number, gap_tag(reference[0]), gap, at)
+
+    def _scalar(self, side: Side, step: int, tag: str, value: float, at: float) -> None:
+        if not math.isnan(value):
+            run = file_name(side[0], safe=" ") + (f" seed {side[1]}" if self._several else "")
+            self.write(run, scalar(step, at, tag, value))
+
+    def write(self, run: str, event: Any) -> None:
+        """Appends an event to a run of the log."""
+        if run not in self._files:
+            self._files[run] = EventFile(self._run / FOLDER / run)
+            self.callback(self._files[run].close)
+        self._files[run].write(event)
+
+
+def _gap(reference: StepRecord, candidate: StepRecord) -> float:
+    """The estimated norm of the difference of all weights; 0 if they are equal, bit for bit, NaN if it is unknown."""
+    a, b = reference.hashes, candidate.hashes
+    if a.shape != b.shape:  # on another number of replicas: each with each
+        a, b = a[:, :, np.newaxis], b[:, np.newaxis, :]
+    gap = 0.0 if (a == b).all() else float(total_norm(reference.projections, candidate.projections))
+    return gap if math.isfinite(gap) else math.nan
 
 
 def _markdown(verdict: dict[str, Any]) -> str:
@@ -116,28 +245,22 @@ def _markdown(verdict: dict[str, Any]) -> str:
 def scalar(step: int, wall_time: float, tag: str, value: float) -> Any:
     """The event of one value."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
-    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 (lazy)
 
-    return Event(step=step, wall_time=wall_time, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]))
+    event = Event(step=step, wall_time=wall_time)
+    event.summary.value.add(tag=tag, simple_value=value)
+    return event
 
 
 def _text(tag: str, text: str, wall_time: float) -> Any:
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
-    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 (lazy)
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # noqa: PLC0415 (lazy)
     from tensorboard.compat.proto.types_pb2 import DT_STRING  # noqa: PLC0415 (lazy)
     from tensorboard.plugins.text.metadata import create_summary_metadata  # noqa: PLC0415 (lazy)
 
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-    value = Summary.Value(tag=tag, tensor=tensor, metadata=create_summary_metadata(tag, ""))
-    return Event(wall_time=wall_time, summary=Summary(value=[value]))
-
-
-def _write(folder: Path, events: list[Any]) -> None:
-    file = EventFile(folder)
-    for event in events:
-        file.write(event)
-    file.close()
+    event = Event(wall_time=wall_time)
+    value = event.summary.value.add(tag=tag, metadata=create_summary_metadata(tag, ""))
+    value.tensor.dtype = DT_STRING
+    value.tensor.string_val.append(text.encode())
+    return event
 
 
 class EventFile:
