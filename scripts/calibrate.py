@@ -5,7 +5,7 @@ Writes calibration.csv, a row per loop and cell, and finally README.md with the 
 the first one stopped. The factor in compare/verdict/rounding.py is based on these figures.
 
     scripts/calibrate.py --gallery --seeds 1 --bugs        # the built-in experiments, with a few examples
-    scripts/calibrate.py --models mlp --optimizers adam    # those of tests/planted.py
+    scripts/calibrate.py --models mlp --optimizers adam    # those of tests/corpus/planted.py
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> None:
     parser = measure.parser(__doc__, "reports/calibration")
     parser.add_argument("--gallery", action="store_true", help="the built-in experiments with their own optimizers")
     parser.add_argument("--models", nargs="*", metavar="NAME", help="experiments (default: all)")
-    parser.add_argument("--optimizers", nargs="*", metavar="NAME", help="optimizers of tests/planted.py (default: all)")
+    parser.add_argument("--optimizers", nargs="*", metavar="NAME", help="of tests/corpus (default: all)")
     text = "numbers of replicas (default: %(default)s)"
     parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2], help=text)
     parser.add_argument("--seeds", type=int, default=2, help="number of seeds (default: %(default)s)")
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def chosen(options: argparse.Namespace) -> list[Cell]:
-    import planted
+    from corpus import planted
 
     from compare.experiments import BUILT_IN
 
@@ -166,7 +166,7 @@ def loops(cell: Cell, options: argparse.Namespace) -> list[tuple[str, str, Any]]
 
 
 def experiment_of(cell: Cell) -> Any:
-    import planted
+    from corpus import planted
 
     from compare.engine.data import sample_source
     from compare.experiments import BUILT_IN

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import planted
 import tensorflow as tf
 import test_gallery
+from corpus import planted
 
 import compare
 from compare.trainers.outputs import Outputs

@@ -47,7 +47,7 @@ class Stage:
     epochs: int = 8
 
 
-# Loops without a module are in tests/planted.py, and experiments without one are built in.
+# Loops without a module are in tests/corpus/planted.py, and experiments without one are built in.
 STAGES = {
     "not-finite": Stage("LogOfLogits", epochs=2),
     "loss-not-divided-by-replicas": Stage("NotDivided", "regularized"),

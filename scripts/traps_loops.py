@@ -1,11 +1,11 @@
-"""Experiments and a loop of scripts/traps.py that neither the package nor tests/planted.py has."""
+"""Experiments and a loop of scripts/traps.py that neither the package nor tests/corpus/planted.py has."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import planted
 import tensorflow as tf
+from corpus import planted
 
 import compare
 from compare.experiments import training_mode

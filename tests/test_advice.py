@@ -467,9 +467,9 @@ ADVICE = [
 
 @functools.cache
 def checker(name, replicas):
-    import planted
     import tasks
     import tensorflow as tf
+    from corpus import planted
 
     from compare.check import Checker
     from compare.engine import strategies

@@ -19,7 +19,7 @@ pytestmark = [
 
 @functools.cache
 def checker(model, optimizer, replicas):
-    import planted
+    from corpus import planted
 
     from compare.check import Checker
     from compare.engine import strategies
@@ -31,7 +31,7 @@ def checker(model, optimizer, replicas):
 
 @pytest.fixture(scope="module")
 def planted(tensorflow):
-    import planted
+    from corpus import planted
 
     return planted
 
@@ -41,7 +41,7 @@ def bugs():
     import ast
     from pathlib import Path
 
-    tree = ast.parse((Path(__file__).parent / "planted.py").read_text())
+    tree = ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text())
     found = {"plant": [], "unknown": []}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.decorator_list:
@@ -84,7 +84,7 @@ def once_per_cause():
     from pathlib import Path
 
     seen, params = set(), []
-    for node in ast.parse((Path(__file__).parent / "planted.py").read_text()).body:
+    for node in ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name in bugs()["plant"]:
             (plant,) = node.decorator_list
             reporting = [ast.literal_eval(each.value) for each in plant.keywords if each.arg == "reporting"]
@@ -176,7 +176,7 @@ def styles():
     import ast
     from pathlib import Path
 
-    tree = ast.parse((Path(__file__).parent / "planted.py").read_text())
+    tree = ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text())
     (names,) = [node.value.elts for node in tree.body if ast.unparse(node).startswith("STYLES = ")]
     for model, replicas in (("mlp-l2-bn", 2), ("mlp-weights", 1), ("mlp-l2-bn", 1), ("mlp-weights", 2)):
         for name in (ast.unparse(each).rpartition(".")[2] for each in names):

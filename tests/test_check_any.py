@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve 
 
 @pytest.fixture(scope="module")
 def planted(tensorflow):
-    import planted
+    from corpus import planted
 
     return planted
 

@@ -6,10 +6,10 @@ import dataclasses
 import sys
 from typing import Any
 
-import planted
 import pytest
 import tensorflow as tf
 from against_fit import held_against_fit
+from corpus import planted
 
 import compare
 from compare.engine.data import sample_source

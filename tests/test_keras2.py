@@ -47,7 +47,7 @@ TASK = f"""
 import sys
 
 sys.path.append({str(Path(__file__).parent)!r})
-import planted
+from corpus import planted
 import tasks
 
 Loop, NoFlag, WeightsForgotten = planted.Loop, planted.NoFlagDropout, planted.WeightsForgotten
@@ -126,7 +126,7 @@ def test_the_other_generation_in_the_same_process_is_refused(tensorflow, tmp_pat
 
 @functools.cache
 def checker(model, optimizer, replicas):
-    import planted
+    from corpus import planted
 
     from compare.check import Checker
     from compare.engine import strategies
@@ -137,7 +137,7 @@ def checker(model, optimizer, replicas):
 
 @functools.cache
 def right(cell):
-    import planted
+    from corpus import planted
 
     return checker(*cell).check(planted.Loop())
 
@@ -146,7 +146,7 @@ def right(cell):
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 @pytest.mark.parametrize(("cell", "mistake", "cause"), CHECKED)
 def test_the_check_lets_a_right_loop_pass_and_names_a_mistake(tensorflow, cell, mistake, cause):
-    import planted
+    from corpus import planted
 
     passes, wrong = right(cell), checker(*cell).check(getattr(planted, mistake)())
     assert passes.verdict in ("identical", "alike") and not passes.findings and not passes.evidence, passes

@@ -1,14 +1,14 @@
 """Loops in many styles: a correct one is never different, and a mistake is never given a wrong cause.
 
-These are a sample of ``tests/styles``; ``python scripts/styles.py`` checks them all and writes reports/detector.
+These are a sample of ``tests/corpus``; ``python scripts/styles.py`` checks them all and writes reports/detector.
 """
 
 from __future__ import annotations
 
 import functools
 
+import corpus
 import pytest
-import styles
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
@@ -28,12 +28,12 @@ def checker(experiment, replicas, batch_size):
     from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
 
-    made = styles.EXPERIMENTS[experiment].build()
+    made = corpus.EXPERIMENTS[experiment].build()
     return Checker(made, KerasFit(), strategies.make("mirrored", replicas), batch_size=batch_size)
 
 
 def sampled():
-    cells = styles.sample(MORE)
+    cells = corpus.sample(MORE)
     return [
         pytest.param(cell, id=cell.name, marks=[pytest.mark.slow] if i >= GATE else []) for i, cell in enumerate(cells)
     ]
@@ -54,7 +54,7 @@ def test_a_loop_is_judged_correctly_whatever_its_style(tensorflow, cell):
 
 
 def test_there_are_enough_of_them():
-    cells = styles.cells()
+    cells = corpus.cells()
     correct = [cell for cell in cells if cell.kind == "correct"]
     assert len(correct) >= 120
     assert len(cells) - len(correct) >= 200

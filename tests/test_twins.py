@@ -135,8 +135,8 @@ def test_noise_is_one_unit_in_the_last_place(tensorflow: Any, kind: str) -> None
     ("epochs", "twins"), [pytest.param(1, 3, marks=pytest.mark.exact), pytest.param(2, 4, marks=pytest.mark.slow)]
 )
 def test_a_loop_that_only_rounds_differently_is_alike(task: Any, tmp_path: Any, epochs: int, twins: int) -> None:
-    import planted
     import tasks
+    from corpus import planted
 
     import compare
 
@@ -160,8 +160,8 @@ def test_a_loop_that_only_rounds_differently_is_alike(task: Any, tmp_path: Any, 
 
 @pytest.mark.slow
 def test_where_the_cause_is_known_no_twins_are_trained(tensorflow: Any, tmp_path: Any) -> None:
-    import planted
     import tasks
+    from corpus import planted
 
     import compare
 

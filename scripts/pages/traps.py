@@ -250,7 +250,7 @@ def caption(shown: Shown) -> str:
 def command(shown: Shown) -> str:
     """The command that repeats the run, with a comment on how to run only the check."""
     result = shown.result
-    loop, experiment = _file(result["loop"], "tests/planted.py"), _file(result["experiment"], "")
+    loop, experiment = _file(result["loop"], "tests/corpus/planted.py"), _file(result["experiment"], "")
     replicas, batch = int(result["replicas"]), 64
     return (
         f"python scripts/compare.py --experiment {experiment} --trainers fit {loop} --replicas {replicas} \\\n"

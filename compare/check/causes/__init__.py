@@ -1,7 +1,7 @@
 """The catalogue of causes, one module per family.
 
 A cause is one entry in its family's ``CAUSES``: recogniser, texts, a wrong line and the line that fixes it. Its proof
-lives elsewhere: a planted loop in ``tests/planted.py``, the fix applied in ``tests/test_advice.py``, its id in
+lives elsewhere: a planted loop in ``tests/corpus/planted.py``, the fix applied in ``tests/test_advice.py``, its id in
 ``tests/test_check_report.py``, and a measured example on the page of traps (``STAGES`` in ``scripts/traps.py``, then
 ``python scripts/traps.py --only ID``). The tests name each of these that is missing.
 """

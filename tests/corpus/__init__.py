@@ -14,7 +14,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from styles.special import COMMON, EXPERIMENTS
+from corpus.special import COMMON, EXPERIMENTS
 
 GLOBAL_BATCH_SIZE = 32
 """Examples per step, over all replicas, for which the faults have been seen to matter."""
@@ -73,7 +73,7 @@ class Cell:
 
     def build(self) -> tuple[Any, Any]:
         """The ``compare.Experiment``, and the trainer."""
-        from styles import data_faults, faults, loops, report_faults, steps, update_faults
+        from corpus import data_faults, faults, loops, report_faults, steps, update_faults
 
         modules = (loops, steps, faults, update_faults, data_faults, report_faults)
         known = {name: value for module in modules for name, value in vars(module).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from styles.loop import Loop
+from corpus.loop import Loop
 
 
 class OwnArrays(Loop):

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from styles.loop import Loop, examples_in
+from corpus.loop import Loop, examples_in
 
 # Validation.
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from styles.loop import Loop
+from corpus.loop import Loop
 
 # Variables and updates.
 

@@ -1,6 +1,6 @@
 """Mistakes in what a step computes, each a class that overrides one part of a loop: loss, forward pass, gradients.
 
-What each is called, and what may be said of it, is in ``tests/styles.py``.
+What each is called, and what may be said of it, is in ``corpus.cells``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from styles.loop import SUM, Loop
+from corpus.loop import SUM, Loop
 
 # The loss and its gradient.
 

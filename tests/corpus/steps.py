@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from styles.experiments import CLASSES, MOMENTUM
-from styles.loop import SUM, Loop, examples_in
-from styles.loops import EagerNoStrategy, NoStrategy
-from styles.special import DECAY
+from corpus.experiments import CLASSES, MOMENTUM
+from corpus.loop import SUM, Loop, examples_in
+from corpus.loops import EagerNoStrategy, NoStrategy
+from corpus.special import DECAY
 
 # How the loss is computed.
 

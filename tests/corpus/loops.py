@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from styles.loop import SUM, Loop, examples_in
+from corpus.loop import SUM, Loop, examples_in
 
 
 class Signature(Loop):

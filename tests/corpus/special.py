@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from styles.experiments import (
+from corpus.experiments import (
     ADAM_RATE,
     CLASSES,
     EXPERIMENTS,

@@ -1,4 +1,4 @@
-"""The plain training loop of ``tests/styles.py``, in small parts that styles and faults override."""
+"""The plain training loop of ``corpus.cells``, in small parts that styles and faults override."""
 
 from __future__ import annotations
 

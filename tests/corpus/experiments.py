@@ -1,4 +1,4 @@
-"""Small experiments on generated data for ``tests/styles.py``, each with something that loops get wrong."""
+"""Small experiments on generated data for ``corpus.cells``, each with something that loops get wrong."""
 
 from __future__ import annotations
 
