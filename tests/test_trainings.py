@@ -23,6 +23,7 @@ from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.pairing import paired
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
+from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ENDED, Settings
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
@@ -421,3 +422,53 @@ def test_what_happens_to_statistics_after_a_training_is_no_part_of_its_last_step
 
     ((one, two),) = compared(watch(lambda: script(False)), watch(lambda: script(True)))
     assert np.array_equal(one.steps["hashes"], two.steps["hashes"])
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("when", ["every step", "after the steps", "after the steps, made anew", "both", "twice"])
+def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_whatever_their_names(
+    watch: Watch, graph: bool, when: str
+) -> None:
+    """Two equal numbers of fit are told apart; a loop's mean of another kind is not compared."""
+    mean = keras.metrics.Mean
+
+    def script() -> None:
+        model, optimizer = make(), keras.optimizers.Adam(0.01)
+        both = {"every step": mean(name="val_loss"), "after the steps": mean(name="train_loss"), "twice": mean()}
+        metrics = both if when == "both" else {when: both[when]} if when in both else {}
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            for name in {"every step", "twice"} & metrics.keys():
+                metrics[name].update_state(tf.ones_like(loss))
+
+        step = tf.function(step) if graph else step
+        for _ in range(2):
+            for x, y in BATCHES:
+                step(tf.constant(x), tf.constant(y))
+            after = mean(name="loss") if when.endswith("anew") else metrics.get("after the steps")
+            if when == "twice":
+                metrics[when].result()
+                after = metrics[when]
+            if after is not None:
+                after.update_state(1.005)
+            for metric in {id(each): each for each in (*metrics.values(), after) if each is not None}.values():
+                metric.result()
+            for metric in metrics.values():
+                metric.reset_state()
+
+    (trace,) = watch(script)
+    ends = [3, 6]
+
+    def compared_with(**logs: float) -> list[str]:
+        like = SimpleNamespace(epochs=[SimpleNamespace(logs=logs)])
+        return [sorted(numbers) for numbers, _ in logs_by_epoch(trace, ends, like).values()][1]
+
+    training, validation = when in ("every step", "both", "twice"), when != "every step"
+    expected = ["loss"] * training + ["val_loss"] * validation
+    assert compared_with(loss=1.0, val_loss=1.0) == expected
+    assert compared_with(loss=1.0) == ["loss"] * training
+    if when == "twice":
+        assert compared_with(loss=3.0, val_loss=3.0) == [], "a mean without a name, and no value like it"

@@ -156,6 +156,7 @@ class Observer:
         inside: how many calls are under way inside which nothing is looked for.
         fitted: the models whose ``fit`` was called, in order.
         fitting: what is under way of them.
+        after_steps: called after steps, with their number so far in the training that numbers belong to.
     """
 
     def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
@@ -167,6 +168,7 @@ class Observer:
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self.fitted: list[Any] = []
         self.fitting: list[Any] = []
+        self.after_steps: Callable[[int], None] = lambda steps: None
         self._moment = 0
         self._round: list[Training] = []
         self._last_call: tuple[list[Any], Any] | None = None
@@ -557,6 +559,8 @@ class Observer:
             self.on_step(training)
         self._moment += bool(stepped)
         self._complete_round(stepped)
+        if stepped and (now := self.reporting) is not None:
+            self.after_steps(now.steps)
         return stepped
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
@@ -27,6 +31,9 @@ CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 
 DRAWN = ("normal", "truncated_normal", "uniform", "gamma", "poisson", "categorical", "shuffle")
 """Functions of ``tf.random`` whose numbers depend on more than their seed."""
+
+LOOKS = 3
+"""The number of steps after which a metric that has not changed counts as one that steps do not update."""
 
 
 def watch_reports(observer: Observer, writer: TraceWriter) -> None:
@@ -79,17 +86,71 @@ def _watch_batches(observer: Observer, writer: TraceWriter) -> None:
     patch(keras.Model, "train_on_batch", on_batch)
 
 
-class _Metrics:
-    """The metrics of a script: their numbers, in the order of use, and what they measure."""
+@dataclass
+class _Used:
+    """What is known of a metric.
 
-    def __init__(self, writer: TraceWriter) -> None:
-        self._writer = writer
-        self._numbered: dict[int, tuple[int, Any]] = {}
+    Attributes:
+        made: the number of steps made before it.
+        number: its number in the order of use; -1 as long as it is not used.
+        states: its states after the first steps that it has seen.
+        with_steps: whether it is updated between steps; None if that is not known.
+    """
+
+    made: int
+    number: int = -1
+    states: list[bytes] = field(default_factory=list)
+    with_steps: bool | None = None
+
+
+class _Metrics:
+    """The metrics of a script: their numbers, in the order of use, when they are updated, and what they measure."""
+
+    def __init__(self, observer: Observer, writer: TraceWriter) -> None:
+        self._observer, self._writer = observer, writer
+        self._used: WeakKeyDictionary[Any, _Used] = WeakKeyDictionary()
+        self._numbers = itertools.count()
+        self._looked_at: WeakSet[Any] = WeakSet()
         self.inside_keras = 0
+        observer.after_steps = self._look
+
+    def init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
+        """Begins to look at a metric, after the first steps that it sees."""
+        original(metric, *args, **options)
+        training = self._observer.reporting
+        self._used[metric] = _Used(0 if training is None else training.steps)
+        self._looked_at.add(metric)
+
+    def _look(self, steps: int) -> None:
+        """Sees whether the state of metrics changes from step to step: that of a metric of validation does not."""
+        for metric in [] if self._observer.fitting else list(self._looked_at):
+            used = self._used[metric]
+            try:
+                used.states.append(b"".join(value_of(each).tobytes() for each in metric.variables))
+            except tf.errors.FailedPreconditionError:  # made in a graph that has not run yet
+                continue
+            changed = used.states[0] != used.states[-1]
+            if changed or len(used.states) == LOOKS or steps - used.made != len(used.states):
+                # Of several steps in one call, only the end is seen.
+                used.with_steps = changed if steps - used.made == len(used.states) else None
+                self._looked_at.discard(metric)
 
     def number_of(self, metric: Any) -> int:
-        """The number of a metric, which is kept so that no other gets its id."""
-        return self._numbered.setdefault(id(metric), (len(self._numbered), metric))[0]
+        """The number of a metric."""
+        used = self._used.setdefault(metric, _Used(0))
+        if used.number < 0:
+            used.number = next(self._numbers)
+        return used.number
+
+    def read(self, metric: Any) -> tuple[int, bool | None]:
+        """The number of a metric that is read, and whether it is updated between steps, as far as that is known."""
+        number, used, training = self.number_of(metric), self._used[metric], self._observer.reporting
+        if metric in self._looked_at:
+            self._looked_at.discard(metric)
+            # One that is made after several steps, and read before the next one, belongs to none of them.
+            if len(used.states) > 1 or (training is not None and used.made == training.steps > 1):
+                used.with_steps = False
+        return number, used.with_steps
 
     def aside(self, original: Any, *args: Any, **options: Any) -> Any:
         """Marks what Keras's own methods do with metrics."""
@@ -101,7 +162,7 @@ class _Metrics:
 
     def update_state(self, original: Any, metric: Any, y_true: Any, y_pred: Any, *args: Any, **options: Any) -> Any:
         """Records what a metric is given for the first time."""
-        if id(metric) not in self._numbered:
+        if metric not in self._used or self._used[metric].number < 0:
             true, predicted = ([*getattr(each, "shape", ())] for each in (y_true, y_pred))
             kind, by_fit = type(metric).__name__, bool(self.inside_keras)
             number = self.number_of(metric)
@@ -111,7 +172,7 @@ class _Metrics:
 
 def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     """Sees what is read from metrics outside of graphs, and what is given to ``compare.report``."""
-    metrics = _Metrics(writer)
+    metrics = _Metrics(observer, writer)
 
     def result(original: Any, metric: Any) -> Any:
         value = original(metric)
@@ -119,20 +180,22 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
-            report(training, str(metric.name), type(metric).__name__, value, metric=metrics.number_of(metric))
+            number, with_steps = metrics.read(metric)
+            report(training, str(metric.name), type(metric).__name__, value, metric=number, with_steps=with_steps)
         return value
 
-    def report(training: Training, name: str, kind: str, value: Any, *, epoch: int = 0, metric: int = 0) -> None:
+    def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
         number = _number(value)
         if number is not None:
-            entry = Reported(training.steps, name, kind, number, epoch, metric)
+            entry = Reported(training.steps, name, kind, number, epoch, **of_metric)
             writer.content(training.number)["reported"].append(entry.as_json())
 
     def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:
         for name, value in numbers.items():
             if (training := observer.reporting) is not None:
-                report(training, name, "", value, epoch=int(epoch))
+                report(training, name, "", value, int(epoch))
 
+    patch(keras.metrics.Metric, "__init__", metrics.init)
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
         patch(keras.Model, name, metrics.aside)
     patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compare.watch.trace import Reported, Trace
@@ -47,17 +47,19 @@ def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int,
 
     A metric that is made anew in each epoch has the name of the one whose place it takes.
     """
-    wanted = dict(like.epochs[0].logs) if like.epochs else {}
-    names: dict[int, str] = {}
     reported = _of_two_uses(trace.reported, ends)
+    names: dict[int, str] = {}
     before, known = 0.0, dict[tuple[str, str, int], str]()
     for end in ends or (math.inf,):
         places = Counter[tuple[str, str]]()
-        for each in _last_of_epoch(reported, before, end):
+        last = _last_of_epoch(reported, before, end)
+        if not before:
+            names = _paired(last, like.epochs[0].logs) if like.epochs else _own_names(last)
+        for each in last:
             place = (each.name, each.kind, places[each.name, each.kind])
             places[each.name, each.kind] += 1
             if not before:
-                known[place] = names[each.metric] = _fitting(each, wanted, set(names.values()))
+                known[place] = names.get(each.metric, "")
             names.setdefault(each.metric, known.get(place, ""))
         before = end
     return names
@@ -81,7 +83,7 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[int]) -> list[Repo
         and kinds.count(reads[ends[0]][0].kind) == 1
     }
     return [
-        replace(each, name=f"val_{each.name}", metric=-1 - each.metric)
+        replace(each, name=f"val_{each.name}", metric=-1 - each.metric, with_steps=False)
         if each.metric in twice and each.steps in ends and each.value != at_end[each.metric][each.steps][0].value
         else each
         for each in reported
@@ -94,33 +96,53 @@ def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> l
     return [last[number] for number in sorted(last)]
 
 
-def _fitting(reported: Reported, wanted: Mapping[str, float], taken: Set[str]) -> str:
-    """The name that fit gives to what a metric measures; empty if it reports nothing like it.
+def _own_names(reported: Sequence[Reported]) -> dict[int, str]:
+    names: dict[str, int] = {}
+    for each in reported:
+        names.setdefault(each.name.lower(), each.metric)
+    return {metric: name for name, metric in names.items()}
 
-    Where the metric's own name does not say whether it measures training or validation, its first value decides.
+
+def _paired(reported: Sequence[Reported], wanted: Mapping[str, float]) -> dict[int, str]:
+    """The name that fit gives to what each metric measures, the best proof first.
+
+    A mean whose name does not say what it is the mean of needs a value near that of fit, or to be validation's of a
+    metric with such a value.
     """
-    name = reported.name.lower()
-    if not wanted:
-        return name if name not in taken else ""
-    base = _base(reported, [each.removeprefix("val_") for each in wanted])
-    if not base:
-        return ""
-    choices = [each for each in (base, f"val_{base}") if each in wanted and each not in taken]
-    if any(word in name for word in OF_VALIDATION):
-        choices = [each for each in choices if each.startswith("val_")]
-    elif any(word in name for word in OF_TRAINING):
-        choices = [each for each in choices if not each.startswith("val_")]
-    nearest = min(choices, key=lambda each: abs(wanted[each] - reported.value), default="")
-    near = bool(nearest) and abs(wanted[nearest] - reported.value) <= NEAR * abs(wanted[nearest])
-    return reported.name if reported.name in choices and not near else nearest
+    proofs: list[tuple[int, float, int, str]] = []
+    bases = [name.removeprefix("val_") for name in wanted]
+    for each in reported:
+        base, of_validation = _base(each, bases), _of_validation(each)
+        for name, value in wanted.items():
+            validates = name.startswith("val_")
+            said = name.removeprefix("val_") == base
+            gap = abs(value - each.value) if math.isfinite(value - each.value) else math.inf
+            near = gap <= NEAR * abs(value)
+            if of_validation in (validates, None) and (said or (near and not base and each.kind == "Mean")):
+                rank = 3 if not said else 0 if near else 1 if name == each.name else 2
+                proofs.append((rank, gap, each.metric, name))
+    names: dict[int, str] = {}
+    for *_, metric, name in sorted(proofs):
+        if metric not in names and name not in names.values():
+            names[metric] = name
+            if (again := f"val_{name}") in wanted and any(each.metric == -1 - metric for each in reported):
+                names[-1 - metric] = again
+    return names
+
+
+def _of_validation(reported: Reported) -> bool | None:
+    """Whether a number measures validation: when it is updated decides, or else its name, if that says so."""
+    if reported.with_steps is not None:
+        return not reported.with_steps
+    said = [any(word in reported.name.lower() for word in words) for words in (OF_VALIDATION, OF_TRAINING)]
+    return said[0] if any(said) else None
 
 
 def _base(reported: Reported, wanted: Sequence[str]) -> str:
+    """The number of fit that the name of a metric, or its class, means; empty if they say nothing."""
     name = reported.name.lower()
     if name in wanted:
         return name
     if "acc" in name or "Accuracy" in reported.kind:
         return next((each for each in wanted if "acc" in each), "")
-    if "loss" in name or reported.kind == "Mean":
-        return "loss"
-    return next((each for each in wanted if each in name), "")
+    return "loss" if "loss" in name else next((each for each in wanted if each in name), "")

@@ -64,6 +64,7 @@ class Reported:
         value: the number.
         epoch: the epoch given to ``compare.report``; 0 if none was.
         metric: the number of the metric object, in the order of use: two may have the same name.
+        with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
     """
 
     steps: int
@@ -72,6 +73,7 @@ class Reported:
     value: float
     epoch: int = 0
     metric: int = 0
+    with_steps: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The number in a trace's file."""
