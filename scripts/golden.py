@@ -37,7 +37,7 @@ from scripts import measure  # noqa: E402
 
 SMALL = "--train-examples 150 --epochs 2 --batch-size 32 --sequential"
 REGRESSION = f"--experiment regression {SMALL}"
-PLANTED = "tests/planted.py"
+PLANTED = "tests/corpus/planted.py"
 STRATEGIES = {
     "default": "",
     "one-device": "",
@@ -177,7 +177,7 @@ def left(folder: Path) -> dict[str, str]:
 
 def loops(only: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The short check's report on every planted loop, from a process for each number of replicas."""
-    import planted
+    from corpus import planted
 
     for replicas in (1, 2):
         names = [bug.name for bug in [*planted.BUGS, *map(planted.Bug, [*planted.STYLES, *planted.UNKNOWN])]]
@@ -192,7 +192,7 @@ def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
     import compare
 
     compare.configure(replicas=replicas)
-    import planted
+    from corpus import planted
 
     from compare.check import Checker
     from compare.engine import strategies

@@ -6,14 +6,21 @@ Nothing here knows how the short check recognises a cause: the mistakes are code
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tasks
 import tensorflow as tf
 
 import compare
+
+sys.path.append(
+    str(Path(__file__).resolve().parents[1])
+)  # for the command: --trainers fit tests/corpus/planted.py:Summed
+
+import tasks
 
 
 class Loop:
