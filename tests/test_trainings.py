@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -14,9 +13,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from compare.app.script_pairs import left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
-from compare.app.scripts_session import left_over, paired_models
 from compare.records import MetricsFile, read_records
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
@@ -56,8 +55,7 @@ def watch(tmp_path: Path) -> Watch:
 
 
 def compared(*traces: Sequence[Trace], max_steps: int = 2000) -> list[tuple[Trace, Trace]]:
-    session: Any = SimpleNamespace(alone=len(traces) == 1, options=SimpleNamespace(max_steps=max_steps))
-    return paired_models(session, traces)
+    return paired_models(traces, max_steps)
 
 
 def make() -> Any:

@@ -257,9 +257,8 @@ def judge(recorded: Recorded) -> dict[str, Any]:
             with_located(each, (run.check or {}).get(each.candidate, {})) if each.weights_alone is None else each
             for each in comparisons
         ]
-    if run.unpaired:
-        others = Training(INCONCLUSIVE, None, None, 0, reason=run.unpaired)
-        comparisons.append(Comparison(f"other trainings of {names[-1]}", others, Reporting(None, {})))
+    for what, reason in (run.unpaired or {}).items():
+        comparisons.append(Comparison(what, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {})))
     verdict = as_json(names[0], comparisons, **extra)
     for entry, pair, comparison in zip(verdict["comparisons"], paired, comparisons, strict=False):
         if run.status == INTERRUPTED and isinstance(pair, Pair):
@@ -299,12 +298,16 @@ def _so_far(pair: Pair, epochs: int | None) -> dict[str, Any]:
 
 
 def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
-    """A comparison of scripts with the step and the stage that were located."""
+    """A comparison of scripts with the step and the stage that were located, and with what is known better."""
     found = checked["training"].get("first_difference") if checked else None
     if found is None or comparison.training.verdict != DIFFERENT:
         return comparison
+    verdict, reason = checked["training"]["verdict"], checked["training"].get("reason", comparison.training.reason)
+    if verdict == INCONCLUSIVE:
+        training = replace(comparison.training, verdict=verdict, max_weight_gap=None, first_difference=None, noise=None)
+        return replace(comparison, training=replace(training, reason=reason, variables=()))
     exact = comparison.training.first_difference
     same = exact is not None and (exact.epoch, exact.step) == (found["epoch"], found["step"])
     weights = (found["weights"]["epoch"], found["weights"]["step"]) if found.get("weights") else None
     first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], same, weights)
-    return replace(comparison, training=replace(comparison.training, first_difference=first))
+    return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))

@@ -6,20 +6,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from compare.app.notebooks import as_python
 from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
+from compare.app.script_pairs import begin_equal, left_out, left_over, paired_models, stretches
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
-from compare.app.scripts_session import ModelPair, ScriptsSession, left_over, paired_models, run_scripts, stretches
+from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.script_causes import more_weights
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable
 from compare.options import Options
-from compare.records import INITIAL, MetricsFile, read_json
+from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html
 from compare.reporting.result import Result
@@ -104,14 +104,14 @@ def _train(session: ScriptsSession) -> bool:
         if error := failure_of(run):
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
     traces = [read_traces(run.folder) for run in runs]
-    paired = paired_models(session, traces) or _copies(session, traces)
+    paired = paired_models(traces, session.options.max_steps) or _copies(session, traces)
     if not paired:
         if interrupted:
             return True
         raise _failed(session, _nothing_to_compare(session, runs, traces))
     for pair in paired:
         known = WEIGHTS in session.options.own or pair[1].alike or more_weights(*pair)
-        if not known and _begin_apart(*pair):
+        if not known and all(trace.initial is not None for trace in pair) and not begin_equal(*pair):
             raise _failed(session, _other_weights(session.names[1], pair[1]))
     (first, second), *others = paired
     epochs = EpochEnds.of(first, second)
@@ -127,14 +127,23 @@ def _train(session: ScriptsSession) -> bool:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
         for name, trace in zip(model.names, model.traces, strict=True):
             write_records(session.folder, name, trace, model.epochs, like, metrics)
-    several = [list(each.names) for each in session.models[1:]]
+    models = session.models
+    several = [list(each.names) for each in models[1:]]
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
+    unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
+    session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
     if not session.alone:
         session.left_over = left_over(session.names, traces, paired)
         both = all(len(each) > len(paired) for each in traces)
-        session.run.save(notes=session.left_over, unpaired="; ".join(session.left_over) if both else None)
+        unknown[f"other trainings of {session.names[1]}"] = session.left_over if both else []
+    unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
+    session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
     _say_what_trained(session)
     return interrupted
+
+
+def _left_out(session: ScriptsSession, model: ModelPair, *, changing: bool) -> list[str]:
+    return left_out(model.names, model.traces, [each.traces for each in session.models], changing=changing)
 
 
 def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:
@@ -173,7 +182,7 @@ def _say_what_trained(session: ScriptsSession) -> None:
             session.console,
             f"Each makes {len(session.models)} trainings; they are paired by the shapes of their weights",
         )
-    for text in session.left_over:
+    for text in (*session.left_over, *session.left_out):
         tell(session.console, f"Not compared: {text}", style="yellow")
 
 
@@ -218,12 +227,6 @@ def _no_training(script: str, run: ScriptRun) -> str:
     )
 
 
-def _begin_apart(one: Trace, other: Trace) -> bool:
-    """Whether two trainings are known to begin with different weights."""
-    rows = [trace.steps[trace.steps["step"] == INITIAL] for trace in (one, other)]
-    return all(map(len, rows)) and not np.array_equal(rows[0]["hashes"], rows[1]["hashes"])
-
-
 def _other_weights(name: str, trace: Trace) -> str:
     some = ", ".join(variable.name for variable in trace.variables[:3])
     return (
@@ -233,7 +236,7 @@ def _other_weights(name: str, trace: Trace) -> str:
 
 
 def _other_shapes(names: Sequence[str], pair: tuple[Trace, Trace]) -> str:
-    first, second = (trace.variables for trace in pair)
+    first, second = ([trace.variables[i] for i in trace.trained] or trace.variables for trace in pair)
     for i, (a, b) in enumerate(zip(first, second, strict=False)):
         if a.shape != b.shape:
             return (

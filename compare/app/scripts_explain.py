@@ -22,10 +22,10 @@ from compare.check.script_numbers import (
 )
 from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
-from compare.check.stages import Located, first_apart, locate
+from compare.check.stages import PREDICTIONS, Located, first_apart, locate, some
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
-from compare.verdict import DIFFERENT, NotFinite, rounding
+from compare.verdict import DIFFERENT, INCONCLUSIVE, NotFinite, rounding
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import read_traces
@@ -64,21 +64,19 @@ def explain(session: ScriptsSession) -> None:
     found = [each for each in departures if each is not None]
     if found:
         first = min(found, key=lambda each: each.step)
-        checked = {each.pair.candidate.trainer: _checked(each, None) for each in found}
+        checked = {each.pair.candidate.trainer: _checked(session, each, None) for each in found}
         name = first.pair.candidate.trainer
         if first.step > 0 and first.pair.exactly.weights_alone is not None:
             value = _first_not_finite(session, first, first.pair.exactly.weights_alone)
             session.run.save(not_finite={name: value.as_json()} if value else None)
-        elif first.step > 0:  # else the initial weights
+        elif first.step > 0 and not _goes_on(session, first):  # else the initial weights
             nearer, seen = _look_into(session, first)
-            checked[name] = _checked(nearer, seen, first.step)
+            checked[name] = _checked(session, nearer, seen, first.step)
         elif more_weights(*first.model.traces):
             begin = replace(first, step=1)
             sides = _close_ups(session, begin, noisy=False).around(begin)
             checked[name]["causes"] = [] if sides is None else [cause.as_json() for cause in name_copies(sides)]
         for each in found:
-            if each.step > min(each.model.lengths):
-                checked[each.pair.candidate.trainer]["evidence"] += session.left_over
             for side, trace in zip(each.model.names, each.model.traces, strict=True):
                 if each.step - 1 in trace.reseeded:
                     checked[each.pair.candidate.trainer]["evidence"].append(
@@ -107,15 +105,55 @@ def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departu
     return None
 
 
-def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None, weights: int = 0) -> dict[str, Any]:
+def _goes_on(session: ScriptsSession, departure: Departure) -> bool:
+    """Whether one side goes on with another optimizer where the other ends this training, and makes another one."""
+    end = min(departure.model.lengths)
+    parts = [step for trace in departure.model.traces for step, _ in trace.parts]
+    return bool(session.left_over) and departure.step == end + 1 and end in parts
+
+
+def _other_trainings(session: ScriptsSession, departure: Departure) -> str:
+    """How two scripts differ of which one makes more steps, if the trainings that they make differ; else empty."""
+    lengths, names = departure.model.lengths, departure.model.names
+    if departure.step <= min(lengths) or not session.left_over:
+        return ""
+    longer = int(lengths[1] > lengths[0])
+    trace = departure.model.traces[longer]
+    goes_on = f"{names[longer]} goes on to train {trace.model or trace.variables[0].name} after step {min(lengths):,}"
+    return f"{'; '.join(session.left_over)}; {goes_on}, where {names[1 - longer]} ends"
+
+
+def _unsure(departure: Departure, located: Located) -> str:
+    """Why nobody knows whether two trainings differ: wrong pairs of variables may have begun with each other's values.
+
+    They have not where both make equal predictions in the first step, or where the first step is equal.
+    """
+    names, predictions = departure.model.traces[1].unsure, located.of(PREDICTIONS)
+    if not names or located.step > 1 or (predictions and predictions.gap is not None and not predictions.differs):
+        return ""
+    return (
+        f"{some(names)} were paired by their order only, since they have equal shapes, and the first step differs, as "
+        "it does where they are paired wrongly; make the variables in the same order in both scripts"
+    )
+
+
+def _checked(
+    session: ScriptsSession,
+    departure: Departure,
+    seen: tuple[Located, Sides | None] | None,
+    weights: int = 0,
+) -> dict[str, Any]:
     """An entry of ``check`` in ``run.json``.
 
     Args:
+        session: the comparison.
         departure: the first step that differs.
         seen: where in it.
         weights: the first step after which the weights differ by more than rounding.
     """
     located, sides = seen or (Located(departure.step, None), None)
+    unsure = _unsure(departure, located)
+    sides = None if unsure else sides
     causes = name_causes(located, sides) if sides is not None else []
     evidence = hints(located, sides) if sides is not None and not causes else []
     lengths, (one, other) = departure.model.lengths, departure.model.names
@@ -125,10 +163,12 @@ def _checked(departure: Departure, seen: tuple[Located, Sides | None] | None, we
     first: dict[str, Any] = {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where}
     if weights > departure.step:
         first["weights"] = dict(zip(("epoch", "step"), departure.model.epochs.place(weights), strict=True))
+    reason = unsure or _other_trainings(session, departure)
     return {
         "training": {
-            "verdict": DIFFERENT,
+            "verdict": INCONCLUSIVE if unsure else DIFFERENT,
             "first_difference": first,
+            **({"reason": reason} if reason else {}),
         },
         "reporting": {"verdict": None},
         "certain": departure.start is None or departure.step > min(lengths),
@@ -187,7 +227,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
             for trace in read_traces(Path(each.folder)):
                 if trace.number == reference.number:
                     name = rounding.twin_name(number, loud)
-                    write_records(where, name, trace, model.epochs, reference, metrics)
+                    write_records(where, name, trace.ordered(reference.order), model.epochs, reference, metrics)
         twins = read_records(where)
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)
         if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
@@ -200,7 +240,7 @@ def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
     usual, trace = session.settings(1), model.traces[1]
     settings = replace(usual, close_up=(1, trace.last), losses_only=True, begins=False)
     run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
-    return read_close_up(Path(settings.folder), trace.number)
+    return read_close_up(Path(settings.folder), trace.number, trace.order)
 
 
 def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Departure, tuple[Located, Sides | None]]:
@@ -282,5 +322,6 @@ def _close_ups(session: ScriptsSession, departure: Departure, *, noisy: bool = T
         read_close_up(folders[0 if session.alone else side], trace.number, trace.order)
         for side, trace in enumerate(model.traces)
     )
-    seen = (read_close_up(Path(each.folder), model.traces[0].number) for each in twins)
+    of_twin = model.traces[0]
+    seen = (read_close_up(Path(each.folder), of_twin.number, of_twin.order) for each in twins)
     return CloseUps((first, second), [each for each in seen if each is not None])

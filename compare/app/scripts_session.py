@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
+from compare.app.script_pairs import paired_models
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner
 from compare.options import Options
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
-from compare.watch.pairing import paired
 from compare.watch.settings import Settings
 from compare.watch.trace import Trace, read_traces
 
@@ -55,6 +55,7 @@ class ScriptsSession:
         names: the sides, the reference first.
         models: the models that both train, in pairs.
         left_over: what only one of them trains.
+        left_out: what else only one of them has in a training that both make.
         passes: how many times the scripts were run.
         started: how many processes were started for them.
     """
@@ -69,6 +70,7 @@ class ScriptsSession:
     names: list[str]
     models: list[ModelPair] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     passes: int = 0
     started: int = 0
 
@@ -153,92 +155,9 @@ def _print_new(log: Path, begin: int, console: Console) -> int:
 
 def _differ_so_far(session: ScriptsSession, runs: Sequence[ScriptRun]) -> bool:
     """Whether a step of the trainings that are running differs."""
-    for sides in paired_models(session, [read_traces(run.folder) for run in runs]):
+    for sides in paired_models([read_traces(run.folder) for run in runs], session.options.max_steps):
         a, b = (trace.steps["hashes"][trace.steps["step"] > 0] for trace in sides)
         common = min(len(a), len(b))
         if a.shape[1:] != b.shape[1:] or not np.array_equal(a[:common], b[:common]):
             return True
     return False
-
-
-def paired_models(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[tuple[Trace, Trace]]:
-    """The trainings that are compared, in pairs.
-
-    Each training of the reference, models in their order of creation, is paired with the first of the other script
-    whose variables it shares, as ``pairing.paired`` says. Where one of them was trained more often than the other, as
-    for trial, those that make equally many steps are pairs. The trainings of one script that go on at the same time,
-    as of a GAN's two models, are paired with those that come next.
-    """
-    if session.alone:
-        first, second = [*stretches(traces[0]), [], []][:2]
-    else:
-        first, second = ([trace for stretch in stretches(side) for trace in stretch] for side in traces)
-    again = len(first) != len(second)
-    left, pairs = list(second), []
-    for one in first:
-        orders = [(other, _order(one, other)) for other in left]
-        fitting = [(other, order) for other, order in orders if order]
-        if fitting:
-            other, order = min(fitting, key=lambda each: again and each[0].last != one.last)
-            left.remove(other)
-            pairs.append(limited(session, one, other.ordered(order)))
-    return pairs
-
-
-def left_over(
-    names: Sequence[str], traces: Sequence[Sequence[Trace]], paired: Sequence[tuple[Trace, Trace]]
-) -> list[str]:
-    """What only one of two scripts trains, as sentences."""
-    found = []
-    for side, (name, trainings) in enumerate(zip(names, traces, strict=True)):
-        taken = {pair[side].number for pair in paired}
-        for trace in trainings:
-            if trace.number not in taken:
-                weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
-                what = f"{trace.model + ': ' if trace.model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
-                found.append(
-                    f"only {name} also trains {what}; {names[1 - side]} makes no other training of such weights"
-                )
-    return found
-
-
-def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
-    """The trainings of a script that go on at the same time, as of a GAN's two models, in their order of creation.
-
-    The first of each stretch has what the script reports.
-    """
-    found: list[list[Trace]] = []
-    for trace in sorted(traces, key=lambda trace: trace.began):
-        if found and trace.began <= max(each.ended for each in found[-1]):
-            found[-1].append(trace)
-        else:
-            found.append([trace])
-    return [_in_order(stretch) for stretch in found]
-
-
-def _in_order(traces: Sequence[Trace]) -> list[Trace]:
-    first, *others = sorted(traces, key=lambda trace: trace.created)
-    told = next((trace for trace in traces if trace.epochs or trace.reported), first)
-    if not (first.epochs or first.reported):
-        first = replace(first, epochs=told.epochs, reported=told.reported)
-    return [first, *others]
-
-
-def _order(one: Trace, other: Trace) -> list[int]:
-    """For each variable of a training, the number of that of the other; empty if they are not the same."""
-    if len(one.variables) != len(other.variables):
-        return []
-    names, shapes = zip(*((variable.name, variable.shape) for variable in other.variables), strict=True)
-    wanted = [variable.name for variable in one.variables]
-    return paired(names, shapes, wanted, [variable.shape for variable in one.variables])
-
-
-def limited(session: ScriptsSession, *pair: Trace) -> tuple[Trace, Trace]:
-    """Two trainings up to the last step that both have, if only the limit has ended them."""
-    one, other = pair
-    limit = session.options.max_steps
-    if min(one.last, other.last) >= limit:
-        common = np.intersect1d(one.steps["step"], other.steps["step"])
-        last = int(common.max(initial=0))
-        return one.up_to(last), other.up_to(last)
-    return one, other

@@ -72,7 +72,7 @@ class RunJson:
         options: the options by name.
         trainers: the trainers' names, the reference first.
         models: of two scripts that train several models, the names of the records of all but the first, in pairs.
-        unpaired: what both scripts train besides, which may be the same and could not be paired.
+        unpaired: of two scripts, what could not be compared, and why: other trainings, or weights that one has alone.
         strategy: the strategy and its devices.
         data: the data set.
         versions: the versions of Python and of the packages.
@@ -102,7 +102,7 @@ class RunJson:
     options: dict[str, Any] = field(default_factory=dict)
     trainers: list[str] | None = None
     models: list[list[str]] | None = None
-    unpaired: str | None = None
+    unpaired: dict[str, str] | None = None
     strategy: Strategy | None = None
     data: Data | None = None
     versions: dict[str, str] | None = None

@@ -18,7 +18,7 @@ from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from compare.engine.fingerprints import container, copies_of, distributed
-from compare.watch.pairing import paired
+from compare.watch.pairing import in_order, paired
 from compare.watch.patching import modules_with, patch
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
 
@@ -106,7 +106,7 @@ class Mark:
     Attributes:
         value: its value when it had one first, or when the script had set it before a step.
         begun: whether it has its initial value.
-        alike: whether that is a value of the first script, or of the first training.
+        alike: whether that is surely its value in the first script, or in the first training.
         assigned: whether the script itself has set it since it was made.
         used: whether a gradient or an optimizer has used it.
     """
@@ -146,8 +146,8 @@ class Group:
 
 def matching(
     groups: Sequence[Group], names: Sequence[str], shapes: Sequence[Any], last: bool
-) -> list[tuple[Group, int]]:
-    """The values for variables: by position and shape, then by path, else by shape alone where that is unique.
+) -> tuple[list[tuple[Group, int]], bool]:
+    """The values for variables: by position and shape, then by path, else by shape, in the order of equal shapes.
 
     Args:
         groups: what there is.
@@ -156,21 +156,22 @@ def matching(
         last: whether no more values will come; until then, only whole sequences are taken.
 
     Returns:
-        For each variable, a group and the number of a value; empty if not all have one.
+        For each variable, a group and the number of a value, empty if not all have one; and whether they are sure to be
+        the right ones, since not only the order of equal shapes tells them.
     """
     shapes = [tuple(shape) for shape in shapes]
     for group in groups:
         if not group.used and [value.shape for value in group.values] == shapes:
-            return [(group, i) for i in range(len(shapes))]
+            return [(group, i) for i in range(len(shapes))], True
     free = [(group, i) for group in groups for i in range(len(group.values)) if i not in group.used]
     there = [group.values[i].shape for group, i in free]
     for start in range(len(there) - len(shapes) + 1):
         if there[start : start + len(shapes)] == shapes:
-            return free[start : start + len(shapes)]
+            return free[start : start + len(shapes)], True
     if not last:
-        return []
-    order = paired([group.names[i] for group, i in free], there, names, shapes)
-    return [free[i] for i in order]
+        return [], True
+    sure = paired([group.names[i] for group, i in free], there, names, shapes)
+    return [free[i] for i in sure or in_order(there, shapes)], bool(sure)
 
 
 class InitialWeights:
@@ -301,10 +302,10 @@ class InitialWeights:
             mark.value = value_of(variable) if mark.value is None else mark.value
         went_on = self.trained and any(mark.assigned for mark in marks)
         if not (self._own or self._provides or went_on):
-            found = self._found(new, late)
+            found, sure = self._found(new, late)
             if not found:
                 return
-            self._give(new, found, root, alike=not self._alone)
+            self._give(new, found, root, alike=sure and not self._alone)
         for mark in marks:
             mark.begun = True
         if root is not None:
@@ -326,8 +327,9 @@ class InitialWeights:
                 if not mark.used and not mark.assigned and not mark.alike
             ]
             names, shapes = [path_of(variable) for variable in new], [variable.shape for variable in new]
-            if found := matching(self._first, names, shapes, last=True) if new else []:
-                self._give(new, found, root, alike=True)
+            found, sure = matching(self._first, names, shapes, last=True) if new else ([], True)
+            if found:
+                self._give(new, found, root, alike=sure)
                 self.on_begun(new)
 
     def use(self, variables: Sequence[Any]) -> None:
@@ -374,7 +376,7 @@ class InitialWeights:
             np.savez(file, names, *[_storable(value) for value in [*values, *seeds]])
         path.with_suffix(".part").rename(path)
 
-    def _found(self, variables: Sequence[Any], late: bool) -> list[tuple[Group, int]]:
+    def _found(self, variables: Sequence[Any], late: bool) -> tuple[list[tuple[Group, int]], bool]:
         """The values of the first script for variables; it is waited for until it has made a step, or has ended."""
         names, shapes = [path_of(variable) for variable in variables], [variable.shape for variable in variables]
         while True:
@@ -387,13 +389,13 @@ class InitialWeights:
                         given, *values = (content[name] for name in content.files)
                     self._read[path.name] = Group(given.tolist(), values[: len(given)], values[len(given) :])
             if over and self._vain.get(tuple(names)) == len(paths):
-                return []
-            found = matching([self._read[path.name] for path in paths], names, shapes, over)
+                return [], True
+            found, sure = matching([self._read[path.name] for path in paths], names, shapes, over)
             if found:
-                return found
+                return found, sure
             if over:
                 self._vain[tuple(names)] = len(paths)
-                return []
+                return [], True
             time.sleep(0.05)
 
 

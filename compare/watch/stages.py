@@ -164,14 +164,16 @@ class StageObserver(Observer):
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         models, losses = getattr(self._here, "models", []), getattr(self._here, "losses", [])
-        if models and not any(each is target for each in losses):  # one loss may have gradients of several models
+        of = _ids(tf.nest.flatten(sources))
+        watched = bool(models or of)  # models, or variables without one
+        if watched and not any(each is target for each in losses):  # one loss may have gradients of several models
             losses.append(target)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-            info = {"targets": len(targets), "penalties": len(penalties), "of": _ids(tf.nest.flatten(sources))}
+            info = {"targets": len(targets), "penalties": len(penalties), "of": of}
             self._record("loss", info, [*targets, *penalties])
         gradients = original(tape, target, sources, *args, **options)
-        if tf.executing_eagerly() or not models:
+        if tf.executing_eagerly() or not watched:
             return gradients
         # An optimizer may be applied inside of a condition, whose events have to come after those outside.
         with self._after_earlier_events():

@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from compare.records import Variable, read_json, step_dtype, write_json
+from compare.records import INITIAL, Variable, read_json, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
 ON_BATCHES = "train_on_batch"
@@ -138,6 +138,8 @@ class Trace:
         trained: the numbers of the variables that optimizers update, in the order of recording.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
+        left_out: the variables that are not compared, and whether each changes.
+        unsure: the names of variables that were paired only by their order among those of equal shape.
     """
 
     variables: tuple[Variable, ...]
@@ -161,19 +163,34 @@ class Trace:
     trained: Sequence[int] = ()
     reseeded: Sequence[int] = ()
     order: Sequence[int] = ()
+    left_out: Sequence[tuple[Variable, bool]] = ()
+    unsure: Sequence[str] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
         """The same with its variables in another order, or with some of them only."""
-        if list(order) == list(range(len(self.variables))):
+        if list(order) == list(range(len(self.variables))) or not order:
             return self
         steps = np.zeros(len(self.steps), step_dtype(len(order), self.replicas))
         steps["epoch"], steps["step"] = self.steps["epoch"], self.steps["step"]
         steps["hashes"], steps["projections"] = self.steps["hashes"][:, order], self.steps["projections"][:, order]
-        return replace(self, variables=tuple(self.variables[i] for i in order), steps=steps, order=tuple(order))
+        return replace(
+            self,
+            variables=tuple(self.variables[i] for i in order),
+            steps=steps,
+            order=tuple(order),
+            trained=[order.index(i) for i in self.trained if i in order],
+            left_out=[(each, self.changes(i)) for i, each in enumerate(self.variables) if i not in order],
+        )
 
     def up_to(self, step: int) -> Trace:
         """The same without the steps after one."""
         return replace(self, steps=self.steps[self.steps["step"] <= step]) if step < self.last else self
+
+    @property
+    def initial(self) -> np.ndarray | None:
+        """The hashes of the initial weights; None if these were not seen."""
+        rows = self.steps["hashes"][self.steps["step"] == INITIAL]
+        return np.asarray(rows[0]) if len(rows) else None
 
     @property
     def last(self) -> int:

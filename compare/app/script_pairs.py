@@ -1,0 +1,201 @@
+"""Which trainings of two scripts are the same one, and what is left out of their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compare.check.stages import some
+from compare.records import INITIAL, variable_norms
+from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired
+from compare.watch.trace import Trace
+
+Pair = tuple[Trace, Trace]
+
+
+def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pair]:
+    """The trainings that are compared, in pairs, with their variables in one order.
+
+    Trainings are paired if they train variables of equal shapes: best with all their variables, and with equal initial
+    weights, else in the order in which their models are made. Where one script makes more trainings than the other, as
+    for trial, those that make equally many steps are pairs. The trainings of one script that go on at the same time,
+    as of a GAN's two models, are paired with those that come next.
+
+    Args:
+        traces: the trainings of each script.
+        max_steps: the number of steps after which a training was ended.
+    """
+    if len(traces) == 1:
+        first, second = [*stretches(traces[0]), [], []][:2]
+    else:
+        first, second = ([trace for stretch in stretches(side) for trace in stretch] for side in traces)
+    again = len(first) != len(second)
+    found = [
+        ((worse, again and one.last != other.last, i, j), pair)
+        for i, one in enumerate(first)
+        for j, other in enumerate(second)
+        for worse, pair in _likeliest(one, other)
+    ]
+    pairs: dict[int, Pair] = {}
+    taken = set()
+    for (_, _, i, j), pair in sorted(found, key=lambda each: each[0]):
+        if i not in pairs and j not in taken:
+            pairs[i] = limited(*pair, max_steps)
+            taken.add(j)
+    return [pairs[i] for i in sorted(pairs)]
+
+
+def _likeliest(one: Trace, other: Trace) -> list[tuple[tuple[bool, int], Pair]]:
+    """Two trainings with their variables in one order, and how unlikely it is; empty if they are not the same one."""
+    ways = [((not begin_equal(*pair), way), pair) for way, pair in enumerate(_ways(one, other)) if pair is not None]
+    return [min(ways, key=lambda each: each[0])] if ways else []
+
+
+def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
+    """The ways to pair the variables of two trainings, the likeliest first.
+
+    With all variables; else with those that optimizers train, and the state that both have.
+    """
+    everything = range(len(one.variables)), range(len(other.variables))
+    shapes = _shapes(one, everything[0]), _shapes(other, everything[1])
+    yield _ordered(one, other, everything[0], paired(*_of(other, everything[1]), *_of(one, everything[0])))
+    same = by_key(PATH, *_of(other, everything[1]), *_of(one, everything[0]))
+    whole = len(same) == len(shapes[0]) == len(shapes[1])
+    yield _ordered(one, other, everything[0], [same[i] for i in everything[0]] if whole else [])
+    if len(one.trained) != len(other.trained):
+        return
+    a, b = list(one.trained), list(other.trained)
+    order = paired(*_of(other, b), *_of(one, a))
+    yield _with_state(one, other, a, [b[i] for i in order])
+    if order:
+        return
+    guessed = [b[i] for i in in_order(_shapes(other, b), _shapes(one, a))]
+    guessed, unsure = _settled(one, other, a, guessed)
+    pair = _with_state(one, other, a, guessed)
+    yield pair and (pair[0], replace(pair[1], unsure=unsure))
+
+
+def _of(trace: Trace, numbers: Sequence[int]) -> tuple[list[str], list[tuple[int, ...]]]:
+    return [trace.variables[i].name for i in numbers], _shapes(trace, numbers)
+
+
+def _shapes(trace: Trace, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    return [tuple(trace.variables[i].shape) for i in numbers]
+
+
+def _ordered(one: Trace, other: Trace, first: Sequence[int], second: Sequence[int]) -> Pair | None:
+    return (one.ordered(first), other.ordered(second)) if second and len(first) == len(second) else None
+
+
+def _with_state(one: Trace, other: Trace, first: Sequence[int], second: Sequence[int]) -> Pair | None:
+    """Two trainings with what they train, and with the other variables of equal names."""
+    if not second:
+        return None
+    a, b = (sorted(set(range(len(t.variables))) - set(taken)) for t, taken in ((one, first), (other, second)))
+    if _shapes(one, a) == _shapes(other, b):
+        state = dict(enumerate(range(len(a))))
+    else:
+        keys = (by_key(key, *_of(other, b), *_of(one, a)) for key in (PATH, END_OF_PATH))
+        state = next((found for found in keys if found), {})
+    return _ordered(one, other, [*first, *(a[i] for i in state)], [*second, *(b[i] for i in state.values())])
+
+
+def _settled(one: Trace, other: Trace, first: Sequence[int], second: list[int]) -> tuple[list[int], tuple[str, ...]]:
+    """Pairs variables of equal shape that begin with equal values by their first update; names those of other values.
+
+    Training is the same in whatever order variables begin with equal values, so the nearest update is the right one.
+    Where values differ, a wrong order would have given them to the wrong variables.
+    """
+    settled, unsure = list(second), []
+    for shape in dict.fromkeys(_shapes(one, first) if second else ()):
+        places = [k for k, i in enumerate(first) if tuple(one.variables[i].shape) == shape]
+        if len(places) == 1:
+            continue
+        rows = [_rows(one, [first[k] for k in places]), _rows(other, [second[k] for k in places])]
+        begun = {int(each) for row in rows for each in (row[INITIAL]["hashes"].ravel() if INITIAL in row else (0, 1))}
+        if len(begun) > 1 or any(INITIAL + 1 not in row for row in rows):
+            unsure += [other.variables[second[k]].name for k in places]
+            continue
+        updates, left = [row[INITIAL + 1]["projections"] for row in rows], list(range(len(places)))
+        for k, update in zip(places, updates[0], strict=True):
+            gaps = variable_norms(np.repeat(update[None], len(left), 0), updates[1][left])
+            settled[k] = second[places[left.pop(int(np.argmin(np.nan_to_num(gaps, nan=np.inf))))]]
+    return settled, tuple(unsure)
+
+
+def _rows(trace: Trace, numbers: Sequence[int]) -> dict[int, np.ndarray]:
+    """The fingerprints of some variables at first and after the first step."""
+    some_only = trace.up_to(INITIAL + 1).ordered(numbers)
+    return {int(row["step"]): row for row in some_only.steps}
+
+
+def begin_equal(one: Trace, other: Trace) -> bool:
+    """Whether two trainings are known to begin with equal weights."""
+    return one.initial is not None and other.initial is not None and np.array_equal(one.initial, other.initial)
+
+
+def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
+    """What only one of two scripts trains, as sentences."""
+    found = []
+    for side, (name, trainings) in enumerate(zip(names, traces, strict=True)):
+        taken = {pair[side].number for pair in pairs}
+        for trace in trainings:
+            if trace.number not in taken:
+                weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
+                what = f"{trace.model + ': ' if trace.model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
+                found.append(
+                    f"only {name} also trains {what}; {names[1 - side]} makes no other training of such weights"
+                )
+    return found
+
+
+def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changing: bool) -> list[str]:
+    """The state that only one of two trainings has, as sentences.
+
+    Args:
+        names: what the two are called.
+        pair: the trainings.
+        pairs: all trainings that are compared; what does not change may be compared in another one.
+        changing: whether to name what changes while they train, or what does not.
+    """
+    found = []
+    for side, (name, trace) in enumerate(zip(names, pair, strict=True)):
+        elsewhere = {each.name for other in pairs for each in other[side].variables if not changing}
+        without = [each.name for each, changes in trace.left_out if changes == changing and each.name not in elsewhere]
+        if without:
+            which = "which changes while it trains" if changing else "which does not change"
+            found.append(f"only {name} also has {some(without)}, {which} and is not compared")
+    return found
+
+
+def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """The trainings of a script that go on at the same time, as of a GAN's two models, in their order of creation.
+
+    The first of each stretch has what the script reports.
+    """
+    found: list[list[Trace]] = []
+    for trace in sorted(traces, key=lambda trace: trace.began):
+        if found and trace.began <= max(each.ended for each in found[-1]):
+            found[-1].append(trace)
+        else:
+            found.append([trace])
+    return [_in_order_of_creation(stretch) for stretch in found]
+
+
+def _in_order_of_creation(traces: Sequence[Trace]) -> list[Trace]:
+    first, *others = sorted(traces, key=lambda trace: trace.created)
+    told = next((trace for trace in traces if trace.epochs or trace.reported), first)
+    if not (first.epochs or first.reported):
+        first = replace(first, epochs=told.epochs, reported=told.reported)
+    return [first, *others]
+
+
+def limited(one: Trace, other: Trace, limit: int) -> Pair:
+    """Two trainings up to the last step that both have, if only the limit has ended them."""
+    if min(one.last, other.last) >= limit:
+        common = np.intersect1d(one.steps["step"], other.steps["step"])
+        last = int(common.max(initial=0))
+        return one.up_to(last), other.up_to(last)
+    return one, other
