@@ -302,12 +302,15 @@ def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparis
     found = checked["training"].get("first_difference") if checked else None
     if found is None or comparison.training.verdict != DIFFERENT:
         return comparison
-    verdict, reason = checked["training"]["verdict"], checked["training"].get("reason", comparison.training.reason)
+    verdict, reason = (checked["training"].get(key) for key in ("verdict", "reason"))
     if verdict == INCONCLUSIVE:
         training = replace(comparison.training, verdict=verdict, max_weight_gap=None, first_difference=None, noise=None)
-        return replace(comparison, training=replace(training, reason=reason, variables=()))
+        return replace(comparison, training=replace(training, reason=reason or "", variables=()))
     exact = comparison.training.first_difference
     same = exact is not None and (exact.epoch, exact.step) == (found["epoch"], found["step"])
     weights = (found["weights"]["epoch"], found["weights"]["step"]) if found.get("weights") else None
     first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], same, weights)
-    return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))
+    return replace(
+        comparison,
+        training=replace(comparison.training, first_difference=first, reason=reason or comparison.training.reason),
+    )
