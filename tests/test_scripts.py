@@ -319,6 +319,22 @@ def own_loss(true: Any, predicted: Any) -> Any:
     return tf.reduce_mean(tf.square(true - predicted))
 
 
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path: Path, graph: bool) -> None:
+    with watched(tmp_path, close_up=(1, 2)) as observer:
+        weights, optimizer = tf.Variable([[1.0], [2.0]]), keras.optimizers.SGD(0.1)
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = own_loss(y[:, None], x @ weights)
+            optimizer.apply(tape.gradient(loss, [weights]), [weights])
+            return loss
+
+        losses = [float((tf.function(step) if graph else step)(tf.constant(X), tf.constant(Y))) for _ in range(2)]
+    seen = observer.seen(0)
+    assert seen is not None and [loss_of(seen, number) for number in (1, 2)] == losses
+
+
 def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any, tmp_path: Path) -> None:
     """So that a step before the close-up is found whose loss is wrong, while Adam hides that from the weights."""
     with watched(tmp_path, close_up=(3, 4)) as observer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,17 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from compare.app.script_pairs import left_over, paired_models
+from compare.app.judge import with_located
+from compare.app.script_pairs import left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
-from compare.records import MetricsFile, read_records
+from compare.app.scripts_explain import _checked, _goes_on
+from compare.check.stages import Located, StageValues
+from compare.records import MetricsFile, read_records, step_dtype
+from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
-from compare.watch.pairing import paired
+from compare.watch.pairing import in_order, paired
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
@@ -161,6 +166,193 @@ def test_variables_are_paired_by_position_and_shape_then_by_path_else_by_shape_w
     assert paired(names, shapes, turned, of_turned) == [2, 3, 0, 1]
     assert paired(names[:3], shapes[:3], ["x", "y", "z"], [(3,), (3, 3), (2, 3)]) == [1, 2, 0]
     assert paired(names, shapes, ["x", "y", "z", "w"], of_turned) == [], "two biases have one shape"
+    assert in_order(shapes, of_turned) == [2, 1, 0, 3], "so only the order of both biases tells them"
+    assert in_order(shapes[:3], of_turned) == [], "one bias is missing"
+
+
+def raw(*order: int, biases: float = 0.0) -> Callable[[], None]:
+    """Trains ``tf.Variable``s that are made, and given to the optimizer, in this order; first both kernels."""
+
+    def script() -> None:
+        made: dict[int, Any] = {}
+        generator = np.random.default_rng(1)
+        values = [generator.normal(size=shape) / 3 for shape in ((8, 8), (8, 8))]
+        values += [biases * generator.normal(size=8) if biases else np.zeros(8) for _ in range(2)]
+        for i in order:
+            made[i] = tf.Variable(values[i].astype("float32"))
+        w, v, b, c = (made[i] for i in range(4))
+        loop(lambda x: tf.tanh(x @ w + b) @ v + c, lambda: list(made.values()))
+
+    return script
+
+
+def dense(biases: float = 0.0) -> None:
+    draw = keras.initializers.RandomNormal(stddev=biases or 1, seed=0) if biases else "zeros"
+    by_hand(
+        keras.Sequential(
+            [keras.Input((8,)), *(layers.Dense(8, each, bias_initializer=draw) for each in ("tanh", "linear"))]
+        )
+    )
+
+
+@pytest.mark.parametrize("biases", [0.0, 0.5], ids=["equal-values", "other-values"])
+def test_variables_of_equal_shape_in_another_order_are_paired_by_their_order_and_known_to_be(
+    watch: Watch, biases: float
+) -> None:
+    ((one, two),) = compared(watch(raw(0, 1, 2, 3, biases=biases)), watch(lambda: dense(biases)))
+    assert [each.name.split("/")[-1] for each in two.variables] == ["kernel", "kernel", "bias", "bias"]
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+    assert two.unsure, "kernels of other values may have been given to each other's partners"
+    assert [name.endswith("kernel") for name in two.unsure] == ([True] * 2 if not biases else [True] * 2 + [False] * 2)
+
+
+def test_variables_that_begin_with_equal_values_are_paired_by_their_first_update(watch: Watch) -> None:
+    ((one, two),) = compared(watch(raw(0, 1, 3, 2)), watch(dense))
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("step", "stages", "verdict"),
+    [
+        (1, [], "inconclusive"),
+        (1, [StageValues("predictions", None)], "inconclusive"),
+        (1, [StageValues("predictions", 0.5, 0.1)], "inconclusive"),
+        (1, [StageValues("predictions", 0.1, 0.5)], "different"),
+        (2, [], "different"),
+    ],
+)
+def test_pairs_that_only_their_order_tells_are_never_called_different_before_they_are_proven(
+    step: int, stages: list[StageValues], verdict: str
+) -> None:
+    rows = np.zeros(3, step_dtype(2, 1))
+    rows["step"] = range(3)
+    traces = [Trace((), 1, rows), Trace((), 1, rows, unsure=("a/bias", "b/bias"))]
+    session: Any = SimpleNamespace(left_over=[])
+    departure: Any = SimpleNamespace(
+        step=step,
+        start=(1, 1),
+        model=SimpleNamespace(lengths=(2, 2), names=("a", "b"), traces=traces, epochs=EpochEnds()),
+    )
+    checked = _checked(session, departure, (Located(step, "gradients", stages=stages), None))
+    assert checked["training"]["verdict"] == verdict
+    different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))
+    judged = with_located(different, checked).training
+    assert judged.verdict == verdict and (judged.first_difference is None) == ("a/bias, b/bias" in judged.reason)
+
+
+def test_state_that_one_side_keeps_outside_of_its_model_is_left_out_and_said(watch: Watch) -> None:
+    class Normalized(keras.Model):  # type: ignore[misc] # keras is untyped
+        def __init__(self, average: bool = False) -> None:
+            super().__init__()
+            self.scale, self.net = layers.Normalization(), make()
+            self.scale.adapt(X)
+            self.mean = self.add_weight((1,), trainable=False, name="mean") if average else None
+
+        def call(self, x: Any) -> Any:
+            if self.mean is not None:
+                self.mean.assign_add([1.0])
+            return self.net(self.scale(x))
+
+    def outside() -> None:
+        net, scale = make(), layers.Normalization()
+        scale.adapt(X)
+        loop(lambda x: net(scale(x), training=True), lambda: net.trainable_variables)
+
+    inside, loops = watch(lambda: fit(Normalized())), watch(outside)
+    (pair,) = compared(inside, loops)
+    assert len(pair[0].variables) == 4 and np.array_equal(pair[0].steps["hashes"][0], pair[1].steps["hashes"][0])
+    np.testing.assert_allclose(pair[0].steps["projections"], pair[1].steps["projections"], rtol=1e-4, atol=1e-4)
+    (said,) = left_out(["a", "b"], pair, [pair], changing=False)
+    assert said.startswith("only a also has ") and "/mean" in said and "/variance" in said and "not compared" in said
+    assert left_out(["a", "b"], pair, [pair], changing=True) == []
+    (pair,) = compared(watch(lambda: fit(Normalized(average=True))), loops)
+    (said,) = left_out(["a", "b"], pair, [pair], changing=True)
+    assert said.endswith("/mean: weights that change while it trains, and are not compared")
+
+
+def distilled(swapped: bool = False, units: int = 4, turned: bool = False) -> None:
+    """Trains a teacher, and then a student inside of a model that holds both, as keras.io's Distiller does."""
+
+    class Distiller(keras.Model):  # type: ignore[misc] # keras is untyped
+        def __init__(self, student: Any, teacher: Any) -> None:
+            super().__init__()
+            for name, model in [("teacher", teacher), ("student", student)][:: -1 if turned else 1]:
+                setattr(self, name, model)
+
+        def train_step(self, data: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.teacher(data[0]) - self.student(data[0], training=True)))
+            variables = self.student.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    teacher, student = teacher_and_student(units)
+    fit(teacher)
+    fit(Distiller(teacher, student) if swapped else Distiller(student, teacher))
+
+
+def teacher_and_student(units: int) -> tuple[Any, Any]:
+    both = (("teacher", 16), ("student", units))
+    teacher, student = (
+        keras.Sequential([keras.Input((8,)), layers.Dense(n, "tanh"), layers.Dense(1)], name=name) for name, n in both
+    )
+    return teacher, student
+
+
+def distilled_by_hand(units: int = 4) -> None:
+    teacher, student = teacher_and_student(units)
+    fit(teacher)
+    optimizer = keras.optimizers.Adam(0.01)
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(teacher(x) - student(x, training=True)))
+        variables = student.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    for x, _ in BATCHES:
+        step(tf.constant(x))
+
+
+@pytest.mark.parametrize(("units", "turned"), [(4, False), (16, False), (16, True)])
+def test_a_student_that_one_script_trains_inside_of_a_model_with_its_teacher_is_paired_with_it(
+    watch: Watch, units: int, turned: bool
+) -> None:
+    sides = watch(lambda: distilled(units=units, turned=turned)), watch(lambda: distilled_by_hand(units))
+    pairs = compared(*sides)
+    assert [(one.last, two.last, two.model) for one, two in pairs] == [(3, 3, "teacher"), (3, 3, "student")]
+    for one, two in pairs:
+        assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+        np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+    assert left_over(["a", "b"], sides, pairs) == left_out(["a", "b"], pairs[1], pairs, changing=False) == []
+
+
+def test_models_that_hold_the_same_models_in_another_order_are_paired_by_their_names(watch: Watch) -> None:
+    pairs = compared(watch(lambda: distilled(units=16)), watch(lambda: distilled(units=16, turned=True)))
+    assert len(pairs) == 2
+    for one, two in pairs:
+        assert np.array_equal(one.steps["hashes"], two.steps["hashes"])
+
+
+def test_a_student_that_is_never_trained_since_its_teacher_goes_on_is_what_the_answer_says(watch: Watch) -> None:
+    sides = watch(distilled), watch(lambda: distilled(swapped=True))
+    (pair,) = compared(*sides)
+    names = ["a", "b"]
+    session: Any = SimpleNamespace(left_over=left_over(names, sides, [pair]))
+    departure: Any = SimpleNamespace(
+        step=4, start=None, model=SimpleNamespace(lengths=(3, 6), names=names, traces=pair, epochs=EpochEnds())
+    )
+    assert _goes_on(session, departure), "so looking into step 4, which is of another training, says nothing"
+    reason = _checked(session, departure, None)["training"]["reason"]
+    assert re.match(
+        r"only a also trains student of distiller\w*: student/.* to student/.*/bias, 3 steps; b makes", reason
+    )
+    assert reason.endswith("; b goes on to train teacher after step 3, where a ends")
+    assert "shuffle" not in reason and "no step" not in reason
+    session.left_over = []
+    assert "reason" not in _checked(session, departure, None)["training"] and not _goes_on(session, departure)
 
 
 def again(reset: Callable[[Any, Any], None], train: Callable[[Any], Any]) -> Callable[[], None]:

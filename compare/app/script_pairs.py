@@ -144,7 +144,9 @@ def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Se
         for trace in trainings:
             if trace.number not in taken:
                 weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
-                what = f"{trace.model + ': ' if trace.model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
+                parts = {each.split("/")[0] for each in weights} - {trace.model}
+                model = f"{parts.pop()} of {trace.model}" if len(parts) == 1 and trace.model else trace.model
+                what = f"{model + ': ' if model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
                 found.append(
                     f"only {name} also trains {what}; {names[1 - side]} makes no other training of such weights"
                 )
@@ -165,8 +167,8 @@ def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changin
         elsewhere = {each.name for other in pairs for each in other[side].variables if not changing}
         without = [each.name for each, changes in trace.left_out if changes == changing and each.name not in elsewhere]
         if without:
-            which = "which changes while it trains" if changing else "which does not change"
-            found.append(f"only {name} also has {some(without)}, {which} and is not compared")
+            which = "change while it trains" if changing else "do not change"
+            found.append(f"only {name} also has {some(without)}: weights that {which}, and are not compared")
     return found
 
 
