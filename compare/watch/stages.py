@@ -260,7 +260,9 @@ class StageObserver(Observer):
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
             if kind != "gradients":
-                if kind == "inputs" and self._ended.pop(number, set()):  # a new step begins
+                # A new step begins with inputs, or, where no model is called, with a loss.
+                begins = kind == "inputs" or (kind == "loss" and not any(each.kind == "inputs" for each in waiting))
+                if begins and self._ended.pop(number, set()):
                     waiting.clear()
                 waiting += events
                 return
