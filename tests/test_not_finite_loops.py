@@ -90,14 +90,16 @@ def test_a_full_run_finds_what_the_short_check_is_too_short_for(loops: Any, tmp_
 
 
 def test_the_reference_may_be_the_side_that_fails(loops: Any) -> None:
-    from compare.check import check
+    from compare.check import Checker
     from compare.engine import strategies
+    from compare.trainers.keras_fit import KerasFit
 
-    task = loops.experiment(loops.Guarded, load_data=loops.one_bad_example)
-    report = check(task, loops.Guarded(), strategy=strategies.make("default"), batch_size=25)
-    if report.comparison.not_finite:  # if the example is among the few that the check trains on
-        assert (report.verdict, report.findings[0].side) == ("different", "fit"), report
-        assert report.comparison.training.first_difference.stage == "gradients"
+    task, trainer = loops.experiment(loops.Guarded, load_data=loops.one_bad_example), loops.Guarded()
+    here = Checker(task, KerasFit(), strategies.make("default"), batch_size=25)
+    report = here.look_inside(here.check(trainer), trainer)
+    cause = report.findings[0]
+    assert (report.verdict, cause.id, cause.side) == ("different", "not-finite", "fit"), report
+    assert report.comparison.training.first_difference.stage == "gradients"
 
 
 def test_what_both_sides_lose_is_identical_and_a_warning_says_so(loops: Any) -> None:

@@ -336,3 +336,111 @@ def test_another_order_within_a_batch_is_no_other_examples() -> None:
     assert found.stage not in ("examples", "inputs", "predictions")
     mixed = locate(RIGHT, linear_step(rows=slice(8, 0, -1)), [], STEP, NAMES)
     assert mixed.stage == "examples", "one of them is another"
+
+
+# Causes that numbers prove, and their evidence
+
+
+def evidence_of(right: CloseUp, other: CloseUp, **given: Any) -> str:
+    (cause,) = found_causes(right, other, **given)
+    return f"{cause.id} in {cause.side}: {cause.evidence}"
+
+
+def configured(right: CloseUp, other: CloseUp, *optimizers: dict[str, Any]) -> list[Finding]:
+    """The causes of two scripts whose optimizers have these options."""
+    given = sides(other)
+    traces = [
+        replace(trace, optimizers=[{**ADAM, "config": {**ADAM["config"], **options}}])
+        for trace, options in zip(given.traces, optimizers, strict=True)
+    ]
+    both = replace(given, traces=tuple(traces), close_ups=(right, other))
+    return name_causes(locate(right, other, [], STEP, NAMES), both)
+
+
+def test_evidence_of_clipping_says_what_each_side_does() -> None:
+    kernel, bias = gradients(RIGHT)
+    norm = float(np.hypot(np.linalg.norm(kernel), np.linalg.norm(bias)))
+    both = with_gradients(RIGHT, kernel * 0.5 / norm, bias * 0.5 / norm)
+    (cause,) = configured(RIGHT, both, {"clipnorm": 0.5}, {})
+    assert cause.evidence == (
+        "step 2: loop limits the norm of all gradients together before it applies the gradients; fit clips by its "
+        "optimizer's clipnorm=0.5"
+    )
+    (cause,) = configured(RIGHT, both, {}, {"clipvalue": 0.1})
+    assert cause.evidence.endswith(", and its optimizer clips by clipvalue=0.1; fit does not")
+    alone = with_gradients(RIGHT, *(each * 0.5 / np.linalg.norm(each) for each in (kernel, bias)))
+    (cause,) = configured(RIGHT, alone, {}, {})
+    assert "limits the norm of each variable's gradient before" in cause.evidence
+    assert configured(RIGHT, alone, {"clipnorm": 0.5}, {}) == [], "fit's optimizer does the same"
+    assert configured(RIGHT, both, {"global_clipnorm": 0.5}, {}) == []
+
+
+def test_a_vector_of_losses_is_summed_by_the_side_that_has_it() -> None:
+    losses = np.full(8, LOSS)
+    vector = with_loss(linear_step(gradient=8), 0)
+    vector = changed(vector, "loss", lambda event: replace(event, arrays=[losses, np.float64(PENALTY)]))
+    assert evidence_of(vector, RIGHT).startswith("loss-summed in fit: step 2: the loss is ")
+    assert "fit takes the gradient of 8 losses, not of their mean" in evidence_of(vector, RIGHT)
+    assert accused(with_loss(linear_step(gradient=8), 8 * LOSS), RIGHT) == [], "the loss of fit has no more than one"
+    assert accused(vector, with_loss(RIGHT, 1.001 * LOSS)) == []
+
+
+def test_regularizers_left_out_beside_losses_that_the_model_adds() -> None:
+    def adding(close_up: CloseUp, loss: float) -> CloseUp:
+        own = [np.float64(each) for each in (loss, LOSS - 0.5, 0.375, 0.125)]
+        return changed(close_up, "loss", lambda event: replace(event, arrays=own))
+
+    right = adding(RIGHT, LOSS)
+    assert accused(right, with_loss(OFF, LOSS - 0.5)) == [("loss", "regularization-missing")]
+    assert "it lacks 2 of the model's 3 own losses, 0.5" in evidence_of(right, with_loss(OFF, LOSS - 0.5))
+    assert accused(right, with_loss(OFF, LOSS - 0.4)) == []
+
+
+@pytest.mark.parametrize(("factor", "named"), [(2, True), (4, False)])
+def test_gradients_of_micro_batches_that_are_added_up(factor: int, named: bool) -> None:
+    def halves(event: Event) -> list[Event]:
+        return [replace(event, arrays=[half], rows=event.rows[i : i + 4]) for i, half in
+                zip((0, 4), np.split(event.arrays[0], 2), strict=True)]  # fmt: skip
+
+    micro = changed(RIGHT, "inputs", halves)
+    summed = with_gradients(micro, *(factor * each for each in gradients(RIGHT)))
+    assert accused(RIGHT, summed) == [("gradients", "loss-scaled")] * named
+    assert accused(summed, RIGHT) == [("gradients", "loss-scaled")] * named
+    if named:
+        assert evidence_of(RIGHT, summed).startswith(
+            "loss-scaled in loop: step 2: loop adds up the gradients of 2 micro"
+        )
+        assert evidence_of(summed, RIGHT).startswith("loss-scaled in fit: step 2: fit adds up the gradients of 2 micro")
+    whole = with_gradients(RIGHT, *(2 * each for each in gradients(RIGHT)))
+    assert accused(RIGHT, whole) == [], "no micro-batches"
+
+
+def test_a_layer_that_is_never_made_trainable_predicts_otherwise() -> None:
+    def only_bias(event: Event) -> Event:
+        return replace(event, info={**event.info, "positions": [1]}, arrays=[event.arrays[0], event.arrays[2]])
+
+    frozen = changed(linear_step(offset=0.01), "gradients", only_bias)
+    assert accused(RIGHT, frozen) == [("predictions", "variables-not-trained")]
+    assert evidence_of(RIGHT, frozen).startswith(
+        "variables-not-trained in loop: step 2: dense/kernel: loop's optimizer"
+    )
+    assert accused(RIGHT, frozen, names=["head/kernel", "head/bias"]) == [], "the first layer that differs is another"
+    assert accused(RIGHT, linear_step(offset=0.01)) == []
+
+
+def test_statistics_that_both_sides_change_between_steps_accuse_no_validation() -> None:
+    names = ["bn/moving_mean", "bn/gamma"]
+    assert accused(linear_step(moved=0.01), linear_step(moved=0.02), names=names) == []
+
+
+def test_fit_that_gives_no_training_flag_is_told_what_its_model_lacks() -> None:
+    (cause,) = found_causes(linear_step(offset=0.01, flag="not given"), RIGHT)
+    assert (cause.id, cause.side) == ("training-flag-missing", "fit")
+    assert "fit passes it only to a model whose call() takes it" in cause.evidence
+    assert "training=None" in cause.remedy
+    (cause,) = found_causes(RIGHT, linear_step(offset=0.01, flag="not given"))
+    assert (
+        cause.side == "loop"
+        and "call()" not in cause.evidence
+        and cause.remedy == "predictions = model(x, training=True)"
+    )

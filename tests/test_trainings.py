@@ -20,7 +20,9 @@ from compare.app.script_pairs import left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on
-from compare.check.stages import Located, StageValues
+from compare.check.script_causes import name_causes
+from compare.check.sides import Sides
+from compare.check.stages import Located, StageValues, locate
 from compare.records import MetricsFile, read_records, step_dtype
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.watch.alike import InitialWeights
@@ -29,7 +31,9 @@ from compare.watch.pairing import in_order, paired
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
+from compare.watch.seen import read_close_up
 from compare.watch.settings import ENDED, Settings
+from compare.watch.stages import StageObserver
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -50,10 +54,14 @@ def watch(tmp_path: Path) -> Watch:
         scripts.append(folder)
         writer = TraceWriter(folder)
         with undone():
-            watch_reports(Observer(settings, InitialWeights(settings), writer), writer)
+            kind = Observer if settings.close_up is None else StageObserver
+            observer = kind(settings, InitialWeights(settings), writer)
+            watch_reports(observer, writer)
             with suppress(EnoughSteps):
                 script()
         writer.close()
+        if isinstance(observer, StageObserver):
+            observer.close()
         (tmp_path / "initial" / ENDED).touch()
         return read_traces(folder)
 
@@ -663,3 +671,115 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
     assert compared_with(loss=1.0) == ["loss"] * training
     if when == "twice":
         assert compared_with(loss=3.0, val_loss=3.0) == [], "a mean without a name, and no value like it"
+
+
+class Vae(keras.Model):  # type: ignore[misc] # keras is untyped
+    """Two submodels, and a loss of two terms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
+        self.decoder = keras.Sequential([keras.Input((2,)), layers.Dense(8, "tanh")])
+
+    def loss_of(self, x: Any, weight: float = 0.1) -> Any:
+        mean, spread = tf.split(self.encoder(x), 2, axis=1)
+        error = tf.reduce_mean(tf.square(x - self.decoder(mean + 0.1 * tf.exp(spread))))
+        return error + weight * tf.reduce_mean(tf.square(mean) + tf.exp(spread) - spread)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(data)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def fit_vae() -> None:
+    model = Vae()
+    model.compile(keras.optimizers.SGD(0.1))
+    model.fit(X, batch_size=16, verbose=0)
+
+
+def loop_over_vae(graph: bool, weight: float) -> None:
+    model, optimizer = Vae(), keras.optimizers.SGD(0.1)
+
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = model.loss_of(x, weight)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    step = tf.function(step) if graph else step
+    for x, _ in BATCHES:
+        step(tf.constant(x))
+
+
+def loop_over(make_net: Callable[[], Any], loss_of: Any, graph: bool, gradient: float = 1.0) -> None:
+    """Trains what has four variables, with SGD."""
+    optimizer = keras.optimizers.SGD(0.1)
+    predict, variables = make_net()
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(tf.square(y - predict(x)))
+        gradients = tape.gradient(loss, variables())
+        optimizer.apply([gradient * each for each in gradients], variables())
+
+    step = tf.function(step) if graph else step
+    for x, y in BATCHES:
+        step(tf.constant(x), tf.constant(y))
+
+
+def bare_layer() -> Any:
+    class Net(layers.Layer):  # type: ignore[misc] # keras is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = layers.Dense(16, "tanh"), layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.out(self.hidden(x))
+
+    net = Net()
+    return net, lambda: net.trainable_variables
+
+
+def raw_variables() -> Any:
+    w, b = tf.Variable(X[:8].repeat(2, axis=1)), tf.Variable(tf.zeros(16))
+    v, c = tf.Variable(np.ones((16, 1), np.float32)), tf.Variable(tf.zeros(1))
+    return lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c]
+
+
+def fit_with_sgd() -> None:
+    model = make()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(X, Y, batch_size=16, verbose=0)
+
+
+WRONG: dict[str, tuple[Any, Any, str, list[str]]] = {
+    "VAE with another weight of a term": (fit_vae, lambda graph: loop_over_vae(graph, 0.2), "loss", []),
+    "bare layer whose loss is a sum": (
+        fit_with_sgd, lambda graph: loop_over(bare_layer, tf.reduce_sum, graph), "loss", ["loss-summed"],
+    ),
+    "bare layer whose gradients are doubled": (
+        fit_with_sgd, lambda graph: loop_over(bare_layer, tf.reduce_mean, graph, 2.0), "gradients", [],
+    ),
+    "raw variables whose loss is a sum": (
+        fit_with_sgd, lambda graph: loop_over(raw_variables, tf.reduce_sum, graph), "loss", ["loss-summed"],
+    ),
+    "raw variables whose gradients are doubled": (
+        fit_with_sgd, lambda graph: loop_over(raw_variables, tf.reduce_mean, graph, 2.0), "gradients", [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_mistake_is_located_whatever_has_the_variables(watch: Watch, tmp_path: Path, wrong: str, graph: bool) -> None:
+    script, candidate, stage, causes = WRONG[wrong]
+    ((one, two),) = compared(watch(script, close_up=(1, 2)), watch(lambda: candidate(graph), close_up=(1, 2)))
+    assert one.last == two.last == 3
+    assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0]), "they begin with equal weights"
+    assert not np.allclose(one.steps["projections"][1], two.steps["projections"][1], rtol=1e-3, atol=1e-3)
+    first, second = (read_close_up(tmp_path / str(i), each.number, each.order) for i, each in enumerate((one, two)))
+    assert first is not None and second is not None
+    found = locate(first, second, [], 1, [variable.name for variable in one.variables])
+    assert found.stage == stage
+    assert [cause.id for cause in name_causes(found, Sides(("fit", "loop"), (one, two), (first, second), 1))] == causes

@@ -17,7 +17,7 @@ import numpy as np
 from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
 from compare.check.report import Finding
-from compare.check.script_remedies import PROBABILITIES, script_remedy, used_by
+from compare.check.script_remedies import FROZEN, MICRO_BATCHES, NO_ARGUMENT, PROBABILITIES, script_remedy, used_by
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -157,12 +157,12 @@ def hints(located: Located, sides: Sides) -> list[str]:
         found += _hints_on_examples(sides)
     if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
         found.insert(0, f"{sides.other_name} applies its optimizer {calls} times to the gradients of one step")
-    if located.stage == GRADIENTS:
+    if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
         found += _hints_on_gradients(sides)
     if sides.other_trace.never_changes:
         found.insert(0, f"the weights of {sides.other_name} never change")
     drawn = [name for name in sides.right_trace.drawn if name in sides.other_trace.drawn]
-    if drawn and located.stage in (INPUTS, PREDICTIONS, LOSS):
+    if drawn and located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found.append(
             f"both call {some(drawn)}, which gives other numbers in a graph than in an eager loop, whatever the seed: "
             "draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest"
@@ -342,6 +342,11 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
         [event.info["training"] for event in model_events(each, sides.step, "predictions")]
         for each in (sides.right, sides.other)
     )
+    untrained = _untrained(sides)
+    if any(located.where in name.split("/") for name in untrained) and all(flag is True for flag in (*right, *other)):
+        how = "gets no gradient, and a layer that is not trainable predicts in inference mode"
+        yield (Named("variables-not-trained", f"{some(untrained)}: {sides.other_name}'s optimizer {how}", FROZEN),)
+        return
     layers = [event.info for event in sides.right.of(sides.step, "layer")]
     first = [info for info in layers if info["name"] == located.where] or layers
     if first and not any(info.get("flagged", True) for info in first):
@@ -355,7 +360,9 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
         if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
             how = "without training=" if given[0] == "not given" else f"with training={given[0]}"
             evidence = f"{names[not by_right]} calls the model {how}, {names[by_right]} with training=True"
-            yield (Named("training-flag-missing", evidence, by_right=by_right),)
+            by_fit = by_right and sides.right_trace.trained_by == "fit"
+            why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
+            yield (Named("training-flag-missing", evidence + why, NO_ARGUMENT if by_fit else "", by_right),)
 
 
 # Loss
@@ -368,7 +375,7 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     shown = f"the loss is {other:.6g} in {sides.other_name} and {right:.6g} in {sides.right_name}"
     penalty = penalty_of(sides.right, sides.step)
-    groups = [_of_penalty(sides, penalty), list(_of_targets(sides, right - penalty)), _factors(sides)]
+    groups = [list(_of_penalty(sides, right, penalty)), list(_of_targets(sides, right - penalty)), _factors(sides)]
     for count in (1, 2):
         found: dict[frozenset[str], Explanation] = {}
         for chosen in combinations(groups, count):
@@ -378,7 +385,9 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
                     if count > 1:
                         others = [each.id for each in reversed(mistakes)]
                         texts = [f"{text}; with {id} this gives it" for text, id in zip(texts, others, strict=True)]
-                    named = tuple(Named(a.id, text, a.variant) for a, text in zip(mistakes, texts, strict=True))
+                    named = tuple(
+                        Named(a.id, text, a.variant, a.by_right) for a, text in zip(mistakes, texts, strict=True)
+                    )
                     found.setdefault(frozenset(each.id for each in mistakes), named)
         if found:
             # One factor may have two names: the first is the more usual.
@@ -406,6 +415,7 @@ class Mistake:
         penalties: the factor of the model's own losses.
         whole: the factor of both.
         variant: as in ``Named``.
+        by_right: as in ``Named``.
     """
 
     id: str
@@ -415,6 +425,7 @@ class Mistake:
     penalties: float = 1.0
     whole: float = 1.0
     variant: str = ""
+    by_right: bool = False
 
 
 def _loss_with(mistakes: Sequence[Mistake], data: float, penalty: float) -> float:
@@ -426,15 +437,22 @@ def _loss_with(mistakes: Sequence[Mistake], data: float, penalty: float) -> floa
 FACTORS = ("part", "penalties", "whole")
 
 
-def _of_penalty(sides: Sides, penalty: float) -> list[Mistake]:
+def _of_penalty(sides: Sides, loss: float, penalty: float) -> Iterator[Mistake]:
     if not penalty:
-        return []
+        return
     text = f"; it lacks the model's own losses, {penalty:.6g}"
-    found = [Mistake("regularization-missing", text, penalties=0.0)]
+    yield Mistake("regularization-missing", text, penalties=0.0)
+    events = [event for event in sides.right.of(sides.step, "loss") if event.replica == 0]
+    own = [float(np.sum(array)) for event in events for array in event.arrays[event.info["targets"] :]]
+    # The first ones may come from add_loss, such as the loss of the examples.
+    for count in range(1, len(own)):
+        lacking = sum(own[count:])
+        if not same(loss, loss - lacking):
+            text = f"; it lacks {len(own) - count} of the model's {len(own)} own losses, {lacking:.6g}"
+            yield Mistake("regularization-missing", text, penalties=1 - lacking / penalty)
     if sides.replicas > 1:
         text = f"; {sides.other_name} adds {penalty:.6g} on each replica"
-        found.append(Mistake("regularization-not-divided-by-replicas", text, penalties=float(sides.replicas)))
-    return found
+        yield Mistake("regularization-not-divided-by-replicas", text, penalties=float(sides.replicas))
 
 
 def penalty_of(close_up: CloseUp, step: int) -> float:
@@ -500,6 +518,10 @@ def _factors(sides: Sides) -> list[Mistake]:
         for cause, factor in known.items()
         if factor is not None
     ]
+    losses = [event.arrays[: event.info["targets"]] for event in sides.right.of(sides.step, "loss")]
+    if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
+        text = f": {sides.right_name} takes the gradient of {count} losses, not of their mean, so that of their sum"
+        found.append(Mistake("loss-summed", text, part=1 / count, by_right=True))
     return [*found, *(replace(each, part=1.0, whole=each.part) for each in found)]
 
 
@@ -570,16 +592,16 @@ def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Explanation]:
 
 def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
-    names = [variable.name for variable in sides.right_trace.variables]
-    untrained = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
-    if untrained:
-        listed = some([names[i] for i in untrained])
-        yield _one("variables-not-trained", f"{listed}: {sides.other_name}'s optimizer gets no gradient")
+    if untrained := _untrained(sides):
+        yield _one("variables-not-trained", f"{some(untrained)}: {sides.other_name}'s optimizer gets no gradient")
         return
     if right.keys() != other.keys():
         return
-    if found := _broadcast_next(sides):
-        yield found
+    if found := _sum_of_micro_batches(sides):
+        yield (found,)
+        return
+    if broadcast := _broadcast_next(sides):
+        yield broadcast
         return
     if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
         yield _one("gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only")
@@ -587,12 +609,56 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
     parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
     limits = {_limit(*part) for part in parts if part[0] and part[1]}
-    if len(limits) == 1 and (limit := limits.pop()):
+    traces = sides.right_trace, sides.other_trace
+    own = [_clipping(trace) for trace in traces]
+    clipped = (_clipped(part, clipping) for part, clipping in zip((right, other), own, strict=True))
+    if len(limits) == 1 and (limit := limits.pop()) and not _equal_gradients(*clipped):
         each = " on each replica" if sides.replicas > 1 else ""
-        yield _one(
-            "clipping-differs",
-            f"{sides.other_name} limits {limit} of the gradients{each}, {sides.right_name} does not",
-        )
+        settings = [", ".join(f"{key}={value:g}" for key, value in clipping.items()) for clipping in own]
+        right_does = f"clips by its optimizer's {settings[0]}" if settings[0] else "does not"
+        then = f", and its optimizer clips by {settings[1]}" if settings[1] else ""
+        evidence = f"{sides.other_name} limits {limit}{each} before it applies the gradients{then}"
+        yield _one("clipping-differs", f"{evidence}; {sides.right_name} {right_does}")
+
+
+def _untrained(sides: Sides) -> list[str]:
+    """The names of the variables to which only the right side's optimizer applies a gradient."""
+    right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
+    lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
+    return [sides.right_trace.variables[i].name for i in lacking] if other else []
+
+
+def _sum_of_micro_batches(sides: Sides) -> Named | None:
+    """One side adds up the gradients of micro-batches, which the other averages, or computes at once."""
+    counts = [len(model_events(each, sides.step, "inputs")) // sides.replicas for each in (sides.right, sides.other)]
+    names = sides.right_name, sides.other_name
+    for i, count in enumerate(counts):
+        if count > 1 and _gradients_have_factor(sides, count if i else 1 / count):
+            evidence = f"{names[i]} adds up the gradients of {count} micro-batches and does not divide them by {count}"
+            shown = f"each gradient is {count} times that of {names[1 - i]}"
+            return Named("loss-scaled", f"{evidence}: {shown}", MICRO_BATCHES, by_right=not i)
+    return None
+
+
+def _clipping(trace: Trace) -> dict[str, float]:
+    """How a training's optimizer clips."""
+    config: dict[str, Any] = (_optimizer(trace) or {"config": {}})["config"]
+    return {key: float(config[key]) for key in ("clipnorm", "global_clipnorm", "clipvalue") if config.get(key)}
+
+
+def _clipped(gradients: dict[int, np.ndarray], clipping: dict[str, float]) -> dict[int, np.ndarray]:
+    """The gradients as an optimizer clips them."""
+
+    def shortened(gradient: np.ndarray, norm: float, limit: float) -> np.ndarray:
+        return gradient * min(1.0, limit / norm) if norm else gradient
+
+    if limit := clipping.get("clipnorm"):
+        return {i: shortened(each, float(np.linalg.norm(each)), limit) for i, each in gradients.items()}
+    if limit := clipping.get("global_clipnorm"):
+        norm = float(np.hypot.reduce([np.linalg.norm(each) for each in gradients.values()]))
+        return {i: shortened(each, norm, limit) for i, each in gradients.items()}
+    limit = clipping.get("clipvalue", np.inf)
+    return {i: np.clip(each, -limit, limit) for i, each in gradients.items()}
 
 
 def _broadcast_next(sides: Sides) -> Explanation | None:
@@ -615,17 +681,19 @@ def _broadcast_next(sides: Sides) -> Explanation | None:
 
 
 def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:
-    """What of the right gradients the other side limits: every value, or the norm; empty if neither."""
+    """What of the right gradients the other side limits: every value, or a norm; empty if neither."""
     if right.keys() != other.keys():
         return ""
     largest = max(float(np.max(np.abs(each))) for each in other.values())
     if all(np.allclose(other[i], np.clip(right[i], -largest, largest), rtol=1e-4, atol=1e-12) for i in right):
-        return "every value"
+        return "every value of the gradients"
     norms = {i: (float(np.linalg.norm(other[i])), float(np.linalg.norm(right[i]))) for i in right if np.any(right[i])}
     parallel = all(same(abs(float(np.vdot(other[i], right[i]))), a * b) for i, (a, b) in norms.items())
     ratios = [a / b for a, b in norms.values()]
     shorter = bool(ratios) and max(ratios) <= 1 + CLOSE and min(ratios) < 1 - CLOSE
-    return "the norm" if parallel and shorter and _clips(other) else ""
+    together = same(max(ratios, default=0.0), min(ratios, default=0.0))
+    limited = "the norm of all gradients together" if together else "the norm of each variable's gradient"
+    return limited if parallel and shorter and _clips(other) else ""
 
 
 def _equal_gradients(a: dict[int, np.ndarray], b: dict[int, np.ndarray]) -> bool:
@@ -692,12 +760,13 @@ def _optimizer(trace: Trace) -> dict[str, Any] | None:
 
 
 def _of_state(sides: Sides, located: Located) -> Iterator[Explanation]:
-    before, now = sides.other.after.get(sides.step - 1), sides.other.of(sides.step, "weights")
-    if before is None or not now:
-        return
-    names = [variable.name for variable in sides.other_trace.variables]
-    changed = [
-        names[i] for i, (a, b) in enumerate(zip(before, now[0].arrays, strict=False)) if not np.array_equal(a, b)
-    ]
-    if changed and all("moving_" in name for name in changed):
+    right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
+    if changed and not right and all("moving_" in name for name in changed):
         yield _one("validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}")
+
+
+def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:
+    """The names of the weights that change between the step before and the predictions of this one."""
+    before, now = close_up.after.get(step - 1), close_up.of(step, "weights")
+    pairs = zip(trace.variables, before or (), now[0].arrays if now else (), strict=False)
+    return [variable.name for variable, a, b in pairs if not np.array_equal(a, b)]

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 PROBABILITIES = "probabilities"
 """The variant of ``logits-mismatch`` where a model gives probabilities that are said to be logits."""
 
+FROZEN = "frozen"
+"""The variant of ``variables-not-trained`` where layers predict otherwise, since they are not trainable."""
+NO_ARGUMENT = "no argument"
+"""The variant of ``training-flag-missing`` where a model has no argument of this name that fit could give."""
+MICRO_BATCHES = "micro-batches"
+"""The variant of ``loss-scaled`` where the gradients of micro-batches are added up."""
+
 
 @dataclass(frozen=True)
 class Used:
@@ -49,6 +56,11 @@ WITHOUT_RUN = {
     "# with the options of the loss that compile() gets",
     f"logits-mismatch {PROBABILITIES}": "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)"
     "\n# in both; or leave out the activation of the model's last layer",
+    f"variables-not-trained {FROZEN}": "layer.trainable = True  # where the other script sets it\n"
+    "variables = model.trainable_variables  # afterwards, and in a tf.function that is traced afterwards",
+    f"training-flag-missing {NO_ARGUMENT}": "def call(self, inputs, training=None): ...  # of the model, so that fit "
+    "gives training=True",
+    f"loss-scaled {MICRO_BATCHES}": "gradients = [total / micro_batches for total in accumulated]  # assign the result",
     "weights-not-shared": "encoder = make_encoder()  # once\nfirst, second = encoder(a), encoder(b)  # the same layers",
     "label-shape-broadcast": "y = tf.reshape(y, tf.shape(predictions))  # before the loss",
     "clipping-differs": "gradients = tape.gradient(loss, variables)\n"
