@@ -95,6 +95,10 @@ REMEDIES = {
     r"losses.*'Reduction'|'Reduction'.*losses": 'write reduction="none", "sum" or "sum_over_batch_size"',
     _no("reset_states"): "write reset_state()",
     # Strategies and datasets.
+    "You must feed a value for placeholder tensor 'cond/": (
+        "with Keras 3, variables cannot be made inside strategy.run: in strategy.scope(), begin the model with "
+        "keras.Input, and write optimizer.build(model.trainable_variables)"
+    ),
     _no("experimental_run_v2"): "write strategy.run",
     _no("experimental_make_numpy_dataset"): "write tf.data.Dataset.from_tensor_slices",
     r"reduce\(\) missing 1 required positional argument: 'axis'": "write strategy.reduce(op, value, axis=None)",

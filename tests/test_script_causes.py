@@ -444,3 +444,25 @@ def test_fit_that_gives_no_training_flag_is_told_what_its_model_lacks() -> None:
         and "call()" not in cause.evidence
         and cause.remedy == "predictions = model(x, training=True)"
     )
+
+
+def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> None:
+    def named(other: CloseUp, first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(cause.id, cause.evidence.split(" has ")[1]) for cause in configured(RIGHT, other, first, second)]
+
+    slower, norm = linear_step(rate=0.05), float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
+    rates = "learning_rate=0.05 instead of 0.1"
+    assert named(slower, {"clipnorm": 2 * norm}, {}) == [("optimizer-differs", rates)], "no gradient is that long"
+    clipping = [("clipping-differs", f"clipnorm=None instead of {norm / 4}")]
+    assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
+    schedule = {"learning_rate": {"class_name": "ExponentialDecay", "config": {}}}
+    same_rate = replace(RIGHT, after={**RIGHT.after, STEP: [each + 1 for each in RIGHT.after[STEP]]})
+    assert configured(RIGHT, same_rate, schedule, {}) == [], "the loop sets the rate of the schedule by hand"
+
+
+def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> None:
+    close = linear_step(rate=0.1 * (1 + 5e-6))
+    (cause,) = configured(RIGHT, close, {}, {})
+    assert cause.id == "optimizer-differs" and "learning_rate=0.1000005 instead of 0.1" in cause.evidence
+    moved = replace(close, after={**close.after, STEP: [each * (1 + 1e-4) for each in close.after[STEP]]})
+    assert configured(RIGHT, moved, {}, {}) == []

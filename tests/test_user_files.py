@@ -343,6 +343,9 @@ OLD_CODE = {
     "import keras; keras.losses.Reduction.NONE": 'write reduction="none"',
     "from keras.losses import Reduction": 'write reduction="none"',
     "tf.keras.metrics.Mean().reset_states()": "write reset_state()",
+    "tf.function(lambda: two.run(lambda: adam.apply([tf.ones_like(v) for v in weights], weights)))()": (
+        "optimizer.build(model.trainable_variables)"
+    ),
     "strategy.experimental_run_v2(print)": "write strategy.run",
     "strategy.experimental_make_numpy_dataset(x)": "from_tensor_slices",
     "strategy.reduce('SUM', x)": "axis=None",
@@ -395,6 +398,10 @@ def test_old_code_gets_its_replacement_and_every_replacement_has_an_error(tf: An
         "dataset": tf.data.Dataset.range(3),
         "tape": tf.GradientTape(persistent=True),
     }
+    names["two"] = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with names["two"].scope():
+        net = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
+        names["weights"], names["adam"] = net.trainable_variables, tf.keras.optimizers.Adam()
     model = names["model"]
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model(names["x"])

@@ -609,11 +609,9 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
     parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
     limits = {_limit(*part) for part in parts if part[0] and part[1]}
-    traces = sides.right_trace, sides.other_trace
-    own = [_clipping(trace) for trace in traces]
-    clipped = (_clipped(part, clipping) for part, clipping in zip((right, other), own, strict=True))
-    if len(limits) == 1 and (limit := limits.pop()) and not _equal_gradients(*clipped):
+    if len(limits) == 1 and (limit := limits.pop()) and not _clip_alike(sides):
         each = " on each replica" if sides.replicas > 1 else ""
+        own = _clipping(sides.right_trace), _clipping(sides.other_trace)
         settings = [", ".join(f"{key}={value:g}" for key, value in clipping.items()) for clipping in own]
         right_does = f"clips by its optimizer's {settings[0]}" if settings[0] else "does not"
         then = f", and its optimizer clips by {settings[1]}" if settings[1] else ""
@@ -638,6 +636,14 @@ def _sum_of_micro_batches(sides: Sides) -> Named | None:
             shown = f"each gradient is {count} times that of {names[1 - i]}"
             return Named("loss-scaled", f"{evidence}: {shown}", MICRO_BATCHES, by_right=not i)
     return None
+
+
+def _clip_alike(sides: Sides) -> bool:
+    """Whether both sides have the same gradients once their optimizers have clipped them."""
+    return _equal_gradients(
+        _clipped(gradients_of(sides.right, sides.step), _clipping(sides.right_trace)),
+        _clipped(gradients_of(sides.other, sides.step), _clipping(sides.other_trace)),
+    )
 
 
 def _clipping(trace: Trace) -> dict[str, float]:
@@ -720,7 +726,8 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     a, b = right["config"], other["config"]
-    if isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
+    apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
+    if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
         kind = a["learning_rate"].get("class_name", "a schedule")
         evidence = (
             f"the learning rate is {rates[0]:.4g} in {sides.right_name} ({kind}), {rates[1]:.4g} in {sides.other_name}"
@@ -729,13 +736,17 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
-    if clipping:
+    if clipping and not _clip_alike(sides):
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in clipping)
         yield _one("clipping-differs", f"{sides.other_name}'s optimizer has {shown}")
         return
-    if rates[0] is not None and rates[1] is not None and not same(rates[0], rates[1]):
+    differing = [key for key in differing if key not in clipping]
+    update = located.of(UPDATE)
+    as_apart = not differing and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
+    if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
         differing.insert(0, "learning_rate")
-        a, b = a | {"learning_rate": f"{rates[0]:.6g}"}, b | {"learning_rate": f"{rates[1]:.6g}"}
+        digits = 6 if apart > CLOSE else 10
+        a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
     if differing:
         shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
         yield _one("optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}")
