@@ -167,6 +167,21 @@ def test_a_metric_made_anew_in_each_epoch_keeps_its_name() -> None:
     assert [logs[epoch][0] for epoch in (1, 2)] == [each.logs for each in epochs]
 
 
+def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:
+    def loop(*read: tuple[str, float, bool | None]) -> Trace:
+        each = [
+            Reported(2, name, "Mean", value, metric=i, with_steps=steps) for i, (name, value, steps) in enumerate(read)
+        ]
+        return Trace((), 1, np.zeros(0, step_dtype(1, 1)), "loop", reported=each)
+
+    first = loop(("mean", 0.5, True), ("mean_1", 0.7, False), ("accuracy", 0.9, True))
+    assert logs_by_epoch(first, [2], first)[1][0] == {"mean": 0.5, "mean_1": 0.7, "accuracy": 0.9}
+    swapped = loop(("mean", 0.7, False), ("mean_1", 0.5, True), ("accuracy", 0.8, True))
+    assert logs_by_epoch(swapped, [2], first)[1][0] == {"mean": 0.5, "mean_1": 0.7, "accuracy": 0.8}
+    other = loop(("mean", 0.2, True), ("mean_1", 0.5, False), ("accuracy", 0.9, False))
+    assert logs_by_epoch(other, [2], first)[1][0] == {}, "other values, or other times"
+
+
 def shared(*values: float, kind: str = "SparseCategoricalAccuracy") -> list[Reported]:
     """What one metric gives after 2 and 4 steps, twice each: after training, and after validation."""
     return [Reported(steps, "accuracy", kind, value) for steps, value in zip((2, 2, 4, 4), values, strict=True)]

@@ -490,11 +490,11 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
         return
     flag = not right.from_logits
     for cause, value, text in (
-        ("logits-mismatch", logits, f", which is that of from_logits={flag}"),
+        ("logits-mismatch", logits, f"; that of {sides.other_name} is the one with from_logits={flag}"),
         (
             "sample-weights-dropped",
             None if right.weight is None else value_of(right.without_weights()),
-            ", which is that without sample weights or class weights",
+            f"; that of {sides.other_name} is the one without sample weights or class weights",
         ),
         ("label-shape-broadcast", value_of(right.broadcast()), broadcast),
     ):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from compare.watch.trace import Reported, Trace
 
@@ -14,6 +15,9 @@ OF_VALIDATION = ("val", "test", "eval", "dev")
 
 OF_TRAINING = ("train",)
 """What it contains if it measures training."""
+
+OF_KERAS = r"(mean|sum)(_\d+)?"
+"""A name that Keras gives to a metric without one, and that says nothing."""
 
 NEAR = 0.01
 """The relative difference up to which a value says what a metric measures, whatever its name."""
@@ -28,7 +32,8 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     Args:
         trace: the training.
         ends: the number of steps at the end of each epoch.
-        like: the training with ``fit``, whose names are used; a number is left out if it measures none of them.
+        like: the training whose names are used, with ``fit`` if there is one; a number is left out if it measures
+            none of them.
     """
     if trace.epochs:
         return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
@@ -42,19 +47,20 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     return logs
 
 
-def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int, str]:
+def names_by_metric(trace: Trace, ends: Sequence[float], like: Trace) -> dict[int, str]:
     """The name under which each metric of a loop is compared, by the metric's number; the arguments are as above.
 
     A metric that is made anew in each epoch has the name of the one whose place it takes.
     """
+    ends = ends or (math.inf,)
     reported = _of_two_uses(trace.reported, ends)
     names: dict[int, str] = {}
     before, known = 0.0, dict[tuple[str, str, int], str]()
-    for end in ends or (math.inf,):
+    for end in ends:
         places = Counter[tuple[str, str]]()
         last = _last_of_epoch(reported, before, end)
         if not before:
-            names = _paired(last, like.epochs[0].logs) if like.epochs else _own_names(last)
+            names = _paired(last, _wanted(like, ends))
         for each in last:
             place = (each.name, each.kind, places[each.name, each.kind])
             places[each.name, each.kind] += 1
@@ -65,12 +71,12 @@ def names_by_metric(trace: Trace, ends: Sequence[int], like: Trace) -> dict[int,
     return names
 
 
-def _of_two_uses(reported: Sequence[Reported], ends: Sequence[int]) -> list[Reported]:
+def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Reported]:
     """What was reported; what a metric of training gives for validation gets a number of its own.
 
     Such values are read after the last step of an epoch, when the same metric has already been read with another value.
     """
-    at_end: dict[int, dict[int, list[Reported]]] = {}
+    at_end: dict[int, dict[float, list[Reported]]] = {}
     for each in reported:
         if each.kind and each.steps in ends:
             at_end.setdefault(each.metric, {}).setdefault(each.steps, []).append(each)
@@ -96,36 +102,49 @@ def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> l
     return [last[number] for number in sorted(last)]
 
 
-def _own_names(reported: Sequence[Reported]) -> dict[int, str]:
-    names: dict[str, int] = {}
-    for each in reported:
-        names.setdefault(each.name.lower(), each.metric)
-    return {metric: name for name, metric in names.items()}
+@dataclass(frozen=True)
+class _Wanted:
+    """A number with which those of a loop are compared, in the first epoch."""
+
+    name: str
+    value: float
+    of_validation: bool | None
 
 
-def _paired(reported: Sequence[Reported], wanted: Mapping[str, float]) -> dict[int, str]:
-    """The name that fit gives to what each metric measures, the best proof first.
+def _wanted(like: Trace, ends: Sequence[float]) -> list[_Wanted]:
+    """What ``fit`` reports; without fit, what a loop does, each name once."""
+    if like.epochs:
+        return [_Wanted(name, value, name.startswith("val_")) for name, value in like.epochs[0].logs.items()]
+    last = reversed(_last_of_epoch(_of_two_uses(like.reported, ends), 0, ends[0]))
+    by_name = {each.name.lower(): each for each in last}
+    return [_Wanted(name, each.value, _of_validation(each)) for name, each in by_name.items()]
 
-    A mean whose name does not say what it is the mean of needs a value near that of fit, or to be validation's of a
-    metric with such a value.
+
+def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int, str]:
+    """The name under which each metric is compared, by what it measures, the best proof first.
+
+    A mean whose name does not say what it is the mean of needs a value near the one it is compared with, or to be
+    validation's of a metric with such a value.
     """
     proofs: list[tuple[int, float, int, str]] = []
-    bases = [name.removeprefix("val_") for name in wanted]
+    bases = [each.name.removeprefix("val_") for each in wanted]
     for each in reported:
         base, of_validation = _base(each, bases), _of_validation(each)
-        for name, value in wanted.items():
-            validates = name.startswith("val_")
-            said = name.removeprefix("val_") == base
-            gap = abs(value - each.value) if math.isfinite(value - each.value) else math.inf
-            near = gap <= NEAR * abs(value)
-            if of_validation in (validates, None) and (said or (near and not base and each.kind == "Mean")):
-                rank = 3 if not said else 0 if near else 1 if name == each.name else 2
-                proofs.append((rank, gap, each.metric, name))
+        for other in wanted:
+            said = other.name.removeprefix("val_") == base
+            gap = abs(other.value - each.value) if math.isfinite(other.value - each.value) else math.inf
+            near = gap <= NEAR * abs(other.value)
+            apart = {of_validation, other.of_validation} == {True, False}
+            if not apart and (said or (near and not base and each.kind == "Mean")):
+                rank = 3 if not said else 0 if near else 1 if other.name == each.name else 2
+                proofs.append((rank, gap, each.metric, other.name))
     names: dict[int, str] = {}
     for *_, metric, name in sorted(proofs):
         if metric not in names and name not in names.values():
             names[metric] = name
-            if (again := f"val_{name}") in wanted and any(each.metric == -1 - metric for each in reported):
+            if (again := f"val_{name}") in {each.name for each in wanted} and -1 - metric in {
+                each.metric for each in reported
+            }:
                 names[-1 - metric] = again
     return names
 
@@ -141,6 +160,8 @@ def _of_validation(reported: Reported) -> bool | None:
 def _base(reported: Reported, wanted: Sequence[str]) -> str:
     """The number of fit that the name of a metric, or its class, means; empty if they say nothing."""
     name = reported.name.lower()
+    if re.fullmatch(OF_KERAS, name):
+        return ""
     if name in wanted:
         return name
     if "acc" in name or "Accuracy" in reported.kind:
