@@ -673,6 +673,35 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
         assert compared_with(loss=3.0, val_loss=3.0) == [], "a mean without a name, and no value like it"
 
 
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_mean_of_the_loss_whose_gradient_is_taken_is_compared_whatever_its_name_and_its_value(
+    watch: Watch, graph: bool
+) -> None:
+    def script() -> None:
+        model, optimizer = make(), keras.optimizers.Adam(0.01)
+        before, after, other = (keras.metrics.Mean() for _ in range(3))
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+                before.update_state(loss)
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            after.update_state(loss)
+            other.update_state(2 * loss)
+
+        step = tf.function(step) if graph else step
+        for x, y in BATCHES:
+            step(tf.constant(x), tf.constant(y))
+        for metric in (before, after, other):
+            metric.result()
+
+    (trace,) = watch(script)
+    assert [each.of_loss for each in trace.reported[-3:]] == [True, True, False]
+    like = SimpleNamespace(epochs=[SimpleNamespace(logs={"loss": 1e6})])
+    logs, _ = logs_by_epoch(trace, [3], like)[1]
+    assert list(logs) == ["loss"] and logs["loss"] in [each.value for each in trace.reported[-3:-1]]
+
+
 class Vae(keras.Model):  # type: ignore[misc] # keras is untyped
     """Two submodels, and a loss of two terms."""
 

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ CALLS = ("shuffle", "batch", "take", "skip", "repeat", "padded_batch")
 DRAWN = ("normal", "truncated_normal", "uniform", "gamma", "poisson", "categorical", "shuffle")
 """Functions of ``tf.random`` whose numbers depend on more than their seed."""
 
+RECENT = 16
+"""How many of the last losses, and values given to means, are kept to be compared with each other."""
 LOOKS = 3
 """The number of steps after which a metric that has not changed counts as one that steps do not update."""
 
@@ -95,12 +98,14 @@ class _Used:
         number: its number in the order of use; -1 as long as it is not used.
         states: its states after the first steps that it has seen.
         with_steps: whether it is updated between steps; None if that is not known.
+        of_loss: whether it is given the loss whose gradient is taken.
     """
 
     made: int
     number: int = -1
     states: list[bytes] = field(default_factory=list)
     with_steps: bool | None = None
+    of_loss: bool = False
 
 
 class _Metrics:
@@ -111,6 +116,8 @@ class _Metrics:
         self._used: WeakKeyDictionary[Any, _Used] = WeakKeyDictionary()
         self._numbers = itertools.count()
         self._looked_at: WeakSet[Any] = WeakSet()
+        self._averaged: deque[tuple[Any, Any]] = deque(maxlen=RECENT)
+        self._minimized: deque[Any] = deque(maxlen=RECENT)
         self.inside_keras = 0
         observer.after_steps = self._look
 
@@ -142,15 +149,32 @@ class _Metrics:
             used.number = next(self._numbers)
         return used.number
 
-    def read(self, metric: Any) -> tuple[int, bool | None]:
-        """The number of a metric that is read, and whether it is updated between steps, as far as that is known."""
+    def read(self, metric: Any) -> dict[str, Any]:
+        """What is known of a metric that is read, as of ``Reported``."""
         number, used, training = self.number_of(metric), self._used[metric], self._observer.reporting
         if metric in self._looked_at:
             self._looked_at.discard(metric)
             # One that is made after several steps, and read before the next one, belongs to none of them.
             if len(used.states) > 1 or (training is not None and used.made == training.steps > 1):
                 used.with_steps = False
-        return number, used.with_steps
+        return {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
+
+    def average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
+        """Sees what a mean is given, before or after its gradient is taken."""
+        self._averaged.append((metric, values))
+        self._find_losses()
+        return original(metric, values, *args, **options)
+
+    def gradient(self, original: Any, tape: Any, target: Any, *args: Any, **options: Any) -> Any:
+        """Sees of which loss a gradient is taken."""
+        self._minimized.append(target)
+        self._find_losses()
+        return original(tape, target, *args, **options)
+
+    def _find_losses(self) -> None:
+        for metric, values in self._averaged:
+            if any(values is each for each in self._minimized):
+                self._used.setdefault(metric, _Used(0)).of_loss = True
 
     def aside(self, original: Any, *args: Any, **options: Any) -> Any:
         """Marks what Keras's own methods do with metrics."""
@@ -180,8 +204,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
-            number, with_steps = metrics.read(metric)
-            report(training, str(metric.name), type(metric).__name__, value, metric=number, with_steps=with_steps)
+            report(training, str(metric.name), type(metric).__name__, value, **metrics.read(metric))
         return value
 
     def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
@@ -196,6 +219,8 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
                 report(training, name, "", value, int(epoch))
 
     patch(keras.metrics.Metric, "__init__", metrics.init)
+    patch(keras.metrics.Mean, "update_state", metrics.average)
+    patch(tf.GradientTape, "gradient", metrics.gradient)
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
         patch(keras.Model, name, metrics.aside)
     patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)

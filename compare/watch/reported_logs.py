@@ -123,8 +123,8 @@ def _wanted(like: Trace, ends: Sequence[float]) -> list[_Wanted]:
 def _paired(reported: Sequence[Reported], wanted: Sequence[_Wanted]) -> dict[int, str]:
     """The name under which each metric is compared, by what it measures, the best proof first.
 
-    A mean whose name does not say what it is the mean of needs a value near the one it is compared with, or to be
-    validation's of a metric with such a value.
+    A mean whose name does not say what it is the mean of must be that of the loss whose gradient is taken, or needs a
+    value near the one it is compared with, or is validation's of such a metric.
     """
     proofs: list[tuple[int, float, int, str]] = []
     bases = [each.name.removeprefix("val_") for each in wanted]
@@ -161,7 +161,7 @@ def _base(reported: Reported, wanted: Sequence[str]) -> str:
     """The number of fit that the name of a metric, or its class, means; empty if they say nothing."""
     name = reported.name.lower()
     if re.fullmatch(OF_KERAS, name):
-        return ""
+        return "loss" if reported.of_loss else ""
     if name in wanted:
         return name
     if "acc" in name or "Accuracy" in reported.kind:

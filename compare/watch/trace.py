@@ -65,6 +65,7 @@ class Reported:
         epoch: the epoch given to ``compare.report``; 0 if none was.
         metric: the number of the metric object, in the order of use: two may have the same name.
         with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
+        of_loss: whether it is a mean of the loss whose gradient is taken.
     """
 
     steps: int
@@ -74,6 +75,7 @@ class Reported:
     epoch: int = 0
     metric: int = 0
     with_steps: bool | None = None
+    of_loss: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The number in a trace's file."""
