@@ -673,6 +673,24 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
         assert compared_with(loss=3.0, val_loss=3.0) == [], "a mean without a name, and no value like it"
 
 
+def test_a_metric_that_only_some_steps_update_is_of_training(watch: Watch) -> None:
+    def script() -> None:
+        model, seldom, never = make(), keras.metrics.Mean(), keras.metrics.Mean()
+        optimizer = keras.optimizers.SGD(0.01)
+        for number in range(36):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(X, training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            if number == 20:
+                seldom.update_state(1.0)
+        never.update_state(1.0)
+        for metric in (seldom, never):
+            metric.result()
+
+    (trace,) = watch(script)
+    assert [each.with_steps for each in trace.reported] == [True, False]
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_mean_of_the_loss_whose_gradient_is_taken_is_compared_whatever_its_name_and_its_value(
     watch: Watch, graph: bool

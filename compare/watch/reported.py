@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -35,8 +35,8 @@ DRAWN = ("normal", "truncated_normal", "uniform", "gamma", "poisson", "categoric
 
 RECENT = 16
 """How many of the last losses, and values given to means, are kept to be compared with each other."""
-LOOKS = 3
-"""The number of steps after which a metric that has not changed counts as one that steps do not update."""
+SELDOM = 16
+"""The number of steps after which metrics are looked at after every 16th only."""
 
 
 def watch_reports(observer: Observer, writer: TraceWriter) -> None:
@@ -96,14 +96,18 @@ class _Used:
     Attributes:
         made: the number of steps made before it.
         number: its number in the order of use; -1 as long as it is not used.
-        states: its states after the first steps that it has seen.
+        at: the step after which it was last there; its state is looked at after most steps.
+        states: how many of its states were looked at.
+        state: the last of them.
         with_steps: whether it is updated between steps; None if that is not known.
         of_loss: whether it is given the loss whose gradient is taken.
     """
 
     made: int
     number: int = -1
-    states: list[bytes] = field(default_factory=list)
+    at: int = 0
+    states: int = 0
+    state: bytes = b""
     with_steps: bool | None = None
     of_loss: bool = False
 
@@ -122,7 +126,7 @@ class _Metrics:
         observer.after_steps = self._look
 
     def init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
-        """Begins to look at a metric, after the first steps that it sees."""
+        """Begins to look at a metric, until it is read for the first time."""
         original(metric, *args, **options)
         training = self._observer.reporting
         self._used[metric] = _Used(0 if training is None else training.steps)
@@ -132,14 +136,17 @@ class _Metrics:
         """Sees whether the state of metrics changes from step to step: that of a metric of validation does not."""
         for metric in [] if self._observer.fitting else list(self._looked_at):
             used = self._used[metric]
+            at, used.at = max(used.at, used.made), steps
+            if steps == at + 1 and steps - used.made > SELDOM and steps % SELDOM:
+                continue
             try:
-                used.states.append(b"".join(value_of(each).tobytes() for each in metric.variables))
+                state = b"".join(value_of(each).tobytes() for each in metric.variables)
             except tf.errors.FailedPreconditionError:  # made in a graph that has not run yet
                 continue
-            changed = used.states[0] != used.states[-1]
-            if changed or len(used.states) == LOOKS or steps - used.made != len(used.states):
-                # Of several steps in one call, only the end is seen.
-                used.with_steps = changed if steps - used.made == len(used.states) else None
+            changed = used.states > 0 and state != used.state
+            used.state, used.states = state, used.states + 1
+            if changed or steps != at + 1:  # of several steps in one call, only the end is seen
+                used.with_steps = changed if steps == at + 1 else None
                 self._looked_at.discard(metric)
 
     def number_of(self, metric: Any) -> int:
@@ -155,7 +162,7 @@ class _Metrics:
         if metric in self._looked_at:
             self._looked_at.discard(metric)
             # One that is made after several steps, and read before the next one, belongs to none of them.
-            if len(used.states) > 1 or (training is not None and used.made == training.steps > 1):
+            if used.states > 1 or (training is not None and used.made == training.steps > 1):
                 used.with_steps = False
         return {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
 
