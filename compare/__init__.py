@@ -218,9 +218,8 @@ def assert_alike(
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)
-    entry = report.as_json()["comparisons"][0]
-    told = misnamed(entry, report.reference), silent(entry), shared_state(candidate), warning(entry, report.reference)
-    for text in told:
+    judged, name = report.judged, report.reference
+    for text in (misnamed(judged, name), silent(judged), shared_state(candidate), warning(judged, name)):
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:

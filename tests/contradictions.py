@@ -1,8 +1,9 @@
-"""Holds every verdict that a test makes against the numbers beside it: none may contradict them."""
+"""Holds every verdict that a test makes against the numbers beside it, and against what is read back from its file."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,17 +25,21 @@ def contradiction(entry: Mapping[str, Any]) -> str:
 
 
 def install() -> None:
-    """Checks each comparison that becomes JSON, and each report of the short check, in this process."""
+    """Checks each verdict that becomes JSON, and each report of the short check, in this process."""
     from compare.check.report import Report
-    from compare.verdict import model
+    from compare.verdict import Verdict
+    from compare.verdict.codec import decode
 
-    as_entry, init = model._comparison_json, Report.__init__
+    as_content, init = Verdict.content, Report.__init__
 
-    @functools.wraps(as_entry)
-    def checked_entry(comparison):
-        entry = as_entry(comparison)
-        assert not (found := contradiction(entry)), found
-        return entry
+    @functools.wraps(as_content)
+    def checked_content(verdict):
+        content = as_content(verdict)
+        for entry in content["comparisons"]:
+            assert not (found := contradiction(entry)), found
+        text = json.dumps(content)
+        assert json.dumps(as_content(decode(Verdict, json.loads(text)))) == text, "read and written, it is another"
+        return content
 
     @functools.wraps(init)
     def checked_init(self, *args, **options):
@@ -42,4 +47,4 @@ def install() -> None:
         if self.seconds:  # it is finished
             self.as_json()
 
-    model._comparison_json, Report.__init__ = checked_entry, checked_init
+    Verdict.content, Report.__init__ = checked_content, checked_init

@@ -28,7 +28,13 @@ from compare.records import (
     write_verdict,
 )
 from compare.reporting import html, plots
-from compare.verdict import Failure, as_json, compare_records, not_comparable
+from compare.verdict import Comparison, Failure, Verdict, compare_records, not_comparable
+
+
+def as_json(reference: str, comparisons: Sequence[Comparison], **more: Any) -> dict[str, Any]:
+    """The content of ``verdict.json``."""
+    return Verdict.of(reference, comparisons, **more).content()
+
 
 VARIABLES = (Variable("dense/kernel", (2, 2), "float32"), Variable("dense/bias", (2,), "float32"))
 

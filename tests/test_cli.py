@@ -495,12 +495,12 @@ for trainer in ("fit", "loop"):
     recorder(records.EpochRecord(1, {"loss": 0.5}, 1.0, 1.0, [np.ones(1, np.float32)]))
 
 fit, loop = records.read_records(folder)
-content = verdict.as_json(fit.trainer, [verdict.compare_records(fit, loop)])
-records.write_verdict(folder / "verdict.json", content)
+judged = verdict.Verdict.of(fit.trainer, [verdict.compare_records(fit, loop)])
+judged.write(folder / "verdict.json")
 plots.draw(folder)
 terminal.epoch_table(fit, [loop])
-print(sentences.sentence(content["comparisons"][0], fit.trainer))
-print(session.Result(folder, content["verdict"]).metrics.shape)
+print(sentences.sentence(judged.comparisons[0], fit.trainer))
+print(session.Result(folder, judged.verdict).metrics.shape)
 print(options.Options().default_name(), cli.main(["--name", ""]))
 """
 

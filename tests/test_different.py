@@ -18,7 +18,8 @@ from compare.check.script_numbers import name_reporting
 from compare.records import EPOCH_END, INITIAL, Record, Variable
 from compare.records.model import End
 from compare.records.run_json import INTERRUPTED
-from compare.verdict import DIFFERENT, Comparison, Reporting, Training, compare_records
+from compare.verdict import DIFFERENT, INCONCLUSIVE, Comparison, Reporting, Training, compare_records
+from compare.verdict.codec import encode
 from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import Margin, study
 
@@ -45,7 +46,7 @@ def training(candidate: Record, reference: Record = FIT) -> str:
 
 
 def run(*kept: Record, **given: Any) -> str:
-    return str(judged(kept, **given)["comparisons"][0]["verdict"])
+    return judged(kept, **given).comparisons[0].verdict
 
 
 def seeds(*numbers: float | None, reference: Sequence[float | None] = (0.5,) * 4, ended: int | None = None) -> str:
@@ -74,8 +75,8 @@ def held(candidate: Record) -> str:
 
 def of_check(reporting: str | None, training: str | None = None) -> dict[str, Any]:
     """What a check of the loop, or a look into two scripts, has found."""
-    found: dict[str, Any] = {"causes": [], "evidence": [], "not_applicable": [], "certain": True}
-    return {"loop": found | {"training": {"verdict": training}, "reporting": {"verdict": reporting}}}
+    sides = Training(training or INCONCLUSIVE, None, None, 0), Reporting(reporting, {})
+    return {"loop": encode(Comparison("loop", *sides, evidence=(), not_applicable=(), certain=True))}
 
 
 def of_causes(candidate: Record) -> dict[str, Any] | None:
@@ -111,7 +112,7 @@ def report(training: str, reporting: str | None = None, gap: float = 0.0) -> Any
 
 def of_twins(hidden: bool, twins: str) -> str:
     """Where no replay explains the reference."""
-    from compare.check.report import NotApplicable
+    from compare.verdict import NotApplicable
 
     made, skipped = checker(twins=twins), NotApplicable("replay", "")
     found = made._judge_by_twins(report("identical" if hidden else DIFFERENT), (FIT, loop()), hidden, skipped)

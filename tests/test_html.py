@@ -52,7 +52,16 @@ from compare.reporting import html, layers, page_model, pictures, plots, sentenc
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import Failure, compare_records
+from compare.verdict import (
+    Comparison,
+    Difference,
+    Failure,
+    MetricGap,
+    Reporting,
+    Training,
+    Verdict,
+    compare_records,
+)
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,7 +160,8 @@ def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(
     assert "No known cause only reported numbers differ" in page and "evidence below" not in page
     assert "The weights are equal; only reported numbers differ: val_loss (by up to 1.8e-02, in epoch 1)." in page
     assert "Check how loop calculates these numbers" in page and "shown above" not in page
-    assert sentences.causes(entry) == [f"  no known cause explains this: {sentences.advice_on_numbers(entry)}."]
+    (told,) = Verdict.read(tmp_path / "run" / "verdict.json").comparisons
+    assert sentences.causes(told) == [f"  no known cause explains this: {sentences.advice_on_numbers(told)}."]
 
 
 def logged_as(folder: Path, names: Mapping[str, str], factor: float = 1.0) -> Path:
@@ -163,12 +173,12 @@ def logged_as(folder: Path, names: Mapping[str, str], factor: float = 1.0) -> Pa
 
 def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tmp_path: Path) -> None:
     folder = logged_as(tmp_path / "same", {"val_accuracy": "val_accurac"})
-    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    (entry,) = Verdict.read(folder / "verdict.json").comparisons
     assert sentences.misnamed(entry, "fit") == "", "equal values were compared"
     assert "both 0.4 val_accuracy after 1 epoch" in Page(folder / "report.html").text
 
     folder = logged_as(tmp_path / "other", {"val_accuracy": "val_accurac", "accuracy": "score"}, 0.9)
-    (entry,) = read_verdict(folder / "verdict.json")["comparisons"]
+    (entry,) = Verdict.read(folder / "verdict.json").comparisons
     assert sentences.misnamed(entry, "fit") == (
         "loop reports score, val_accurac, which fit does not; not compared: accuracy, val_accuracy; did you mean "
         "val_accuracy?"
@@ -176,22 +186,23 @@ def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tm
     assert "both 1.25 val_loss after 1 epoch" in Page(folder / "report.html").text
 
 
-@pytest.mark.parametrize("unknown", [{}, {"gradient_norm": {"max_gap": None, "epoch": 1, "not_reported_by": "fit"}}])
-def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unknown: dict[str, Any]) -> None:
-    lacking = {"loss": {"max_gap": None, "epoch": 1, "not_reported_by": "loop"}} if not unknown else {}
-    entry = {"candidate": "loop", "reporting": {"metrics": {**lacking, **unknown}}}
-    assert sentences.misnamed(entry, "fit") == ""
+@pytest.mark.parametrize("unknown", [{}, {"gradient_norm": MetricGap(None, 1, "fit")}])
+def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unknown: dict[str, MetricGap]) -> None:
+    metrics = unknown or {"loss": MetricGap(None, 1, "loop")}
+    comparison = Comparison("loop", Training("identical", 0.0, None, 1), Reporting(None, metrics))
+    assert sentences.misnamed(comparison, "fit") == ""
 
 
 def test_only_a_script_that_differs_is_told_how_to_report_numbers() -> None:
-    metrics = {name: {"max_gap": None, "epoch": 1, "not_reported_by": "my_loop"} for name in ("loss", "val_loss")}
-    entry = {"candidate": "my_loop", "verdict": "different", "reporting": {"metrics": metrics}}
-    assert sentences.unreported(entry, "scripts") == (
+    numbers = Reporting(None, {name: MetricGap(None, 1, "my_loop") for name in ("loss", "val_loss")})
+    differs = Comparison("my_loop", Training("different", None, Difference(1, 1), 1), numbers)
+    alike = dataclasses.replace(differs, training=Training("alike", None, None, 1))
+    assert sentences.unreported(differs, "scripts") == (
         "my_loop reports no loss and no val_loss that was seen: numbers that are in no Keras metric are reported with "
         "compare.report(loss=…)"
     )
-    assert sentences.unreported(entry, "run") == sentences.unreported({**entry, "verdict": "alike"}, "scripts") == ""
-    assert sentences.unreported({**entry, "reporting": {"metrics": {}}}, "scripts") == ""
+    assert sentences.unreported(differs, "run") == sentences.unreported(alike, "scripts") == ""
+    assert sentences.unreported(dataclasses.replace(differs, reporting=Reporting(None, {})), "scripts") == ""
 
 
 def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:
@@ -324,7 +335,7 @@ def test_of_many_variables_a_row_is_a_layer_and_of_many_layers_the_last_to_diffe
 
 def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
-    (_, _, gaps), *_ = gaps_of(folder, read_verdict(folder / "verdict.json"))
+    (_, _, gaps), *_ = gaps_of(folder, Verdict.read(folder / "verdict.json"))
     by_variable = gaps.by_variable.copy()
     by_variable[6:, 0] = np.nan
     lost = dataclasses.replace(gaps, by_variable=by_variable, equal=gaps.equal & (np.arange(len(gaps.equal)) < 6))
@@ -400,7 +411,7 @@ def test_noise_twins_are_the_band(tmp_path: Path, block: int, monkeypatch: pytes
     told = {name: rows[0][1] for _, name, rows in page.charts[0]}
     assert "rounding alone: 1.41e-07" in told["epoch 1, step 3"] and "rounding" not in told["epoch 1, step 2"]
     assert "rounding alone, measured by noise twins" in page.text
-    (_, _, gaps), *_ = gaps_of(folder, read_verdict(folder / "verdict.json"))
+    (_, _, gaps), *_ = gaps_of(folder, Verdict.read(folder / "verdict.json"))
     assert np.isnan(gaps.noise[:3]).all() and (np.diff(gaps.noise[3:]) >= 0).all()
 
 

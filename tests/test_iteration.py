@@ -21,7 +21,8 @@ from compare.execution import Execution
 from compare.options import Options
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
 from compare.reporting.sentences import sentence, where
-from compare.verdict import DIFFERENT, IDENTICAL, as_json, compare_records, noise_start
+from compare.verdict import DIFFERENT, IDENTICAL, compare_records, noise_start
+from compare.verdict.codec import encode
 
 # 75 examples, 5 batches of 16 on one replica; the last one is short.
 FOR, ITERATOR, FUNCTION = Execution("for"), Execution("iterator"), Execution("function")
@@ -118,7 +119,7 @@ def test_fit_on_one_cpu_trains_as_with_keras_own_distribution(train: Train, monk
     comparison = compare_records(fit(), direct)
     assert distributed
     assert comparison.verdict == IDENTICAL
-    assert comparison.training.steps == 10
+    assert comparison.training.steps_compared == 10
 
 
 def test_a_strategy_distributes_again_after_fit(tensorflow: Any) -> None:
@@ -159,7 +160,7 @@ def test_every_way_of_iterating_trains_exactly_like_fit(
     assert comparison.verdict == IDENTICAL
     # On two replicas the last batch, which is short, is a separate call.
     steps = 2 * replicas if execution is FUNCTION else 10
-    assert (comparison.training.steps, comparison.training.made) == (steps, 0 if steps == 10 else 10)
+    assert (comparison.training.steps_compared, comparison.training.steps_made) == (steps, 0 if steps == 10 else 10)
 
 
 @pytest.mark.exact
@@ -201,7 +202,7 @@ def test_several_steps_per_execution_make_the_same_steps_and_no_more(
     assert compare_records(fit, loop).verdict == compare_records(fit, train_step).verdict == IDENTICAL
     # Not only equal to each other but to single steps, which use each example of an epoch once.
     alone = compare_records(fits[1], fit.up_to((2, EPOCH_END)))
-    assert alone.verdict == IDENTICAL and alone.training.made == 10
+    assert alone.verdict == IDENTICAL and alone.training.steps_made == 10
 
 
 def test_trainers_that_record_different_steps_are_compared_where_both_record(
@@ -209,7 +210,7 @@ def test_trainers_that_record_different_steps_are_compared_where_both_record(
 ) -> None:
     comparison = compare_records(train("fit", TWO), train("loop", THREE))
     assert comparison.verdict == IDENTICAL
-    assert comparison.training.steps == 2, "only step 5 of each epoch is recorded by both"
+    assert comparison.training.steps_compared == 2, "only step 5 of each epoch is recorded by both"
 
 
 def test_a_trainer_may_report_several_steps_at_once_but_not_zero(train: Train, fits: dict[Any, Record]) -> None:
@@ -254,25 +255,25 @@ def test_a_difference_is_located_between_the_recorded_steps(train: Train, fits: 
     comparison = compare_records(fit, loop)
     first = comparison.training.first_difference
     assert comparison.training.verdict == DIFFERENT and first is not None
-    assert (first.epoch, first.since, first.step) == (1, 4, 5)
+    assert (first.epoch, first.since_step, first.step) == (1, 4, 5)
     assert noise_start(fit, loop, comparison.training) == (1, 4), (
         "the twins' noise begins before all steps that may differ"
     )
-    verdict = as_json("fit", [comparison])
-    (entry,) = verdict["comparisons"]
-    assert entry["training"]["first_difference"] == {"epoch": 1, "step": 5, "since_step": 4}
-    assert where(entry) == "Epoch 1, in steps 4 to 5"
-    assert "differ after step 5 of epoch 1, the last step of a call that started with step 4" in sentence(entry, "fit")
+    assert encode(first) == {"epoch": 1, "step": 5, "since_step": 4}
+    assert where(comparison) == "Epoch 1, in steps 4 to 5"
+    assert "differ after step 5 of epoch 1, the last step of a call that started with step 4" in sentence(
+        comparison, "fit"
+    )
 
     exactly = compare_records(fits[1], train(Skips(), FOR)).training.first_difference
-    assert exactly is not None and (exactly.step, exactly.since) == (4, None)
+    assert exactly is not None and (exactly.step, exactly.since_step) == (4, None)
 
 
 def test_the_sentence_for_identical_counts_calls_and_steps(train: Train) -> None:
     fit = train("fit", TWO)
-    (entry,) = as_json("fit", [compare_records(fit, replace(fit, trainer="loop"))])["comparisons"]
-    assert (entry["training"]["steps_compared"], entry["training"]["steps_made"]) == (6, 10)
-    assert "after each of 6 calls, which made 10 steps" in sentence(entry, "fit")
+    same = compare_records(fit, replace(fit, trainer="loop"))
+    assert (same.training.steps_compared, same.training.steps_made) == (6, 10)
+    assert "after each of 6 calls, which made 10 steps" in sentence(same, "fit")
 
 
 def test_a_step_that_one_trainer_never_makes_is_a_difference() -> None:

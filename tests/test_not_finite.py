@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
+from recorded import as_json
 
 from compare.app.judge import Pair
 from compare.check import not_finite
@@ -23,9 +24,11 @@ from compare.reporting.page_comparison import _largest_first
 from compare.reporting.sentences import differing_numbers, sentence, stops
 from compare.verdict import (
     Comparison,
+    DifferingVariable,
     Reporting,
+    Stop,
     Training,
-    as_json,
+    Verdict,
     asynchronous,
     compare_records,
     noise_start,
@@ -110,9 +113,8 @@ def test_weights_that_one_side_alone_loses_are_different_and_no_twin_is_trained(
     assert (judged.training.verdict, judged.training.noise) == ("different", None)
     first = judged.training.first_difference
     assert first is not None and (first.epoch, first.step) == (epoch, step)
-    entry = as_json("fit", [judged])["comparisons"][0]
-    json.dumps(entry, allow_nan=False)
-    told = sentence(entry, "fit")
+    json.dumps(as_json("fit", [judged]), allow_nan=False)
+    told = sentence(judged, "fit")
     assert "NaN or infinite" in told and "rounding" not in told and "twin" not in told
     (cause,) = not_finite.findings(judged, "fit", None)
     assert (cause.id, cause.kind, cause.side) == ("not-finite", "training", found.side)
@@ -140,9 +142,8 @@ def test_both_sides_lost_from_the_same_step_on_are_identical_with_a_warning(valu
     sides = [record(name, spoiled(value, (1, 2))) for name in ("fit", "loop")]
     comparison = compare_records(*sides)
     assert comparison.verdict == "identical" and comparison.weights_alone is None
-    entry = as_json("fit", [comparison])["comparisons"][0]
-    assert entry["not_finite"][0]["side"] is None
-    assert "both loop and fit fail: after step 2 of epoch 1, 2 of 2 variables" in warning(entry, "fit")
+    assert comparison.not_finite[0].side is None
+    assert "both loop and fit fail: after step 2 of epoch 1, 2 of 2 variables" in warning(comparison, "fit")
     assert not_finite.findings(comparison, "fit", None) == []
 
 
@@ -150,7 +151,7 @@ def test_a_mask_that_is_infinite_from_the_start_is_no_failure() -> None:
     masked = {place: (-INF, both[1]) for place, both in RIGHT.items()}
     comparison = compare_records(record("fit", masked), record("loop", masked))
     assert comparison.verdict == "identical" and comparison.not_finite == ()
-    assert not warning(as_json("fit", [comparison])["comparisons"][0], "fit")
+    assert not warning(comparison, "fit")
 
 
 def test_values_lost_on_both_sides_but_not_the_same_are_not_called_identical() -> None:
@@ -185,13 +186,12 @@ def test_a_reported_number(ours: float, theirs: float, verdict: str, side: str |
     fit, loop = record("fit", logs=[{"val_loss": ours}]), record("loop", logs=[{"val_loss": theirs}])
     comparison = compare_records(fit, loop)
     assert comparison.verdict == verdict and comparison.training.verdict == "identical"
-    assert [each.side for each in comparison.not_finite] == ([] if side is None else [side])
+    assert [each.side or "" for each in comparison.not_finite] == ([] if side is None else [side])
     found = not_finite.findings(comparison, "fit", None)
     assert [(each.id, each.kind, each.side) for each in found] == ([("not-finite", "reporting", side)] if side else [])
     assert within_rounding(fit, loop) == (verdict == "identical")
-    entry = as_json("fit", [comparison])["comparisons"][0]
-    json.dumps(entry, allow_nan=False)
-    assert bool(warning(entry, "fit")) == (side == "")
+    json.dumps(as_json("fit", [comparison]), allow_nan=False)
+    assert bool(warning(comparison, "fit")) == (side == "")
 
 
 def test_a_number_that_is_lost_is_compared_though_it_is_missing_later() -> None:
@@ -208,8 +208,7 @@ def test_a_number_that_is_lost_is_different_though_the_weights_differ_by_roundin
     )
     judged = comparison.held_different()
     assert (judged.training.verdict, judged.reporting.verdict) == ("alike", "different")
-    entry = as_json("fit", [judged])["comparisons"][0]
-    assert sentence(entry, "fit").startswith("loss of epoch 1 is nan with loop and 0.5 with fit")
+    assert sentence(judged, "fit").startswith("loss of epoch 1 is nan with loop and 0.5 with fit")
 
 
 def test_a_number_that_follows_from_lost_weights_is_no_second_difference() -> None:
@@ -221,8 +220,7 @@ def test_a_number_that_follows_from_lost_weights_is_no_second_difference() -> No
 
 def test_a_lost_number_is_shown_as_such() -> None:
     comparison = compare_records(record("fit", logs=[{"loss": 0.5}]), record("loop", logs=[{"loss": NAN}]))
-    metrics = as_json("fit", [comparison])["comparisons"][0]["reporting"]["metrics"]
-    assert differing_numbers(metrics) == "loss (not a number on one side only, in epoch 1)"
+    assert differing_numbers(comparison.reporting.metrics) == "loss (not a number on one side only, in epoch 1)"
 
 
 # Studies and logs
@@ -411,9 +409,7 @@ def test_weights_that_stay_lost_between_two_steps_are_no_change_of_state() -> No
 
 
 def test_where_training_stopped_is_said_beside_the_verdict() -> None:
-    (text,) = stops(
-        {"stopped": [{"trainer": "loop", "epoch": 1, "step": 2, "what": "2 of 2 variables are not finite"}]}
-    )
+    (text,) = stops(Verdict("fit", stopped=(Stop("loop", 0, 1, 2, "2 of 2 variables are not finite"),)))
     assert (
         text == "loop stopped after step 2 of epoch 1 and is compared up to that point: 2 of 2 variables are not finite"
     )
@@ -426,5 +422,5 @@ def test_a_comparison_without_such_values_says_nothing_of_them() -> None:
 
 
 def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
-    gaps = [{"name": name, "gap": gap} for name, gap in (("a", 0.0), ("b", None), ("c", 2.0))]
-    assert [each["name"] for each in sorted(gaps, key=_largest_first)] == ["b", "c", "a"]
+    gaps = [DifferingVariable(name, gap) for name, gap in (("a", 0.0), ("b", None), ("c", 2.0))]
+    assert [each.name for each in sorted(gaps, key=_largest_first)] == ["b", "c", "a"]

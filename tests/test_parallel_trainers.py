@@ -21,11 +21,11 @@ from rich.console import Console
 from compare.app import parallel_trainers, processes, session
 from compare.app.early_check import EarlyChecks
 from compare.app.parallel_trainers import _listening, at_once, why_not
-from compare.check.report import Finding, Report
+from compare.check.report import Report
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
-from compare.verdict import Comparison, Reporting, Training
+from compare.verdict import Comparison, Finding, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = """

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 import compare
-from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked, write_verdict
+from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
 from compare.reporting import plots
 from compare.reporting.gaps import GapSeries
 from compare.reporting.sentences import sentences
-from compare.verdict import Comparison, Difference, Reporting, Training, as_json
+from compare.verdict import Comparison, Difference, Reporting, Training, Verdict
 
 Logs = Sequence[Mapping[str, float]]
 LOOP = [{"loss": 0.75, "accuracy": 0.5, "val_loss": 0.8}, {"loss": 0.5, "accuracy": 0.625, "val_loss": 0.7}]
@@ -63,8 +62,8 @@ def words(fig: Figure) -> str:
     return "\n".join(text.get_text() for text in drawn_texts(fig)).replace(r"\$", "$")
 
 
-def verdict(*comparisons: Comparison) -> dict[str, Any]:
-    return as_json("fit", comparisons)
+def verdict(*comparisons: Comparison) -> Verdict:
+    return Verdict.of("fit", comparisons)
 
 
 IDENTICAL = Training("identical", 0.0, None, 938)
@@ -155,7 +154,7 @@ def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_mar
 ) -> None:
     other = [{**logs, "loss": logs["loss"] + 0.25} for logs in LOOP]
     table = rows(tmp_path, fit=LOOP, loop=other)
-    gaps = [({"candidate": "loop", **as_json("fit", [SAME])["comparisons"][0]}, "fit", flat_gaps())]
+    gaps = [(SAME, "fit", flat_gaps())]
     without = plots.figure(table, {}, verdict(SAME), (), gaps)
     assert "gap to the reference per epoch" not in words(without)
     differs = Comparison("loop", IDENTICAL, Reporting("different", {}))
@@ -170,8 +169,7 @@ def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None
     places = np.array([1, 1, 1, 1, 2], np.int32), np.array([1, 2, 3, 4, 1], np.int32)
     zero = np.zeros(5)
     gaps = GapSeries(0, *places, zero, zero == 0, zero, zero, np.zeros((5, 1), np.float32), ["w"])
-    entry = as_json("fit", [SAME])["comparisons"][0]
-    fig = plots.figure(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), (), [(entry, "fit", gaps)])
+    fig = plots.figure(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), (), [(SAME, "fit", gaps)])
     (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
     assert list(line(ax, "loop weight gap").get_xdata()) == [0.25, 0.5, 0.75, 1, 1.25]  # type: ignore[arg-type]
     assert ax.get_xlim()[1] >= 1.25
@@ -288,8 +286,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
     run = {"title": "a title that goes on and on · " * 6, "notes": ["a note of quite some length, " * 8] * 2}
     comparison = Comparison(long, PARTS.training, PARTS.reporting)
     table = rows(tmp_path, fit=LOOP, **{long: LOOP, f"{long}2": LOOP})
-    entry = as_json("fit", [Comparison(long, IDENTICAL, SAME.reporting)])["comparisons"][0]
-    gaps = [(entry, "fit", flat_gaps())] if weights else []
+    gaps = [(Comparison(long, IDENTICAL, SAME.reporting), "fit", flat_gaps())] if weights else []
     fig = plots.figure(table, run, verdict(comparison, SAME, PARTS), (), gaps)
     fig.canvas.draw()
     page = fig.bbox
@@ -315,7 +312,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
 def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
     rows(tmp_path, fit=LOOP, loop=LOOP)
     write_checked(tmp_path / "run.json", {"title": "t", "notes": []})
-    write_verdict(tmp_path / "verdict.json", verdict(SAME))
+    verdict(SAME).write(tmp_path / "verdict.json")
     before = set(tmp_path.iterdir())
     path = plots.draw(tmp_path)
     assert path == tmp_path / "comparison.png"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
-from compare.check.report import Finding
 from compare.check.script_causes import name_causes
 from compare.check.stages import locate
+from compare.verdict import Finding
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch
 

@@ -17,7 +17,7 @@ from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
-from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training, as_json
+from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import FitEpoch, Trace
 
@@ -595,11 +595,9 @@ def test_no_cause_is_guessed(deviation: Any) -> None:
 
 def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
     found = located(linear_step(factor=2.0))
-    entry = {
-        "candidate": "loop",
-        "training": {"first_difference": {"epoch": 1, "step": STEP, "stage": found.stage, "where": found.where}},
-        "stages": [each.as_json() for each in found.stages],
-    }
+    first = Difference(1, STEP, stage=found.stage, where=found.where)
+    training = Training(DIFFERENT, None, first, 0)
+    entry = Comparison("loop", training, Reporting(None, {}), stages=tuple(found.stages))
     text = stage_sentence(entry, "fit")
     assert "examples, inputs and predictions agree; the loss does not" in text
     assert [view.state for view in stage_views(entry)] == ["same"] * 3 + ["differs", "after", "after", "after"]
@@ -610,11 +608,10 @@ def test_the_sentence_says_what_agrees_and_what_does_not() -> None:
 )
 def test_a_mistake_after_steps_that_only_round_differently(rounding: int, says: str) -> None:
     comparison = Comparison("loop", Training(DIFFERENT, None, Difference(1, rounding), 10), Reporting(None, {}))
-    found = {"training": {"first_difference": {"epoch": 1, "step": 4, "stage": "loss", "where": ""}}}
-    (entry,) = as_json("fit", [with_located(comparison, found)])["comparisons"]
-    first = entry["training"]["first_difference"]
-    assert (first["step"], first["stage"], first.get("equal_before", True)) == (4, "loss", rounding == 4)
-    assert says in sentence(entry, "fit")
+    first = Difference(1, 4, stage="loss", where="")
+    located = with_located(comparison, replace(comparison, training=Training(DIFFERENT, None, first, 0)))
+    assert located.training.first_difference == replace(first, equal_before=rounding == 4)
+    assert says in sentence(located, "fit")
 
 
 def test_a_flag_that_the_first_layer_to_differ_does_not_know_is_no_cause() -> None:

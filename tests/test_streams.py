@@ -67,7 +67,7 @@ def test_fit_and_loop_are_identical_and_a_loop_with_the_same_order_in_every_epoc
 ) -> None:
     loop, wrong = held_against_fit(stream(), [compare.CustomLoop(), SameOrder()], tmp_path, replicas)
     assert loop.verdict == "identical", loop
-    assert loop.training.steps == 2 * -(-EXAMPLES // GLOBAL_BATCH_SIZE)
+    assert loop.training.steps_compared == 2 * -(-EXAMPLES // GLOBAL_BATCH_SIZE)
     assert wrong.verdict == "different", wrong
     assert wrong.training.first_difference == Difference(2, 1)
 

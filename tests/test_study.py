@@ -13,6 +13,7 @@ from scipy import stats
 
 from compare.records import Record
 from compare.verdict import Comparison, Reporting, Training, with_study
+from compare.verdict.codec import encode
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, seeds_needed, study
 
 ACCURACY = (Margin("val_accuracy", 0.01),)
@@ -152,7 +153,7 @@ def test_equal_runs_are_identical_not_merely_alike() -> None:
 
 
 def test_it_is_plain_data() -> None:
-    content = pair([0.02, -0.02, 0.015]).as_json()
+    content = encode(pair([0.02, -0.02, 0.015]))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert content["tests"][0]["metric"] == "val_accuracy"
     assert [str(margin) for margin in DEFAULT_MARGINS] == ["val_accuracy=0.01", "val_loss=2%"]

@@ -36,6 +36,17 @@ from compare.reporting.terminal import (
     variables,
 )
 from compare.user_errors import describe
+from compare.verdict import (
+    Comparison,
+    Difference,
+    DifferingVariable,
+    Failure,
+    NotApplicable,
+    Reporting,
+    Training,
+    not_comparable,
+)
+from compare.verdict.rounding import Noise
 
 
 def train(console: Console, gap: RunningGap, trainer: str, off_from: int | None = None, epochs: int = 2) -> None:
@@ -219,9 +230,10 @@ def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None
     data = {"source": "a file", "training_sha256": "aa", "validation_sha256": "bb"}
     told = details({"versions": {"tensorflow": "2.21.0"}, "data": data})
     assert told[0] == "tensorflow 2.21.0" and "a file" in told[1] and "aa" in told[2] and "bb" in told[3]
-    training = {"differing_variables": [{"name": "dense/kernel", "gap": 0.25}, {"name": "dense/bias", "gap": None}]}
-    skipped = [{"probe": "several processes", "reason": "one only"}]
-    assert variables({"training": training, "not_applicable": skipped}) == [
+    off = DifferingVariable("dense/kernel", 0.25), DifferingVariable("dense/bias", None)
+    training = Training("different", None, None, 1, differing_variables=off)
+    skipped = (NotApplicable("several processes", "one only"),)
+    assert variables(Comparison("loop", training, Reporting(None, {}), not_applicable=skipped)) == [
         "  differs at that step: dense/kernel, by 2.5e-01 (Euclidean norm)",
         "  differs at that step: dense/bias",
         "  not applicable: several processes: one only",
@@ -260,7 +272,7 @@ def test_of_two_trainers_neither_can_be_left_out(tmp_path: Path, others: list[st
     run, out = RunJson(folder=tmp_path, trainers=["fit", "mine", *others]), io.StringIO()
     fail(run, "mine", ValueError("no"), Console(file=out, width=200))
     assert run.failures == [{"side": "mine", "error": "ValueError: no", "remedy": f"fix your trainer mine{advice}"}]
-    failed = {"candidate": "mine", "training": {}, "failure": run.failures[0]}
+    failed = not_comparable("mine", Failure(**run.failures[0]))
     told = f"mine and fit cannot be compared, because mine {{}}; fix your trainer mine{advice}"
     assert sentence(failed, "fit") == told.format("cannot run: ValueError: no")
     assert sentence(failed, "fit", ["mine"]) == told.format("failed"), "the error was printed before"
@@ -289,12 +301,8 @@ def test_of_an_interrupted_run_the_caveat_leads(tmp_path: Path, epochs: int, beg
     [(0.123, "at most 0.12"), (1.26, "at most 1.3"), (94.2, "at most 94"), (1447, "1,400"), (1.3e5, "130,000")],
 )
 def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, times: str) -> None:
-    noise = {"twins": 2, "largest_ratio": ratio, "factor": 100.0, "epoch": 1, "step": 8, "variable": "w"}
-    first = {"epoch": 1, "step": 8}
-    training = {"verdict": "different", "max_weight_gap": None, "first_difference": first, "noise": noise}
-    told = sentence(
-        {"candidate": "loop", "training": training, "reporting": {}, "verdict": "different", "causes": []}, "fit"
-    )
+    training = Training("different", None, Difference(1, 8), 8, noise=Noise.of(2, ratio, (1, 8), "w"))
+    told = sentence(Comparison("loop", training, Reporting(None, {})), "fit")
     assert (
         f"; the gap is {times} times the effect of rounding alone (at step 8 of epoch 1; measured with 2 noise " in told
     )

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from compare.reporting.sentences import sentence
-from compare.verdict import Comparison, Difference, MetricGap, Reporting, Training, as_json
+from compare.verdict import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
 
 SAME = {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}
 IDENTICAL = Training("identical", 0.0, None, 9380)
-KERNEL = (("dense/kernel", 0.25),)
+KERNEL = (DifferingVariable("dense/kernel", 0.25),)
 
 
 def said(training: Training, reporting: Reporting) -> str:
-    content = as_json("fit", [Comparison("loop", training, reporting)])
-    return sentence(content["comparisons"][0], content["reference"])
+    return sentence(Comparison("loop", training, reporting).settled(), "fit")
 
 
 @pytest.mark.parametrize(
@@ -31,24 +30,27 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
     ("training", "text"),
     [
         (
-            Training("different", 0.25, Difference(2, 1938), 9380, KERNEL),
+            Training("different", 0.25, Difference(2, 1938), 9380, differing_variables=KERNEL),
             "their weights differ from step 1,938 of epoch 2 on; "
             "at epoch ends, individual weights differ by up to 2.5e-01",
         ),
         (
-            Training("different", None, Difference(2, 3), 9380, KERNEL),
+            Training("different", None, Difference(2, 3), 9380, differing_variables=KERNEL),
             "their weights differ from step 3 of epoch 2 on",
         ),
         (
-            Training("different", 0.0, Difference(1, 3), 9380, KERNEL),
+            Training("different", 0.0, Difference(1, 3), 9380, differing_variables=KERNEL),
             "their weights differ from step 3 of epoch 1 on, "
             "but at epoch ends the weights of the first replica are equal",
         ),
         (
-            Training("different", None, Difference(3, None), 0, KERNEL),
+            Training("different", None, Difference(3, None), 0, differing_variables=KERNEL),
             "their weights first differ at the end of epoch 3",
         ),
-        (Training("different", None, Difference(1, 0), 9380, KERNEL), "their initial weights differ"),
+        (
+            Training("different", None, Difference(1, 0), 9380, differing_variables=KERNEL),
+            "their initial weights differ",
+        ),
         (
             Training("different", 1e-9, Difference(1, 938), 937, reason="loop has no step 938 in epoch 1"),
             "loop has no step 938 in epoch 1; at epoch ends, individual weights differ by up to 1.0e-09",

@@ -23,6 +23,7 @@ from compare.verdict import (
     Comparison,
     Reporting,
     Training,
+    Verdict,
     asynchronous,
     compare_records,
     with_noise,
@@ -94,7 +95,7 @@ def test_a_stage_differs_from_a_hundred_times_the_twins_on(times: float, stage: 
 def test_more_twins_are_trained_up_to_three_hundred_times_what_rounding_explains(
     ratio: float, twins: int, said: bool
 ) -> None:
-    assert enough(Noise(twins, (1, 1), ratio, (1, 1), "w"), twins) == said
+    assert enough(Noise.of(twins, ratio, (1, 1), "w"), twins) == said
 
 
 # The float64 run: whoever is ten times as far from it as the other is off
@@ -105,8 +106,8 @@ def test_a_trainer_ten_times_as_far_from_the_float64_run_is_off(fit: float, loop
     truth = record("truth", 0, 1)
     sides = [record(name, 0, 1 + times / 1024) for name, times in (("fit", fit), ("loop", loop))]
     found = distances(truth, sides, [compare_records(*sides)])
-    assert found["off"] == off
-    assert found["after"][0]["distance"] == pytest.approx({"fit": fit / 1024, "loop": loop / 1024})
+    assert found.off == off
+    assert found.after[0].distance == pytest.approx({"fit": fit / 1024, "loop": loop / 1024})
 
 
 # Logs
@@ -138,7 +139,7 @@ def test_weights_that_differ_between_workers_that_do_not_wait_prove_nothing(exac
     assert replace(judged, training=given.training) == given, "only the weights' verdict changes"
 
 
-def judged(records: Sequence[Record], strategy: str = "default", workers: int = 1, **run: Any) -> dict[str, Any]:
+def judged(records: Sequence[Record], strategy: str = "default", workers: int = 1, **run: Any) -> Verdict:
     devices: Any = {"name": strategy, "class": "", "replicas": 1, "workers": workers, "global_batch_size": 1,
                     "devices": []}  # fmt: skip
     given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "own": [], **run.pop("options", {})},
@@ -155,7 +156,7 @@ def judged(records: Sequence[Record], strategy: str = "default", workers: int = 
     ],
 )
 def test_only_several_workers_of_a_parameter_server_do_not_wait(strategy: str, workers: int, verdict: str) -> None:
-    assert judged([record("fit", 0, 1), record("loop", 0, 2)], strategy, workers)["verdict"] == verdict
+    assert judged([record("fit", 0, 1), record("loop", 0, 2)], strategy, workers).verdict == verdict
 
 
 # Two models of a script
@@ -167,8 +168,8 @@ def test_only_several_workers_of_a_parameter_server_do_not_wait(strategy: str, w
 )
 def test_what_could_not_be_paired_is_never_green(unpaired: dict[str, str], verdict: str) -> None:
     made = judged([record("fit", 0, 1), record("loop", 0, 1)], unpaired=unpaired)
-    assert made["verdict"] == verdict and made["comparisons"][0]["verdict"] == "identical"
-    assert {each["candidate"]: each["training"]["reason"] for each in made["comparisons"][1:]} == unpaired
+    assert made.verdict == verdict and made.comparisons[0].verdict == "identical"
+    assert {each.candidate: each.training.reason for each in made.comparisons[1:]} == unpaired
 
 
 @pytest.mark.parametrize(
@@ -184,10 +185,10 @@ def test_the_second_model_of_two_scripts_counts_as_much_as_the_first(
 ) -> None:
     records = [record("fit", 0, 1), record("loop", 0, first), record("fit 2", 0, 1), record("loop 2", 0, second)]
     verdict = judged(records, models=[["fit 2", "loop 2"]], options={"scripts": ["fit.py", "loop.py"]})
-    assert [each["verdict"] for each in verdict["comparisons"]] == verdicts
-    assert verdict["verdict"] == max(verdicts, key=["identical", "different"].index)
-    assert [(each["candidate"], each.get("reference")) for each in verdict["comparisons"]] == [
-        ("loop", None),
+    assert [each.verdict for each in verdict.comparisons] == verdicts
+    assert verdict.verdict == max(verdicts, key=["identical", "different"].index)
+    assert [(each.candidate, each.reference) for each in verdict.comparisons] == [
+        ("loop", ""),
         ("loop 2", "fit 2"),
     ]
 

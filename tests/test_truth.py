@@ -73,10 +73,10 @@ def test_distances_are_relative_and_taken_where_the_trainers_diverge():
     truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, 4.0]), record("loop", [2.0, 5.0])
     parting = Comparison("loop", Training("different", None, Difference(1, 2), 1), Reporting(None, {}))
     found = distances(truth, [fit, loop], [parting])
-    assert [(each["epoch"], each["step"]) for each in found["after"]] == [(1, 1), (1, 2), (1, None)]
-    assert [each["distance"] for each in found["after"]] == [
+    assert [(each.epoch, each.step) for each in found.after] == [(1, 1), (1, 2), (1, None)]
+    assert [each.distance for each in found.after] == [
         {"fit": 0.0, "loop": 0.0},
         {"fit": 0.0, "loop": 0.25},
         {"fit": 0.0, "loop": 0.25},
     ]
-    assert found["off"] == "loop"
+    assert found.off == "loop"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import as_json
 from xxhash import xxh3_64_intdigest
 
 from compare.app.judge import Pair
@@ -37,10 +38,10 @@ from compare.verdict import (
     FROM_BEST,
     Comparison,
     Difference,
+    DifferingVariable,
     MetricGap,
     Reporting,
     Training,
-    as_json,
     compare_records,
     noise_start,
     with_noise,
@@ -163,14 +164,16 @@ def test_one_bit_of_one_replica_after_one_step_is_different(
     training = compare_records(*reversed(pair) if swap else pair).training
     assert training.verdict == "different"
     assert training.first_difference == Difference(*place)
-    assert [name for name, _ in training.variables] == [(KERNEL, BIAS)[variable].name]
+    assert [each.name for each in training.differing_variables] == [(KERNEL, BIAS)[variable].name]
     assert training.max_weight_gap == 0.0, "at the ends of epochs nothing is left of it"
-    assert training.steps == 6
+    assert training.steps_compared == 6
 
 
 def test_the_first_of_many_differing_steps_is_named_with_its_variables_and_their_gap(train: Train) -> None:
     training = compare_records(train("fit"), train(edits={(1, 2): add(0.25), (2, 1): add(4, variable=1)})).training
-    assert training == Training("different", 4.0, Difference(1, 2), 6, (("dense/kernel", 0.25),))
+    assert training == Training(
+        "different", 4.0, Difference(1, 2), 6, differing_variables=(DifferingVariable("dense/kernel", 0.25),)
+    )
 
 
 def test_the_largest_gap_is_that_of_any_epoch(train: Train) -> None:
@@ -192,7 +195,7 @@ def test_a_difference_made_by_validation_shows_at_the_epochs_end_without_a_step(
 def test_other_initial_weights_are_step_0_of_epoch_1(train: Train) -> None:
     training = compare_records(train("fit"), train(edits={(1, INITIAL): add(0.5)})).training
     assert (training.verdict, training.first_difference) == ("different", Difference(1, 0))
-    assert training.variables == (("dense/kernel", 0.5),)
+    assert training.differing_variables == (DifferingVariable("dense/kernel", 0.5),)
 
 
 def test_initial_weights_that_were_not_recorded_are_no_difference(train: Train) -> None:
@@ -230,7 +233,7 @@ def test_a_step_that_one_side_lacks_is_the_difference(
 ) -> None:
     training = compare_records(train("fit", steps=fit), train(steps=loop)).training
     assert (training.verdict, training.first_difference, training.reason) == ("different", first, reason)
-    assert training.steps == compared
+    assert training.steps_compared == compared
 
 
 def test_an_earlier_difference_goes_before_a_missing_step(train: Train) -> None:
@@ -240,7 +243,9 @@ def test_an_earlier_difference_goes_before_a_missing_step(train: Train) -> None:
 
 def test_without_steps_the_ends_of_epochs_are_compared(train: Train) -> None:
     same = compare_records(train("fit"), train(said=False)).training
-    assert same == Training("identical", 0.0, None, 0, silent="loop"), "and who never called end_step is named"
+    assert same == Training("identical", 0.0, None, 0, steps_not_reported_by="loop"), (
+        "and who never called end_step is named"
+    )
     for edits, first in [({(2, 1): add(1)}, Difference(2, None)), ({(1, INITIAL): add(1)}, Difference(1, 0))]:
         other = compare_records(train("fit"), train(said=False, edits=edits)).training
         assert (other.verdict, other.first_difference) == ("different", first)
@@ -295,7 +300,8 @@ def test_a_gap_that_is_unknown_or_no_number_is_null(train: Train) -> None:
     assert (unkept.verdict, unkept.max_weight_gap) == ("different", None)
     for bad in (math.nan, math.inf):
         blown = compare_records(train("fit"), train(edits={(1, 1): add(bad)}))
-        assert (blown.training.max_weight_gap, blown.training.variables) == (None, (("dense/kernel", None),))
+        assert blown.training.max_weight_gap is None
+        assert blown.training.differing_variables == (DifferingVariable("dense/kernel", None),)
         both = train("fit", edits={(1, 1): add(bad)}), train(edits={(1, 1): add(bad)})
         assert compare_records(*both).verdict == "identical", "the same NaN, bit for bit"
     later = (
@@ -304,7 +310,7 @@ def test_a_gap_that_is_unknown_or_no_number_is_null(train: Train) -> None:
     )
     training = compare_records(*later).training
     assert (training.first_difference, training.max_weight_gap) == (Difference(1, 2), None)
-    assert training.variables == (("dense/bias", 1.0),)
+    assert training.differing_variables == (DifferingVariable("dense/bias", 1.0),)
 
 
 # Reporting
@@ -373,9 +379,8 @@ def test_an_epoch_that_one_side_did_not_report_leaves_its_numbers_open(train: Tr
     for pair in [(fit, short), (short, fit)]:
         comparison = compare_records(*pair)
         assert comparison.reporting.verdict == comparison.verdict == "inconclusive"
-        (entry,) = as_json("fit", [comparison])["comparisons"]
-        assert "weight is equal, bit for bit" in sentence(entry, "fit")
-        assert "one side lacks the numbers of an epoch" in sentence(entry, "fit")
+        assert "weight is equal, bit for bit" in sentence(comparison, "fit")
+        assert "one side lacks the numbers of an epoch" in sentence(comparison, "fit")
     wrong = replace(loop, logs={1: {**LOGS, "loss": 9.0}})
     assert compare_records(fit, wrong).reporting.verdict == "different"
 
@@ -496,7 +501,7 @@ def test_noise_before_the_parting_is_no_excuse(train: Train) -> None:
 def test_a_gap_that_opens_later_than_the_first_is_found_too(train: Train) -> None:
     training = held(train, {(1, 1): add(0.5e-3), (2, 2): add(5.0)}).training
     assert training.verdict == "different"
-    assert training.noise is not None and training.noise.at == (2, 2)
+    assert training.noise is not None and (training.noise.epoch, training.noise.step) == (2, 2)
 
 
 def test_a_gap_that_closes_again_is_not_forgotten(train: Train) -> None:
@@ -564,13 +569,13 @@ def test_a_loud_twins_gap_counts_by_as_much_less_as_it_was_moved_more(train: Tra
 def test_what_is_only_rounding_does_not_stand_beside_a_mistake(train: Train) -> None:
     theirs = {"loss": 0.5 + 2.0**-24, "accuracy": 0.76}
     fit, loop = train("fit"), train(logs=[LOGS, theirs])
-    (entry,) = as_json("fit", [Pair(fit, loop, fit, compare_records(fit, loop)).compared(())])["comparisons"]
-    assert entry["reporting"]["verdict"] == "different"
-    told = sentence(entry, "fit")
+    comparison = Pair(fit, loop, fit, compare_records(fit, loop)).compared(()).settled()
+    assert comparison.reporting.verdict == "different"
+    told = sentence(comparison, "fit")
     assert (
         "reports different numbers: accuracy (by up to 1.0e-02, in epoch 2); by no more than rounding: loss (" in told
     )
-    assert where(entry) == "Only in the reported numbers: accuracy"
+    assert where(comparison) == "Only in the reported numbers: accuracy"
     rounded = train(logs=[LOGS, {**theirs, "accuracy": 0.75}])
     alone = Pair(fit, rounded, fit, compare_records(fit, rounded)).compared(())
     assert alone.reporting.verdict == "alike" and not any(gap.only_rounding for gap in alone.reporting.metrics.values())
@@ -607,7 +612,7 @@ def test_an_equal_number_under_another_name_is_paired(train: Train) -> None:
     ours, theirs = {"loss": 0.5, "accuracy": 0.75}, {"loss": 0.5, "acc": 0.75, "val_acc": 0.75}
     reporting = report(train, [ours, ours], [theirs, theirs]).reporting
     assert reporting.verdict == "identical"
-    assert reporting.metrics["accuracy"] == MetricGap(0.0, 1, alias="acc")
+    assert reporting.metrics["accuracy"] == MetricGap(0.0, 1, reported_as="acc")
     assert reporting.metrics["val_acc"] == MetricGap(None, 1, "fit")
     other = report(train, [ours, ours], [theirs, {**theirs, "acc": 0.5}]).reporting
     assert other.metrics["accuracy"] == MetricGap(None, 1, "loop"), "an unequal one is another number"
@@ -649,11 +654,13 @@ def test_steps_that_accumulate_gradients_pair_with_the_updates_of_the_other_side
     sides = [accumulating(train, "fit"), by_hand(train, "loop")]
     pair = paired_steps(*(sides[::-1] if swapped else sides))
     comparison = compare_records(*pair)
-    assert comparison.training == Training("identical", 0.0, None, 4, made=0 if swapped else 8)
+    assert comparison.training == Training("identical", 0.0, None, 4, steps_made=0 if swapped else 8)
     assert [len(each.keys) for each in pair] == [7, 7], "the initial weights, four updates and two ends"
 
     off = compare_records(*paired_steps(sides[0], by_hand(train, "loop", off=(2, 1)))).training
-    assert (off.verdict, off.first_difference) == ("different", Difference(2, 2, since=1)), "by the reference's numbers"
+    assert (off.verdict, off.first_difference) == ("different", Difference(2, 2, since_step=1)), (
+        "by the reference's numbers"
+    )
 
 
 def test_only_idle_steps_are_left_out(train: Train) -> None:
@@ -673,9 +680,9 @@ def test_only_idle_steps_are_left_out(train: Train) -> None:
 @pytest.mark.parametrize("silent", ["fit", "loop", ""])
 def test_who_reports_no_steps_while_the_other_does_is_named(train: Train, silent: str) -> None:
     fit, loop = (train(name, said=name != silent) for name in ("fit", "loop"))
-    (entry,) = as_json("fit", [compare_records(fit, loop)])["comparisons"]
-    assert entry["training"].get("steps_not_reported_by", "") == silent
-    assert sentences.silent(entry).startswith(f"{silent} never calls run.end_step(), so weights were" if silent else "")
-    assert bool(sentences.silent(entry)) == bool(silent)
-    neither = as_json("fit", [compare_records(train("fit", said=False), train("loop", said=False))])["comparisons"][0]
+    found = compare_records(fit, loop)
+    assert found.training.steps_not_reported_by == silent
+    assert sentences.silent(found).startswith(f"{silent} never calls run.end_step(), so weights were" if silent else "")
+    assert bool(sentences.silent(found)) == bool(silent)
+    neither = compare_records(train("fit", said=False), train("loop", said=False))
     assert not sentences.silent(neither), "so it is under this strategy"

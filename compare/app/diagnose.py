@@ -29,6 +29,7 @@ from compare.reporting.terminal import tell
 from compare.trainer import Trainer
 from compare.user_errors import describe
 from compare.verdict import DIFFERENT, rounding
+from compare.verdict.codec import encode
 
 
 def diagnose(
@@ -77,7 +78,7 @@ def _check(
     for name, report in reports.items():
         if not report.training:
             reports[name] = _with_callbacks(report, different[name], task)
-    return {name: report.as_json()["comparisons"][0] for name, report in reports.items()}
+    return {name: encode(report.judged) for name, report in reports.items()}
 
 
 def _reports(
@@ -126,10 +127,10 @@ def _look_at_not_finite(
         if found is None or pair.exactly.against:
             continue
         candidate, reference = pair.candidate.trainer, pair.reference.trainer
-        other = reference if found.side == candidate else candidate
+        side, other = (candidate, reference) if found.side == candidate else (reference, candidate)
         tell(
             console,
-            f"The weights of {found.side} are not finite. Training it again up to there, to see what was first …",
+            f"The weights of {side} are not finite. Training it again up to there, to see what was first …",
         )
 
         def make_run(sinks: Sequence[Sink], epoch: int = found.epoch, seed: int = pair.candidate.seed) -> Run:
@@ -138,11 +139,11 @@ def _look_at_not_finite(
         known = dict(trainers)
         names = [variable.name for variable in pair.reference.variables]
         try:
-            with waiting(console, f"looking into {found.side}"), without_idle_waits(), redirect_stdout(StringIO()):
-                first = first_not_finite(known[found.side], known[other], make_run, found, names)
+            with waiting(console, f"looking into {side}"), without_idle_waits(), redirect_stdout(StringIO()):
+                first = first_not_finite(known[side], known[other], make_run, found, names)
         except Exception as error:  # the comparison stands without it
             print_traceback()
-            tell(console, f"Looking into {found.side} failed: {describe(error)}")
+            tell(console, f"Looking into {side} failed: {describe(error)}")
             continue
         if first is not None:
             inside[candidate] = first.as_json()

@@ -63,7 +63,7 @@ class EarlyChecks:
         if not self._training or done.cancelled() or done.exception() is not None or not done.result().training:
             return  # the verdict says it, or more is known then
         tell(self._console, f"{trainer}  the short check has found why its weights differ:", style="yellow")
-        for line in causes(done.result().as_json()["comparisons"][0]):
+        for line in causes(done.result().judged):
             tell(self._console, line)
 
 

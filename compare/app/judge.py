@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from compare.check.causes import CATALOGUE
 from compare.check.not_finite import FirstValue, findings
@@ -21,11 +20,12 @@ from compare.verdict import (
     IDENTICAL,
     INCONCLUSIVE,
     Comparison,
-    Difference,
     Failure,
     Reporting,
+    SoFar,
+    Stop,
     Training,
-    as_json,
+    Verdict,
     asynchronous,
     beyond_rounding,
     compare_records,
@@ -35,6 +35,7 @@ from compare.verdict import (
     with_study,
     within_rounding,
 )
+from compare.verdict.codec import decode
 from compare.verdict.float64 import distances
 from compare.verdict.pairing import paired_steps
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
@@ -93,7 +94,7 @@ class Pair:
         candidate: the other record.
         anchor: the one of the two that was trained in this run, so that noise twins of it can be trained.
         exactly: the comparison bit for bit.
-        checked: the short check's findings, as in ``verdict.json``; empty if there was no check.
+        checked: what the short check, or a look into two scripts, has found; None if there was none.
         study: the comparison over all seeds; None for a single seed.
         inside: where in its step a value first is not finite on one side only; None if that was not seen.
     """
@@ -102,7 +103,7 @@ class Pair:
     candidate: Record
     anchor: Record
     exactly: Comparison
-    checked: Mapping[str, Any] = field(default_factory=dict)
+    checked: Comparison | None = None
     study: Study | None = None
     inside: FirstValue | None = None
 
@@ -119,8 +120,8 @@ class Pair:
     @property
     def certain(self) -> bool:
         """Whether the short check saw more than rounding, by a replay that explains the reference."""
-        different = bool(self.checked) and self.checked["training"]["verdict"] == DIFFERENT
-        return different and bool(self.checked.get("certain", True))  # older runs kept the check only if it was
+        checked = self.checked
+        return checked is not None and checked.training.verdict == DIFFERENT and checked.certain is not False
 
     @property
     def twins(self) -> str:
@@ -134,7 +135,7 @@ class Pair:
         if self.noise_start is not None and twins:
             comparison = with_noise(comparison, self.reference, self.candidate, twins, self.anchor)
         reporting = comparison.reporting
-        checked = self.checked["reporting"]["verdict"] if self.checked else None
+        checked = self.checked.reporting.verdict if self.checked else None
         if reporting.verdict is None:  # the weights differ; the check judged the numbers by the trainer's own weights
             # Where the check could not tell either, what counts are the numbers of this run.
             reporting = replace(reporting, verdict=None if checked == INCONCLUSIVE else checked)
@@ -154,7 +155,7 @@ class Pair:
     @property
     def known_cause(self) -> bool:
         """Whether the short check named a cause of different weights; that they are not finite follows from one."""
-        named = [cause["id"] for cause in self.checked["causes"]] if self.checked else []
+        named = [cause.id for cause in self.checked.causes] if self.checked else []
         return any(CATALOGUE[id].kind == TRAINING and id != NOT_FINITE for id in named)
 
 
@@ -210,9 +211,10 @@ def _pair(
         references, candidates = zip(*sides.values(), strict=True)
         over_seeds = study(references, candidates, margins)
         exactly = replace(exactly, seed=seed)
-    inside = (run.not_finite or {}).get(name)
+    inside, checked = (run.not_finite or {}).get(name), (run.check or {}).get(name)
     first = FirstValue(**inside) if inside else None
-    return Pair(*sides[seed], sides[seed][0], exactly, (run.check or {}).get(name, {}), over_seeds, first)
+    found = decode(Comparison, checked) if checked else None
+    return Pair(*sides[seed], sides[seed][0], exactly, found, over_seeds, first)
 
 
 def _common(reference: Record, candidate: Record) -> tuple[Record, Record]:
@@ -229,88 +231,82 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
     return by_trainer
 
 
-def judge(recorded: Recorded) -> dict[str, Any]:
-    """The content of ``verdict.json``."""
+def judge(recorded: Recorded) -> Verdict:
+    """The verdict on a run."""
     run, records, paired = recorded.run, recorded.by_trainer, pairs(recorded)
-    comparisons = [
+    compared = [
         pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair for pair in paired
     ]
-    scripts = bool(run.options.get("scripts"))
-    extra: dict[str, Any] = {"scope": "scripts" if scripts else "run"}
-    if scripts:
-        extra["made_alike"] = [name for name in MADE_ALIKE if name not in run.options["own"]]
-    if run.status == INTERRUPTED:
-        extra["interrupted"] = True
-    stopped = [
-        {"trainer": record.trainer, "seed": record.seed, **asdict(record.end)}
-        for record in recorded.records
-        if record.end is not None and record.end.epoch is not None
-    ]
-    if stopped:
-        extra["stopped"] = stopped
-    names = run.trainers or []
+    scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
     if TRUTH in records and TRUTH not in names:
-        truth = records[TRUTH]
-        extra["truth"] = distances(truth[min(truth)], recorded.shown, comparisons)
-    if scripts:
-        comparisons = [
-            with_located(each, (run.check or {}).get(each.candidate, {})) if each.weights_alone is None else each
-            for each in comparisons
-        ]
+        exact = records[TRUTH]
+        truth = distances(exact[min(exact)], recorded.shown, compared)
+    comparisons = []
+    for pair, comparison in zip(paired, compared, strict=True):
+        found = comparison
+        if isinstance(pair, Pair):
+            if scripts and found.weights_alone is None:
+                found = with_located(found, pair.checked)
+            if run.status == INTERRUPTED:
+                found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
+            found = _with_check(found, pair.checked, scripts=scripts)
+            found = _with_not_finite(found, names[0], pair.inside)
+        comparisons.append(found)
     for what, reason in (run.unpaired or {}).items():
         comparisons.append(Comparison(what, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {})))
-    verdict = as_json(names[0], comparisons, **extra)
-    for entry, pair, comparison in zip(verdict["comparisons"], paired, comparisons, strict=False):
-        if run.status == INTERRUPTED and isinstance(pair, Pair):
-            entry |= _so_far(pair, None if scripts else run.options["epochs"])
-        if isinstance(pair, Pair):
-            _add_check(entry, pair.checked, scripts=scripts)
-        _add_not_finite(entry, comparison, names[0], pair.inside if isinstance(pair, Pair) else None)
-    return verdict
+    return Verdict.of(
+        names[0],
+        comparisons,
+        scope="scripts" if scripts else "run",
+        made_alike=tuple(name for name in MADE_ALIKE if name not in run.options["own"]) if scripts else None,
+        interrupted=run.status == INTERRUPTED,
+        stopped=tuple(
+            Stop(record.trainer, record.seed, record.end.epoch, record.end.step, record.end.what)
+            for record in recorded.records
+            if record.end is not None and record.end.epoch is not None
+        ),
+        truth=truth,
+    )
 
 
-def _add_check(entry: dict[str, Any], checked: Mapping[str, Any], *, scripts: bool) -> None:
-    """Adds what the short check, or a look into two scripts, has found."""
-    if not checked:
-        return
-    entry |= {key: checked[key] for key in ("causes", "evidence", "not_applicable")}
-    if entry["verdict"] in (IDENTICAL, ALIKE):
-        entry["evidence"] = []  # noise twins of the whole run explain it
-    if "stages" in checked and entry["training"]["verdict"] == DIFFERENT:
-        entry["stages"] = checked["stages"]
-        if not scripts:
-            entry["stages_at"] = checked["training"]["first_difference"]
+def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: bool) -> Comparison:
+    """The comparison with what the short check, or a look into two scripts, has found."""
+    if checked is None:
+        return comparison
+    explained = comparison.verdict in (IDENTICAL, ALIKE)  # by noise twins of the whole run
+    evidence = () if explained else checked.evidence
+    found = replace(comparison, causes=checked.causes, evidence=evidence, not_applicable=checked.not_applicable)
+    if comparison.training.verdict != DIFFERENT or checked.stages is None:
+        return found
+    at = None if scripts else checked.training.first_difference
+    return replace(found, stages=checked.stages, stages_at=at)
 
 
-def _add_not_finite(entry: dict[str, Any], comparison: Comparison, reference: str, inside: FirstValue | None) -> None:
-    """Adds the cause that leads all others, where one side alone is not finite."""
+def _with_not_finite(comparison: Comparison, reference: str, inside: FirstValue | None) -> Comparison:
+    """The comparison with the cause that leads all others, where one side alone is not finite."""
     found = findings(comparison, comparison.reference or reference, inside)
-    if found:
-        others = [cause for cause in entry["causes"] if cause["id"] != NOT_FINITE]
-        entry["causes"] = [*(each.as_json() for each in found), *others]
+    others = [cause for cause in comparison.causes if cause.id != NOT_FINITE] if found else comparison.causes
+    return replace(comparison, causes=(*found, *others))
 
 
-def _so_far(pair: Pair, epochs: int | None) -> dict[str, Any]:
-    """For an interrupted run, the epoch in which a comparison ends, and how many were wanted; empty if it is whole."""
+def _so_far(pair: Pair, epochs: int | None) -> SoFar | None:
+    """For an interrupted run, the epoch in which a comparison ends, and how many were wanted; None if it is whole."""
     epoch, step = min(pair.reference.last, pair.candidate.last, key=in_time)
     epoch += step == EPOCH_END
-    return {} if epochs is not None and epoch > epochs else {"so_far": {"epoch": epoch, "epochs": epochs}}
+    return None if epochs is not None and epoch > epochs else SoFar(epoch, epochs)
 
 
-def with_located(comparison: Comparison, checked: Mapping[str, Any]) -> Comparison:
+def with_located(comparison: Comparison, checked: Comparison | None) -> Comparison:
     """A comparison of scripts with the step and the stage that were located, and with what is known better."""
-    found = checked["training"].get("first_difference") if checked else None
-    if found is None or comparison.training.verdict != DIFFERENT:
+    if checked is None or comparison.training.verdict != DIFFERENT:
         return comparison
-    verdict, reason = (checked["training"].get(key) for key in ("verdict", "reason"))
-    if verdict == INCONCLUSIVE:
-        training = replace(comparison.training, verdict=verdict, max_weight_gap=None, first_difference=None, noise=None)
-        return replace(comparison, training=replace(training, reason=reason or "", variables=()))
+    found, reason = checked.training.first_difference, checked.training.reason
+    if found is None:
+        return comparison
+    if checked.training.verdict == INCONCLUSIVE:
+        training = replace(comparison.training, verdict=INCONCLUSIVE, max_weight_gap=None, first_difference=None)
+        return replace(comparison, training=replace(training, noise=None, reason=reason, differing_variables=()))
     exact = comparison.training.first_difference
-    same = exact is not None and (exact.epoch, exact.step) == (found["epoch"], found["step"])
-    weights = (found["weights"]["epoch"], found["weights"]["step"]) if found.get("weights") else None
-    first = Difference(found["epoch"], found["step"], None, found["stage"], found["where"], same, weights)
-    return replace(
-        comparison,
-        training=replace(comparison.training, first_difference=first, reason=reason or comparison.training.reason),
-    )
+    same = exact is not None and (exact.epoch, exact.step) == (found.epoch, found.step)
+    first, reason = replace(found, equal_before=same), reason or comparison.training.reason
+    return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))

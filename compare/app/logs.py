@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from compare.records.metrics_csv import is_float32
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
-from compare.verdict import as_json
+from compare.verdict import Verdict
 from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
@@ -54,9 +55,8 @@ def compare_logged(options: Options, folder: Path, console: Console) -> Result:
     margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
     reference, *candidates = records.values()
     comparisons = [compare_logs(reference, each, margins) for each in candidates]
-    verdict = as_json(names[0], comparisons, scope="logs")
-    for entry, comparison in zip(verdict["comparisons"], comparisons, strict=True):
-        entry["causes"] = [cause.as_json() for cause in findings(comparison, names[0], None)]
+    named = [replace(each, causes=tuple(findings(each, names[0], None))) for each in comparisons]
+    verdict = Verdict.of(names[0], named, scope="logs")
     run.save(status=FINISHED)
     shown = [each[0] for each in records.values()]
     return Result(folder, publish_verdict(folder, verdict, shown, console, study=seeds > 1, verbose=options.verbose))

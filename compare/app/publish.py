@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from compare.app.judge import Recorded, judge
-from compare.check.stage_views import stage_sentence
 from compare.naming import shown_path
-from compare.records import Record, RecordError, has_records, read_rows, read_verdict, write_verdict
+from compare.records import Record, RecordError, has_records, read_rows
 from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
-from compare.reporting.sentences import causes, misnamed, sentence, silent, stops, truth_sentence, unreported
-from compare.reporting.terminal import epoch_table, print_table, say, study_table, style_of, tell, variables
-from compare.verdict import warning
+from compare.reporting.run_files import verdict_of
+from compare.reporting.sentences import sentence
+from compare.reporting.terminal import epoch_table, print_table, print_verdict, say, study_table, tell
+from compare.verdict import Verdict, warning
 
 
 def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
@@ -37,15 +36,15 @@ def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
     return verdict
 
 
-def verdict_of(folder: Path) -> dict[str, Any] | None:
+def finished_verdict(folder: Path) -> Verdict | None:
     """The verdict of a run that has everything that a finished run leaves; None if some of it is missing or damaged."""
     try:
-        verdict = read_verdict(folder / "verdict.json")
+        verdict = verdict_of(folder)
         drawn = (folder / "comparison.png").is_file() or not (has_records(folder) and read_rows(folder))
     except RecordError:
         return None
     pages = (folder / "report.html").is_file() and (folder.parent / "index.html").exists()
-    return verdict if drawn and pages and not verdict.get("interrupted") else None
+    return verdict if verdict and drawn and pages and not verdict.interrupted else None
 
 
 def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ()) -> str:
@@ -53,7 +52,7 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
         verdict, options = judge(recorded), recorded.run.options
-        recorded.run.save(verdict_sha256=checksum(verdict))
+        recorded.run.save(verdict_sha256=checksum(verdict.content()))
     shown = recorded.shown
     del recorded  # the pages read the records again: this memory is needed only once
     study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
@@ -62,7 +61,7 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
 
 def publish_verdict(
     folder: Path,
-    verdict: dict[str, Any],
+    verdict: Verdict,
     shown: list[Record],
     console: Console,
     *,
@@ -74,21 +73,21 @@ def publish_verdict(
 
     Args:
         folder: the run's folder.
-        verdict: the content of ``verdict.json``.
+        verdict: the verdict.
         shown: a record of each trainer for the table, the reference first; the list is emptied.
         console: where to print.
         study: whether several seeds were compared.
         verbose: whether to print more.
         known: the trainers whose errors were printed.
     """
-    write_verdict(folder / "verdict.json", verdict)
+    verdict.write(folder / "verdict.json")
     files = ["metrics.csv", "verdict.json"]
     if reported := any(record.logs for record in shown):
         files.insert(0, "comparison.png")
         if isinstance(console, NotebookConsole):
             pass  # the result shows itself
         elif study:
-            print_table(console, study_table(verdict["comparisons"]))
+            print_table(console, study_table(verdict.comparisons))
         else:
             print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
     shown.clear()  # the picture and the pages read the records again: this memory is needed only once
@@ -103,16 +102,16 @@ def publish_verdict(
             style="yellow",
         )
     if isinstance(console, NotebookConsole):
-        for entry in verdict["comparisons"]:
-            tell(console, f"{entry['verdict']}: {sentence(entry, verdict['reference'])}.")
-            if text := warning(entry, verdict["reference"]):
+        for each in verdict.comparisons:
+            tell(console, f"{each.verdict}: {sentence(each, verdict.reference)}.")
+            if text := warning(each, verdict.reference):
                 tell(console, f"WARNING: {text}.")
-        return str(verdict["verdict"])
-    _print_verdict(verdict, console, known, verbose=verbose)
+        return verdict.verdict
+    print_verdict(verdict, console, known, verbose=verbose)
     for file in files:
         if (folder / file).exists():
             say(console, shown_path(folder / file))
-    return str(verdict["verdict"])
+    return verdict.verdict
 
 
 def publish(folder: Path) -> list[str]:
@@ -121,28 +120,3 @@ def publish(folder: Path) -> list[str]:
     html.write_index(folder.parent)
     asked = RunJson.read(folder).options.get("tensorboard")
     return ["report.html", *([tensorboard.write(folder).name] if asked else [])]
-
-
-def _print_verdict(verdict: Mapping[str, Any], console: Console, known: Sequence[str], *, verbose: bool) -> None:
-    for entry in verdict["comparisons"]:
-        console.print()
-        text = sentence(entry, verdict["reference"], known) + "."
-        tell(console, text, style_of(entry["verdict"]), head=f"{entry['verdict']}: ")
-        if text := stage_sentence(entry, verdict["reference"]):
-            tell(console, text + ".")
-        for text in filter(None, (misnamed(entry, verdict["reference"]), silent(entry))):
-            tell(console, text, "yellow", head="Warning: ")
-        if text := warning(entry, verdict["reference"]):
-            tell(console, text + ".", "bold red", head="WARNING: ")
-        for line in causes(entry):
-            tell(console, line)
-        if text := unreported(entry, verdict["scope"]):
-            tell(console, text + ".")
-        for line in variables(entry) if verbose else ():
-            tell(console, line)
-    if verdict.get("interrupted") and not any(entry.get("so_far") for entry in verdict["comparisons"]):
-        tell(console, "The run was interrupted after training; what there is was judged.")
-    for text in stops(verdict):
-        tell(console, text + ".")
-    if "truth" in verdict:
-        tell(console, truth_sentence(verdict["truth"]) + ".")

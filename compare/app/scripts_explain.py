@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
@@ -25,7 +24,17 @@ from compare.check.sides import Sides
 from compare.check.stages import PREDICTIONS, Located, first_apart, locate, some
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
-from compare.verdict import DIFFERENT, INCONCLUSIVE, NotFinite, rounding
+from compare.verdict import (
+    DIFFERENT,
+    INCONCLUSIVE,
+    Comparison,
+    Difference,
+    NotFinite,
+    Reporting,
+    Training,
+    rounding,
+)
+from compare.verdict.codec import encode
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import read_traces
@@ -75,16 +84,20 @@ def explain(session: ScriptsSession) -> None:
         elif more_weights(*first.model.traces):
             begin = replace(first, step=1)
             sides = _close_ups(session, begin, noisy=False).around(begin)
-            checked[name]["causes"] = [] if sides is None else [cause.as_json() for cause in name_copies(sides)]
+            causes = () if sides is None else tuple(name_copies(sides))
+            checked[name] = replace(checked[name], causes=causes)
         for each in found:
+            evidence = []
             for side, trace in zip(each.model.names, each.model.traces, strict=True):
                 if each.step - 1 in trace.reseeded:
-                    checked[each.pair.candidate.trainer]["evidence"].append(
+                    evidence.append(
                         f"after step {each.step - 1:,} {side} goes on with another model of equal weights, "
                         "whose layers draw other random numbers (dropout): saving a model, or copying its weights, "
                         "keeps no state of them"
                     )
-        session.run.save(check=checked)
+            other = each.pair.candidate.trainer
+            checked[other] = replace(checked[other], evidence=(*(checked[other].evidence or ()), *evidence))
+        session.run.save(check=encode(checked))
     else:
         _explain_numbers(session, *compared[0])
 
@@ -129,7 +142,7 @@ def _unsure(departure: Departure, located: Located) -> str:
     They have not where both make equal predictions in the first step, or where the first step is equal.
     """
     names, predictions = departure.model.traces[1].unsure, located.of(PREDICTIONS)
-    if not names or located.step > 1 or (predictions and predictions.gap is not None and not predictions.differs):
+    if not names or located.step > 1 or (predictions and predictions.equal):
         return ""
     return (
         f"{some(names)} were paired by their order only, since they have equal shapes, and the first step differs, as "
@@ -142,8 +155,8 @@ def _checked(
     departure: Departure,
     seen: tuple[Located, Sides | None] | None,
     weights: int = 0,
-) -> dict[str, Any]:
-    """An entry of ``check`` in ``run.json``.
+) -> Comparison:
+    """The comparison with what was found inside a step.
 
     Args:
         session: the comparison.
@@ -160,23 +173,19 @@ def _checked(
     if departure.step > min(lengths):
         evidence.insert(0, f"{one} makes {lengths[0]:,} steps, {other} {lengths[1]:,}")
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
-    first: dict[str, Any] = {"epoch": epoch, "step": within, "stage": located.stage, "where": located.where}
-    if weights > departure.step:
-        first["weights"] = dict(zip(("epoch", "step"), departure.model.epochs.place(weights), strict=True))
+    later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
+    first = Difference(epoch, within, None, located.stage, located.where, weights=later)
     reason = unsure or _other_trainings(session, departure)
-    return {
-        "training": {
-            "verdict": INCONCLUSIVE if unsure else DIFFERENT,
-            "first_difference": first,
-            **({"reason": reason} if reason else {}),
-        },
-        "reporting": {"verdict": None},
-        "certain": departure.start is None or departure.step > min(lengths),
-        "causes": [cause.as_json() for cause in causes],
-        "evidence": evidence if not causes else [],
-        "not_applicable": [],
-        "stages": [each.as_json() for each in located.stages],
-    }
+    return Comparison(
+        departure.pair.candidate.trainer,
+        Training(INCONCLUSIVE if unsure else DIFFERENT, None, first, 0, reason=reason),
+        Reporting(None, {}),
+        certain=departure.start is None or departure.step > min(lengths),
+        causes=tuple(causes),
+        evidence=tuple(evidence) if not causes else (),
+        not_applicable=(),
+        stages=tuple(located.stages),
+    )
 
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> None:
@@ -196,15 +205,16 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used, metrics)
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
     if causes or evidence:
-        found = {
-            "training": {"verdict": None},
-            "reporting": {"verdict": DIFFERENT},
-            "certain": False,
-            "causes": [cause.as_json() for cause in causes],
-            "evidence": evidence,
-            "not_applicable": [],
-        }
-        session.run.save(check={pair.candidate.trainer: found})
+        found = Comparison(
+            pair.candidate.trainer,
+            Training(INCONCLUSIVE, None, None, 0),
+            Reporting(DIFFERENT, {}),
+            certain=False,
+            causes=tuple(causes),
+            evidence=tuple(evidence),
+            not_applicable=(),
+        )
+        session.run.save(check={found.candidate: encode(found)})
 
 
 def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: Place) -> list[Record]:

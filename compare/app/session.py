@@ -157,20 +157,20 @@ def _finished_before(folder: Path, console: Console, options: Options) -> Result
     Returns:
         The result; None if it was a short check whose result is missing.
     """
-    from compare.app.publish import finish, verdict_of  # noqa: PLC0415 (lazy)
+    from compare.app.publish import finish, finished_verdict  # noqa: PLC0415 (lazy)
 
-    run, verdict = RunJson.read(folder), verdict_of(folder)
+    run, verdict = RunJson.read(folder), finished_verdict(folder)
     if verdict is None and options.check:
         return None
     if run.status != FINISHED or verdict is None:
         if run.status == FINISHED:
             tell(console, "This run has finished; what is missing of its reports is made now.")
         return Result(folder, finish(run, console))
-    tell(console, f"This run has finished: {verdict['verdict']}", style=style_of(verdict["verdict"]))
+    tell(console, f"This run has finished: {verdict.verdict}", style=style_of(verdict.verdict))
     for text in sentences(verdict):
         tell(console, text + ".")
     say(console, shown_path(folder / "verdict.json"))
-    return Result(folder, verdict["verdict"])
+    return Result(folder, verdict.verdict)
 
 
 def _look_at(against: Path | None) -> None:

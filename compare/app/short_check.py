@@ -23,14 +23,13 @@ from compare.app.train import DIED, load_data
 from compare.engine.keras_generation import select_keras
 from compare.naming import shown_path
 from compare.options import Options
-from compare.records import write_verdict
 from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
 from compare.reporting.terminal import say, style_of, tell
 from compare.user_errors import without_exit
-from compare.verdict import as_json
+from compare.verdict import Verdict
 
 if TYPE_CHECKING:
     from compare.check import Report
@@ -143,14 +142,12 @@ def _check(
         for line in others:
             (say if line.startswith(" ") else tell)(console, line)  # what is indented is code
         tell(console, f"Checked in {report.seconds:.1f} s.")
-    verdict = as_json(reference_name, [report.comparison for report in reports], scope="check")
-    for entry, report in zip(verdict["comparisons"], reports, strict=True):
-        entry |= report.causes_json()
-    write_verdict(folder / "verdict.json", verdict)
+    verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")
+    verdict.write(folder / "verdict.json")
     run = RunJson.read(folder)
-    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict), **known)
+    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict.content()), **known)
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:
         say(console, shown_path(folder / file))
-    return Result(folder, verdict["verdict"])
+    return Result(folder, verdict.verdict)

@@ -28,7 +28,7 @@ from compare.check.observe import ProbeRun, observe
 from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
-from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.check.report import REPORTING, TRAINING, Report
 from compare.check.script_remedies import remedy_for_loop
 from compare.check.stages import EXAMPLES, Located
 from compare.check.weight_gaps import ROUNDING, drift
@@ -45,6 +45,8 @@ from compare.verdict import (
     INCONCLUSIVE,
     Comparison,
     Difference,
+    Finding,
+    NotApplicable,
     Training,
     compare_records,
     paired_names,
@@ -185,7 +187,8 @@ class Checker:
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
         epoch, step = self._inside.place(located.step)
-        weights = self._inside.place(inside.weights) if inside.weights and inside.weights > located.step else None
+        later = inside.weights if inside.weights and inside.weights > located.step else None
+        weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
         found = not_finite.of_step(names, (inside.reference.steps, inside.candidate.steps), located, (epoch, step))
         report = replace(report, findings=(*found, *report.findings))

@@ -11,11 +11,11 @@ from compare.check.causes import CATALOGUE
 from compare.check.observation import Observation, OptimizerStep
 from compare.check.observe import observe
 from compare.check.recipe import distance
-from compare.check.report import REPORTING, TRAINING, Finding, NotApplicable, Report
+from compare.check.report import REPORTING, TRAINING, Report
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
-from compare.verdict import DIFFERENT
+from compare.verdict import DIFFERENT, Finding, NotApplicable
 
 PROBE = "empty replica"
 

@@ -12,9 +12,9 @@ from compare.check.causes.reporting import said
 from compare.check.judgement import Judgement
 from compare.check.metric_replay import MetricTable, ReportedMetric
 from compare.check.recipe import EPSILON, MetricFormula, Recipe
-from compare.check.report import NotApplicable
 from compare.check.search import Explanation, find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING
+from compare.verdict import NotApplicable
 
 THRESHOLD = ROUNDING * EPSILON
 """The largest relative error of a reported number that counts as rounding."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from compare.check.causes.base import Variant
 from compare.check.recipe import Recipe
-from compare.check.report import Fit, NotApplicable
+from compare.check.report import Fit
 from compare.check.search import Explanation, Search
 from compare.check.weight_gaps import ROUNDING
 from compare.user_errors import describe
+from compare.verdict import NotApplicable
 
 LOUD = "FIT_VS_LOOP_LOUD"
 """The environment variable with which an error of the check itself ends it, as in tests, instead of costing a probe."""

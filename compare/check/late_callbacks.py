@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.check.causes import CATALOGUE
-from compare.check.report import Finding
 from compare.check.stages import some
 from compare.experiment import Experiment
 from compare.records import Record
-from compare.verdict import Comparison
+from compare.verdict import Comparison, Finding
 
 RATE = "learning_rate"
 """The name by which Keras's callbacks report the learning rate of an epoch."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.not_finite import REMEDIES
-from compare.check.report import NOT_FINITE, REPORTING, TRAINING, Finding
+from compare.check.report import NOT_FINITE, REPORTING, TRAINING
 from compare.check.stages import (
     AFTER,
     BEFORE,
@@ -29,7 +29,7 @@ from compare.check.stages import (
     some,
 )
 from compare.records import Place
-from compare.verdict import Comparison, NotFinite
+from compare.verdict import Comparison, Finding, NotFinite
 from compare.watch.seen import CloseUp, Event
 
 LEARNING_RATE = "the learning rate"
@@ -76,7 +76,7 @@ def first_of_steps(
     updated = side.of(steps[-1], "updated") if steps else []
     if found.step and updated and all(_finite(array) for event in updated for array in event.arrays):
         # All that the step computed is finite: something else has assigned these weights since.
-        return FirstValue(STATE, f"{some(found.variables)}, {AFTER}", "NaN or infinite", step=steps[-1])
+        return FirstValue(STATE, f"{some(found.variables or ())}, {AFTER}", "NaN or infinite", step=steps[-1])
     return None
 
 
@@ -220,12 +220,13 @@ def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: st
         against = f", where {other} has {inside.other}" if inside.other else ""
         step = f" of step {inside.step:,} of the training" if found.step is None and inside.step else ""
         first = f"first {_what(inside)}{step}: {inside.value}{against}; "
-    counts = f"{len(found.variables)} of {found.count} variables" if found.count > 1 else "the only variable"
-    after = f"after it {counts} of {found.side} are NaN or infinite ({some(found.variables)}), those of {other} are not"
-    text = f"{when}, {first}{after if found.variables else 'the weights stay finite'}"
+    variables, side = found.variables or (), found.side or ""
+    counts = "the only variable" if found.of == 1 else f"{len(variables)} of {found.of} variables"
+    after = f"after it {counts} of {side} are NaN or infinite ({some(variables)}), those of {other} are not"
+    text = f"{when}, {first}{after if variables else 'the weights stay finite'}"
     measurements = {"epoch": found.epoch, "step": found.step, "stage": stage or None, "where": where}
     remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
-    return Finding(NOT_FINITE, TRAINING, found.side, text, remedy, measurements)
+    return Finding(NOT_FINITE, TRAINING, side, text, remedy, measurements)
 
 
 def _what(first: FirstValue) -> str:
@@ -239,7 +240,8 @@ def _what(first: FirstValue) -> str:
 
 
 def _of_reporting(found: NotFinite, reference: str, candidate: str, of: str) -> Finding:
-    values = f"{found.candidate} with {candidate} and {found.reference} with {reference}"
+    of_reference, of_candidate = found.values or ("", "")
+    values = f"{of_candidate} with {candidate} and {of_reference} with {reference}"
     text = f"{found.metric} of epoch {found.epoch}{of} is {values}"
     measurements = {"epoch": found.epoch, "step": None, "stage": None, "where": found.metric}
-    return Finding(NOT_FINITE, REPORTING, found.side, text, REMEDIES[REPORTING], measurements)
+    return Finding(NOT_FINITE, REPORTING, found.side or "", text, REMEDIES[REPORTING], measurements)

@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compare.check.stage_views import stage_sentence
-from compare.check.stages import StageValues
-from compare.verdict import FROM_BEST, Comparison, NotFinite, as_json, warning
+from compare.verdict import FROM_BEST, Comparison, Finding, NotApplicable, NotFinite, StageValues, Verdict, warning
 
 TRAINING = "training"
 REPORTING = "reporting"
 NOT_FINITE = "not-finite"
 """The id of the cause that leads all others."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A cause that was named: it explains the observation, and no other cause does.
-
-    Attributes:
-        id: the cause's id, as in the catalogue.
-        kind: ``TRAINING`` or ``REPORTING``.
-        side: the name of the trainer that is affected, candidate or reference.
-        evidence: what was measured, with numbers.
-        remedy: what to write instead.
-        measurements: quantities by name, where the cause has any.
-    """
-
-    id: str
-    kind: str
-    side: str
-    evidence: str
-    remedy: str
-    measurements: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """One entry of ``causes`` in ``verdict.json``."""
-        entry = {"id": self.id, "side": self.side, "evidence": self.evidence, "remedy": self.remedy}
-        return {**entry, **({"measurements": dict(self.measurements)} if self.measurements else {})}
-
-
-@dataclass(frozen=True)
-class NotApplicable:
-    """A probe that could not be made, with the reason. It does not count against the trainer."""
-
-    probe: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -115,21 +80,21 @@ class Report:
         """Returns this report with one more probe that could not be made."""
         return replace(self, not_applicable=(*self.not_applicable, NotApplicable(probe, reason)))
 
+    @property
+    def judged(self) -> Comparison:
+        """The comparison with all that the check found."""
+        return replace(
+            self.comparison,
+            causes=self.findings,
+            evidence=self.evidence,
+            not_applicable=self.not_applicable,
+            certain=self.certain,
+            stages=self.stages or None,
+        ).settled()
+
     def as_json(self) -> dict[str, Any]:
         """The content of ``verdict.json`` for this check alone."""
-        content = as_json(self.reference, [self.comparison], scope="check", replicas=list(self.replicas))
-        content["comparisons"][0] |= self.causes_json()
-        return content
-
-    def causes_json(self) -> dict[str, Any]:
-        """The keys that the check adds to an entry of ``comparisons``."""
-        return {
-            "causes": [finding.as_json() for finding in self.findings],
-            "evidence": list(self.evidence),
-            "not_applicable": [{"probe": entry.probe, "reason": entry.reason} for entry in self.not_applicable],
-            "certain": self.certain,
-            **({"stages": [stage.as_json() for stage in self.stages]} if self.stages else {}),
-        }
+        return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas).content()
 
     def __str__(self) -> str:
         """Formats the report for a terminal, or for the message of a failed assertion."""
@@ -141,14 +106,14 @@ class Report:
             f"training {training}, reporting {reporting or 'not compared'}"
         ]
         if self.stages and (first := self.comparison.training.first_difference):
-            text = stage_sentence(self.as_json()["comparisons"][0], self.reference)
+            text = stage_sentence(self.judged, self.reference)
             lines.append(f"first difference: step {first.step} of epoch {first.epoch} of the check. {text}.")
-        if text := warning(self.as_json()["comparisons"][0], self.reference):
+        if text := warning(self.comparison, self.reference):
             lines.append(f"WARNING: {text}")
         for finding in self.findings:
             lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
             lines.append(textwrap.indent(finding.remedy, "  "))
-        if who := self.comparison.training.silent:
+        if who := self.comparison.training.steps_not_reported_by:
             lines.append(f"{who} never calls run.end_step(): its weights were compared at the ends of epochs only")
         lines += [f"evidence: {text}" for text in self.evidence]
         lines += [f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable]

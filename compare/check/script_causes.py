@@ -16,7 +16,6 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
-from compare.check.report import Finding
 from compare.check.script_remedies import FROZEN, MICRO_BATCHES, NO_ARGUMENT, PROBABILITIES, script_remedy, used_by
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -39,6 +38,7 @@ from compare.check.stages import (
 )
 from compare.check.targets import targets_of, value_of
 from compare.records import Variable
+from compare.verdict import Finding
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 

@@ -9,11 +9,11 @@ from itertools import combinations, product
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.report import Finding
 from compare.check.script_causes import CLOSE, penalty_of, same
 from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
 from compare.records import Record
+from compare.verdict import Finding
 from compare.watch.reported_logs import names_by_metric
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Measured, Trace

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from compare.verdict import Comparison
 
 TITLES = {
     "examples": "examples",
@@ -40,11 +41,12 @@ class StageView:
     where: str
 
 
-def stage_views(entry: Mapping[str, Any]) -> list[StageView]:
-    """The stages of a comparison, an entry of ``comparisons`` in ``verdict.json``; empty if none were seen."""
-    first = _first(entry)
-    located = first.get("stage")
-    by_stage = {each["stage"]: each for each in entry.get("stages", ())}
+def stage_views(comparison: Comparison) -> list[StageView]:
+    """The stages of a comparison; empty if none were seen."""
+    # The step that they belong to is that of the short check, or the first that differs.
+    first = comparison.stages_at or comparison.training.first_difference
+    located = first.stage if first is not None else None
+    by_stage = {each.stage: each for each in comparison.stages or ()}
     views: list[StageView] = []
     for stage, title in TITLES.items():
         each = by_stage.get(stage)
@@ -53,21 +55,21 @@ def stage_views(entry: Mapping[str, Any]) -> list[StageView]:
         passed = any(view.state == DIFFERS for view in views)
         if stage == located:
             state = DIFFERS
-        elif each["equal"] is None:
+        elif each.equal is None:
             state = UNKNOWN
-        elif each["equal"] and not passed:
+        elif each.equal and not passed:
             state = SAME
         else:
             # Differs before the located stage only where the state did from the start, or to the same effect.
             state = AFTER if passed or located == "state" else OTHERWISE
-        where = str(first.get("where") or "") if state == DIFFERS else ""
-        views.append(StageView(title, state, each["reference"], each["candidate"], where))
+        where = (first.where or "") if first is not None and state == DIFFERS else ""
+        views.append(StageView(title, state, each.reference, each.candidate, where))
     return views
 
 
-def stage_sentence(entry: Mapping[str, Any], reference: str) -> str:
+def stage_sentence(comparison: Comparison, reference: str) -> str:
     """Which stages of the step agree, and which one does not; empty if that is not known."""
-    views = stage_views(entry)
+    views = stage_views(comparison)
     differs = next((view for view in views if view.state == DIFFERS), None)
     if differs is None:
         return ""
@@ -76,19 +78,14 @@ def stage_sentence(entry: Mapping[str, Any], reference: str) -> str:
     verb = "do not" if differs.title in PLURAL else "does not"
     if not same:
         verb = "differ" if differs.title in PLURAL else "differs"
-    reference = str(entry.get("reference", reference))
-    values = f": {differs.reference} in {reference}, {differs.candidate} in {entry['candidate']}"
+    reference = comparison.reference or reference
+    values = f": {differs.reference} in {reference}, {differs.candidate} in {comparison.candidate}"
     shown = values if differs.reference != differs.candidate else ""
     where = f" ({differs.where})" if differs.where else ""
     step = "that step"
-    if "stages_at" in entry:
-        step = "step {step} of epoch {epoch} of the short check".format(**entry["stages_at"])
+    if at := comparison.stages_at:
+        step = f"step {at.step} of epoch {at.epoch} of the short check"
     return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}"
-
-
-def _first(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The step that the stages belong to: that of the short check, or the first that differs."""
-    return entry.get("stages_at") or entry["training"].get("first_difference") or {}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.recipe import EPSILON, distance
+from compare.verdict import StageValues
 from compare.verdict.rounding import FACTOR
 from compare.watch.seen import CloseUp, Event
 
@@ -31,44 +32,6 @@ FEW_EXAMPLES = 8
 """The number of examples below which inputs of other examples may look alike."""
 SAME_EXAMPLES = 0.5
 """The correlation of inputs above which they are those of the same examples: normalized otherwise, or augmented."""
-
-
-@dataclass(frozen=True)
-class StageValues:
-    """One stage of a step on both sides.
-
-    Attributes:
-        stage: the stage.
-        gap: the relative distance between the sides; None if it could not be compared.
-        noise: the distance that rounding explains.
-        reference: the reference's value in short.
-        candidate: the candidate's.
-        where: the layer, or the variables, that differ.
-    """
-
-    stage: str
-    gap: float | None
-    noise: float = 0.0
-    reference: str = ""
-    candidate: str = ""
-    where: str = ""
-
-    @property
-    def differs(self) -> bool:
-        """Whether the sides differ by more than rounding."""
-        return self.gap is not None and not self.gap <= self.noise
-
-    def as_json(self) -> dict[str, Any]:
-        """An entry of ``stages`` in ``verdict.json``."""
-        return {
-            "stage": self.stage,
-            "equal": None if self.gap is None else not self.differs,
-            "gap": self.gap if self.gap is None or np.isfinite(self.gap) else None,
-            "noise": self.noise,
-            "reference": self.reference,
-            "candidate": self.candidate,
-            **({"where": self.where} if self.where else {}),
-        }
 
 
 @dataclass(frozen=True)
@@ -130,7 +93,7 @@ def locate(
     gradients, update = compared[-2:]
     if before.differs:
         first: StageValues | None = before
-    elif gradients.gap is not None and not gradients.differs:
+    elif gradients.equal:
         # Right gradients are right, however they were computed.
         first = after if after.differs and not update.differs else update
         if not update.gap and not after.differs:

@@ -227,7 +227,7 @@ def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
         start: the first place that differs.
     """
     epochs = np.array([segment.epoch for segment in segments(case) or ()])
-    worst = Noise(0, start, 0.0, start, gaps.names[0])
+    worst = Noise.of(0, 0.0, start, gaps.names[0])
     for epoch in case.epochs:
         states = [observed.epoch_end_states.get(epoch) for observed in (case.observation, case.reference)]
         if states[0] is None or states[1] is None:
@@ -239,7 +239,7 @@ def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
             ratios = np.where(distances == 0, 0.0, np.where(known, distances / rounding, np.inf))
         k = int(ratios.argmax())
         if ratios[k] > worst.ratio:
-            worst = Noise(0, start, float(ratios[k]), (epoch, EPOCH_END), gaps.names[k])
+            worst = Noise.of(0, float(ratios[k]), (epoch, EPOCH_END), gaps.names[k])
     return worst
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update
-from compare.check.report import NotApplicable
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, Segment, Weights, replay_segments, segments
+from compare.verdict import NotApplicable
 
 if TYPE_CHECKING:
     from compare.check.judgement import Judgement

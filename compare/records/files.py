@@ -88,7 +88,12 @@ def write_json(path: Path, content: Any) -> None:
         ValueError: if ``content`` holds NaN or infinity, which JSON cannot represent.
         StorageError: if the file cannot be written.
     """
-    replace_file(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    replace_file(path, as_text(content).encode())
+
+
+def as_text(content: Any) -> str:
+    """The text of a JSON file."""
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -112,7 +117,12 @@ def write_checked(path: Path, content: Mapping[str, Any]) -> None:
         ValueError: if ``content`` holds NaN or infinity, which JSON cannot represent.
         StorageError: if the file cannot be written.
     """
-    write_json(path, {**content, "sha256": checksum(content)})
+    write_json(path, with_checksum(content))
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a checksum of its content as the last entry."""
+    return {**content, "sha256": checksum(content)}
 
 
 def read_checked(path: Path) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from compare.records import (
     total_norm,
     variable_norms,
 )
+from compare.verdict import Comparison, Verdict
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -64,18 +64,19 @@ class GapSeries:
         return 0 if self.steps[0] == INITIAL else 1
 
 
-def reference_name(entry: Mapping[str, Any], reference: str) -> str:
+def reference_name(comparison: Comparison, reference: str) -> str:
     """What a candidate is compared with: the reference, or the candidate itself in another recorded run.
 
     Args:
-        entry: one entry of ``comparisons`` in ``verdict.json``.
+        comparison: the comparison.
         reference: the reference trainer's name.
     """
-    against = entry.get("against")
-    return f"{entry['candidate']} of {against}" if against else str(entry.get("reference", reference))
+    if comparison.against:
+        return f"{comparison.candidate} of {comparison.against}"
+    return comparison.reference or reference
 
 
-def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, GapSeries]]:
+def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str, GapSeries]]:
     """The weight gaps of every comparison of a run.
 
     A comparison is skipped if the folder does not contain the records of both sides, or those of another run, named by
@@ -83,19 +84,21 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
 
     Args:
         folder: the run's folder.
-        verdict: the content of its ``verdict.json``.
+        verdict: its verdict; None if there is none yet.
 
     Returns:
-        For each comparison its entry in ``verdict.json``, the name of its reference, and the gaps.
+        Each comparison, the name of its reference, and the gaps.
 
     Raises:
         RecordError: if this run's records are damaged.
     """
+    if verdict is None:
+        return []
     records = _records(folder)
     first = min((seed for _, seed in records), default=0)
     series = []
-    for entry in verdict.get("comparisons", ()):
-        seed, candidate, against = entry.get("seed", first), entry["candidate"], entry.get("against")
+    for each in verdict.comparisons:
+        seed, candidate, against = first if each.seed is None else each.seed, each.candidate, each.against
         record = records.get((candidate, seed))
         if against:
             try:
@@ -103,13 +106,13 @@ def gaps_of(folder: Path, verdict: Mapping[str, Any]) -> list[tuple[Mapping[str,
             except RecordError:
                 continue
         else:
-            reference = anchor = records.get((entry.get("reference", verdict["reference"]), seed))
+            reference = anchor = records.get((reference_name(each, verdict.reference), seed))
         if reference is None or record is None:
             continue
         twins = folder / "twins" / (file_name(candidate) + (" against" if against else ""))
         gaps = gap_series(reference, record, read_records(twins) if twins.exists() else [], anchor)
         if gaps is not None:
-            series.append((entry, reference_name(entry, verdict["reference"]), gaps))
+            series.append((each, reference_name(each, verdict.reference), gaps))
     return series
 
 

@@ -18,15 +18,15 @@ import jinja2
 from markupsafe import Markup
 
 from compare.naming import label, printable
-from compare.records import RecordError, read_file, read_verdict, replace_file
+from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting.page_model import ANSWERS, Page, page_of
 from compare.reporting.page_summary import results
 from compare.reporting.page_tables import default_row
 from compare.reporting.pictures import overlaid_metric
-from compare.reporting.run_files import read, sources, usable
+from compare.reporting.run_files import read, sources, usable, verdict_of
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import FROM_BEST
+from compare.verdict import FROM_BEST, Failure, Verdict
 
 TOGETHER = "side-by-side.html"
 """The name of the page with several runs, in the folder of the runs."""
@@ -179,41 +179,43 @@ def summary_of(folder: Path) -> dict[str, Any]:
         RecordError: if ``run.json`` or ``verdict.json`` is damaged.
     """
     run = read_run(folder)
-    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    verdict = verdict_of(folder)
     with usable(folder):
         return _summary(folder, run, verdict)
 
 
-def _summary(folder: Path, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> dict[str, Any]:
     options = run["options"]
-    if verdict.get("verdict", "unfinished") not in ANSWERS:
-        raise ValueError(f"there is no verdict {verdict['verdict']!r}")
-    entries = verdict.get("comparisons", [])
-    causes = [cause["id"] for entry in entries for cause in entry.get("causes", [])]
-    failures = [entry["failure"] for entry in entries if entry.get("failure")] or run.get("failures", [])
-    failed = bool(options.get("scripts") and failures and not entries)
-    readable = ["report.html", "comparison.png", *(f"{each['side']}.log" for each in failures)]
+    comparisons = verdict.comparisons if verdict else ()
+    causes = [cause.id for each in comparisons for cause in each.causes]
+    failures = [each.failure for each in comparisons if each.failure]
+    failures = failures or [Failure(each["side"], each["error"], each["remedy"]) for each in run.get("failures", [])]
+    failed = bool(options.get("scripts") and failures and not comparisons)
+    word = verdict.verdict if verdict else "failed" if failed else "unfinished"
+    if word not in ANSWERS:
+        raise ValueError(f"there is no verdict {word!r}")
+    readable = ["report.html", "comparison.png", *(f"{each.side}.log" for each in failures)]
     page = next((name for name in readable if (folder / name).is_file()), "")
     known = [str(each["message"]) for each in run.get("preflight", [])]
     try:
-        problem, result = "", ("", "") if failed or verdict.get("scope") == "check" else results(read(folder))
+        problem, result = "", ("", "") if failed or (verdict and verdict.scope == "check") else results(read(folder))
     except RecordError as error:
         problem, result = str(error), ("", "")
     return {
         "name": folder.name,
         "link": f"{quote(folder.name)}/{quote(page)}" if page else "",
-        "word": verdict.get("verdict", "failed" if failed else "unfinished"),
-        "interrupted": bool(verdict.get("interrupted")),
-        "scope": verdict.get("scope", "run"),
+        "word": word,
+        "interrupted": bool(verdict and verdict.interrupted),
+        "scope": verdict.scope if verdict else "run",
         "experiment": _trained(options),
         "trainers": [str(name) for name in run.get("trainers") or options.get("trainers") or []],
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
-        "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (verdict.get("verdict") == "different"),
+        "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (word == "different"),
         "failures": [
-            {"who": each["side"], "what": f"failed: {str(each['error']).partition(chr(10))[0]}"}
+            {"who": each.side, "what": f"failed: {str(each.error).partition(chr(10))[0]}"}
             if failed
-            else _failure(each, not any(each["error"] in text for text in known))
+            else _failure(each, not any(each.error in text for text in known))
             for each in failures
         ],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
@@ -229,10 +231,10 @@ def _trained(options: Mapping[str, Any]) -> str:
     return "two scripts" if options.get("scripts") else label(str(options.get("experiment", "")))
 
 
-def _failure(failure: Mapping[str, Any], raised: bool) -> dict[str, str]:
+def _failure(failure: Failure, raised: bool) -> dict[str, str]:
     """Who failed and how: by an exception in the user's code, or because it cannot run there at all."""
-    what = f"raised {failure['error']}" if raised else f"cannot run: {failure['error']}"
-    return {"who": str(failure["side"] or "every trainer"), "what": what}
+    what = f"raised {failure.error}" if raised else f"cannot run: {failure.error}"
+    return {"who": failure.side or "every trainer", "what": what}
 
 
 def _strategy(run: Mapping[str, Any]) -> str:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from compare.check.causes.base import REPORTING
 from compare.reporting.run_files import RunFiles
-
-Entry = Mapping[str, Any]
-"""One entry of ``comparisons`` in ``verdict.json``."""
+from compare.verdict import Comparison
 
 
-def in_this_run(entry: Entry, kind: str, evidence: str, files: RunFiles, reference: str) -> str:
+def in_this_run(entry: Comparison, kind: str, evidence: str, files: RunFiles, reference: str) -> str:
     """What of a cause is seen in the run, as sentences; empty if nothing is.
 
     Args:
-        entry: the comparison's entry in ``verdict.json``.
+        entry: the comparison.
         kind: the kind of the cause, ``TRAINING`` or ``REPORTING``.
         evidence: the evidence of the cause, which may name the metrics that it concerns.
         files: the content of the run's files.
@@ -33,20 +30,20 @@ def in_this_run(entry: Entry, kind: str, evidence: str, files: RunFiles, referen
     return " ".join(filter(None, [_weights(entry, files), _last_epoch(entry, files, reference)]))
 
 
-def _weights(entry: Entry, files: RunFiles) -> str:
+def _weights(entry: Comparison, files: RunFiles) -> str:
     """Where the weights diverge, how large that batch is, and which variable differs most."""
-    training = entry["training"]
-    first = training["first_difference"]
-    if not first or not first["step"]:
+    training = entry.training
+    first = training.first_difference
+    if not first or not first.step:
         return ""
-    where = f"step {first['step']:,} of epoch {first['epoch']}"
-    batch = _short_batch(first["step"], files)
-    variables = [variable for variable in training.get("differing_variables", []) if variable["gap"] is not None]
-    most = max(variables, key=lambda variable: float(variable["gap"]), default=None)
+    where = f"step {first.step:,} of epoch {first.epoch}"
+    batch = _short_batch(first.step, files)
+    gaps = [(variable.gap, variable.name) for variable in training.differing_variables if variable.gap is not None]
+    most = max(gaps, key=lambda each: each[0], default=None)
     text = f"The weights first differ after {where}{batch}"
     if most is not None:
-        text += f"; there {most['name']} differs most, by {most['gap']:.2g} (Euclidean norm)"
-    gap = training.get("max_weight_gap")
+        text += f"; there {most[1]} differs most, by {most[0]:.2g} (Euclidean norm)"
+    gap = training.max_weight_gap
     return f"{text}. At epoch ends, individual weights differ by up to {gap:.2g}." if gap else f"{text}."
 
 
@@ -61,7 +58,7 @@ def _short_batch(step: int, files: RunFiles) -> str:
     return f", the last of the epoch, whose batch has {count % size} examples instead of {size}"
 
 
-def _last_epoch(entry: Entry, files: RunFiles, reference: str) -> str:
+def _last_epoch(entry: Comparison, files: RunFiles, reference: str) -> str:
     """What both sides reported for the last epoch that both finished."""
     sides = _rows(entry, files, reference)
     epochs = set.intersection(*(set(rows) for rows in sides.values())) if len(sides) == 2 else set()
@@ -78,26 +75,26 @@ def _last_epoch(entry: Entry, files: RunFiles, reference: str) -> str:
     return f"After epoch {last}, {'; '.join(shown)}." if shown else ""
 
 
-def _numbers(entry: Entry, evidence: str, files: RunFiles, reference: str) -> str:
+def _numbers(entry: Comparison, evidence: str, files: RunFiles, reference: str) -> str:
     """What both sides reported where a metric differs most; of the metrics that the evidence names, if it names any."""
     sides = _rows(entry, files, reference)
-    metrics = entry["reporting"].get("metrics", {})
+    metrics = entry.reporting.metrics
     named = {
         name: metric for name, metric in metrics.items() if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", evidence)
     }
     shown = []
     for name, metric in (named or metrics).items():
-        values = {side: rows.get(metric.get("epoch"), {}).get(name) for side, rows in sides.items()}
-        if metric.get("max_gap") != 0 and len(values) == 2 and all(values.values()):
+        values = {side: rows.get(metric.epoch, {}).get(name) for side, rows in sides.items()}
+        if metric.max_gap != 0 and len(values) == 2 and all(values.values()):
             told = " and ".join(f"{side} {value}" for side, value in values.items())
-            shown.append(f"{name} of epoch {metric['epoch']}: {told}")
+            shown.append(f"{name} of epoch {metric.epoch}: {told}")
     return f"Reported where they differ most: {'; '.join(shown)}." if shown else ""
 
 
-def _rows(entry: Entry, files: RunFiles, reference: str) -> dict[str, dict[int, Mapping[str, str]]]:
+def _rows(entry: Comparison, files: RunFiles, reference: str) -> dict[str, dict[int, Mapping[str, str]]]:
     """The rows of ``metrics.csv`` of both sides by epoch; of the seed that was compared step by step."""
-    seed = str(entry.get("seed", files.rows[0]["seed"] if files.rows else 0))
-    names = [] if entry.get("against") else [reference, entry["candidate"]]
+    seed = str(entry.seed) if entry.seed is not None else files.rows[0]["seed"] if files.rows else "0"
+    names = [] if entry.against else [reference, entry.candidate]
     return {
         name: {int(row["epoch"]): row for row in files.rows if row["trainer"] == name and row["seed"] == seed}
         for name in names

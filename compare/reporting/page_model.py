@@ -162,7 +162,7 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
 def _page(files: RunFiles, beside: Path) -> Page:
     run, verdict, names = files.run, files.verdict, files.names
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
-    comparisons = [comparison_view(entry, files, stories) for entry in files.entries]
+    comparisons = [comparison_view(entry, files, stories) for entry in files.comparisons]
     costs = cost_rows(files)
     command, command_note = repeat_command(run)
     one_seed = files.seeds <= 1
@@ -182,8 +182,8 @@ def _page(files: RunFiles, beside: Path) -> Page:
         timeline=weights.timeline,
         no_timeline=_no_timeline(files),
         strips=weights.strips,
-        unit=weight_pictures.unit_of(files.entries),
-        truth=truth_sentence(verdict["truth"]) + "." if verdict.get("truth") else "",
+        unit=weight_pictures.unit_of(files.comparisons),
+        truth=truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         charts=[
             (
                 pictures.metric_chart(files, name),
@@ -212,8 +212,8 @@ def _page(files: RunFiles, beside: Path) -> Page:
 
 def _no_timeline(files: RunFiles) -> str:
     """Why a page has no timeline, if it has none."""
-    if all(entry.get("failure") for entry in files.entries):
-        return "Nothing has been compared" + " yet" * (not files.entries) + "."
+    if all(each.failure for each in files.comparisons):
+        return "Nothing has been compared" + " yet" * (not files.comparisons) + "."
     if files.scope == "check":
         return "The short check has no timeline, because it compares single steps."
     if files.scope == "logs":
@@ -237,7 +237,7 @@ def _answer(files: RunFiles, comparisons: Sequence[ComparisonView]) -> str:
         return "Yes, up to the interruption."
     if files.scope == "logs" and files.verdict_word in CURVES:
         return CURVES[files.verdict_word]
-    training = first.entry["training"]["verdict"] if first and first.verdict == "different" else ""
+    training = first.entry.training.verdict if first and first.verdict == "different" else ""
     if training == "identical":
         return "They train exactly alike, but report different numbers."
     if training == "alike":

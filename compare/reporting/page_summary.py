@@ -46,12 +46,12 @@ def summary(files: RunFiles, comparisons: Sequence[ComparisonView], costs: Seque
 def _where(first: ComparisonView | None) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
-    training = first.entry["training"]
-    steps = training.get("steps_compared", 0)
-    if training["verdict"] == "identical" and steps:
-        unit = "calls" if "steps_made" in training else "steps"
+    training = first.entry.training
+    steps = training.steps_compared
+    if training.verdict == "identical" and steps:
+        unit = "calls" if training.steps_made else "steps"
         return first.where, f"weights equal after each of {steps:,} {unit}"
-    if training["verdict"] != "identical" and first.variables:
+    if training.verdict != "identical" and first.variables:
         count = len(first.variables)
         return first.where, f"in {count} variable{'s' * (count > 1)}"
     return first.where, ""
@@ -66,14 +66,14 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
         return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
     if first.failure:
         return f"{first.failure.side} cannot run" if first.failure.side else "No trainer can run", ""
-    if not first.entry.get("weights_seen", True):
+    if not first.entry.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
         if first.numbers:
             return "No known cause", "only reported numbers differ"
         return "No known cause", "see the evidence below" if first.evidence else ""
     if verdict == "alike":
-        return "Rounding", "measured with noise twins" if first.entry["training"].get("noise") else ""
+        return "Rounding", "measured with noise twins" if first.entry.training.noise else ""
     if verdict == "inconclusive":
         return "Too little evidence", "see below for the reason"
     return "Nothing to explain", ""
@@ -90,10 +90,10 @@ def results(files: RunFiles) -> tuple[str, str]:
     finished = files.finished_epochs
     epoch = min(finished.values())
     aliases = {
-        (entry["candidate"], name): gap["reported_as"]
-        for entry in files.entries
-        for name, gap in entry["reporting"]["metrics"].items()
-        if gap.get("reported_as")
+        (each.candidate, name): gap.reported_as
+        for each in files.comparisons
+        for name, gap in each.reporting.metrics.items()
+        if gap.reported_as
     }
 
     def reached(name: str) -> dict[str, str]:

@@ -81,7 +81,7 @@ def seed_columns(files: RunFiles) -> tuple[list[str], list[SeedRow]]:
 
     The metrics are those that the study tests; a candidate's value is followed by its gap to the reference.
     """
-    tested = dict.fromkeys(test["metric"] for e in files.entries if e.get("study") for test in e["study"]["tests"])
+    tested = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
     epoch = min(files.finished_epochs.values(), default=0)
     reference, *candidates = files.names
     headings: list[str] = []

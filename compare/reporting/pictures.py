@@ -11,9 +11,9 @@ import numpy as np
 from compare.reporting.charts import Axis, Band, Series, View, chart, counts, linear, logarithmic
 from compare.reporting.curves import ROUNDING, Values, envelope_of, mean_and_interval
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import difference
-from compare.reporting.weight_pictures import Chart, Entry, style_of, views_of_lengths
-from compare.verdict import absolute_gap
+from compare.reporting.sentences import difference, interval
+from compare.reporting.weight_pictures import Chart, style_of, views_of_lengths
+from compare.verdict import Comparison, absolute_gap
 
 
 def metric_chart(files: RunFiles, name: str) -> Chart:
@@ -145,36 +145,34 @@ def seconds_chart(files: RunFiles) -> Chart | None:
 
 def margin_charts(files: RunFiles) -> list[Chart]:
     """Per tested metric of a study, the differences of every seed and their mean with its interval, and the margin."""
-    studies = [entry for entry in files.entries if entry.get("study")]
-    metrics = dict.fromkeys(test["metric"] for entry in studies for test in entry["study"]["tests"])
-    return [_margin_chart(files, studies, metric) for metric in metrics]
+    metrics = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
+    return [_margin_chart(files, metric) for metric in metrics]
 
 
-def _margin_chart(files: RunFiles, studies: Sequence[Entry], metric: str) -> Chart:
+def _margin_chart(files: RunFiles, metric: str) -> Chart:
     series: list[Series] = []
     margins: dict[float, float] = {}
     relative = False
-    for number, entry in enumerate(studies):
-        tests = {float(test["epoch"]): test for test in entry["study"]["tests"] if test["metric"] == metric}
-        relative = any(test["relative"] for test in tests.values())
-        style, scale, pair = style_of(files, entry["candidate"]), 100.0 if relative else 1.0, (entry, metric)
-        margins |= {epoch: scale * test["margin"] for epoch, test in tests.items()}
-        for seed, values in _differences(files, *pair, relative).items():
-            tooltips = {epoch: difference({"relative": relative, "v": v / scale}, "v") for epoch, v in values.items()}
-            name = f"{entry['candidate']}, seed {seed}"
+    studies = [(each, each.study) for each in files.comparisons if each.study]
+    for number, (comparison, study) in enumerate(studies):
+        tests = {float(test.epoch): test for test in study.tests if test.metric == metric}
+        relative = any(test.relative for test in tests.values())
+        style, scale = style_of(files, comparison.candidate), 100.0 if relative else 1.0
+        margins |= {epoch: scale * test.margin for epoch, test in tests.items()}
+        for seed, values in _differences(files, comparison, metric, relative).items():
+            tooltips = {epoch: difference(v / scale, relative) for epoch, v in values.items()}
+            name = f"{comparison.candidate}, seed {seed}"
             series.append(Series(name, style, values, key=f"m{number}", tooltips=tooltips, dots=True))
-        mean = {epoch: scale * test["mean"] for epoch, test in tests.items()}
-        low, high = (
-            {epoch: scale * test[edge] for epoch, test in tests.items() if test[edge] is not None}
-            for edge in ("low", "high")
-        )
+        mean = {epoch: scale * test.mean for epoch, test in tests.items()}
+        low = {epoch: scale * test.low for epoch, test in tests.items() if test.low is not None}
+        high = {epoch: scale * test.high for epoch, test in tests.items() if test.high is not None}
         tooltips = {
-            epoch: difference(test, "mean")
-            + (f" (90% interval {difference(test, 'low')} to {difference(test, 'high')})" if epoch in low else "")
-            + f": {test['verdict']}"
+            epoch: difference(test.mean, test.relative)
+            + (f" (90% interval {interval(test)})" if epoch in low else "")
+            + f": {test.verdict}"
             for epoch, test in tests.items()
         }
-        name = f"{entry['candidate']}, mean"
+        name = f"{comparison.candidate}, mean"
         line = Series(name, style, mean, key=f"m{number}", tooltips=tooltips, low=low, high=high, bars=True)
         series.append(line)
     edges = {min(margins) - 0.5: margins[min(margins)], **margins, max(margins) + 0.5: margins[max(margins)]}
@@ -197,13 +195,13 @@ def _margin_chart(files: RunFiles, studies: Sequence[Entry], metric: str) -> Cha
     )
 
 
-def _differences(files: RunFiles, entry: Entry, metric: str, relative: bool) -> dict[int, dict[float, float]]:
+def _differences(files: RunFiles, comparison: Comparison, metric: str, relative: bool) -> dict[int, dict[float, float]]:
     """By seed and epoch, candidate minus reference; with ``relative`` in percent of the reference."""
-    reference = entry.get("reference", files.names[0])
+    reference = comparison.reference or files.names[0]
     found: dict[int, dict[float, float]] = {}
     for (trainer, seed), columns in files.curves.items():
         expected = files.curves.get((reference, seed), {}).get(metric, {})
-        if trainer == entry["candidate"]:
+        if trainer == comparison.candidate:
             values = columns.get(metric, {})
             sizes = {e: abs(expected[e]) / 100 if relative else 1.0 for e in expected.keys() & values.keys()}
             found[seed] = {float(e): (values[e] - expected[e]) / size for e, size in sorted(sizes.items()) if size}

@@ -20,13 +20,14 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.naming import printable
-from compare.records import EPOCH_END, RecordError, read_checked, read_metrics, read_rows, read_verdict, replace_file
+from compare.records import EPOCH_END, RecordError, read_checked, read_metrics, read_rows, replace_file
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
 from compare.reporting.gaps import GapSeries, gaps_of
-from compare.reporting.run_files import usable
+from compare.reporting.run_files import usable, verdict_of
 from compare.reporting.sentences import sentences, where
-from compare.verdict import absolute_gap
+from compare.verdict import Comparison, Verdict, absolute_gap
+from compare.verdict.seeds import Study
 
 DPI = 150
 MAX_METRICS = 4
@@ -70,7 +71,7 @@ def figure_of(folder: Path) -> Figure | None:
     if not rows:
         return None
     run = read_checked(folder / "run.json") if (folder / "run.json").exists() else {}
-    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
+    verdict = verdict_of(folder)
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     with usable(folder):
         return figure(rows, {"title": folder.name, **run}, verdict, twins, gaps_of(folder, verdict))
@@ -79,9 +80,9 @@ def figure_of(folder: Path) -> Figure | None:
 def figure(
     rows: Sequence[Mapping[str, str]],
     run: Mapping[str, Any],
-    verdict: Mapping[str, Any],
+    verdict: Verdict | None,
     twins: Sequence[Sequence[Mapping[str, str]]] = (),
-    gaps: Sequence[tuple[Mapping[str, Any], str, GapSeries]] = (),
+    gaps: Sequence[tuple[Comparison, str, GapSeries]] = (),
 ) -> Figure:
     """The plot of a run.
 
@@ -92,15 +93,15 @@ def figure(
     Args:
         rows: the rows of ``metrics.csv``, at least one.
         run: the content of ``run.json``; its "title" and "notes" are used.
-        verdict: the content of ``verdict.json``; empty if there is none.
+        verdict: the verdict; None if there is none.
         twins: for each candidate with noise twins, the rows of the twins' ``metrics.csv``.
         gaps: the weight gaps, as ``gaps_of`` returns them; empty if no weights were recorded.
     """
     noise = [read_curves(twin_rows) for twin_rows in twins if twin_rows]
     curves = read_curves(rows)
     trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
-    if verdict.get("reference") in trainers:  # the reference comes first, whatever order they ran in
-        trainers.sort(key=lambda trainer: trainer != verdict["reference"])
+    if verdict:  # the reference comes first, whatever order they ran in
+        trainers.sort(key=lambda trainer: trainer != verdict.reference)
     columns = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
     metrics = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
     metrics.sort(key=lambda name: name != "loss")
@@ -113,13 +114,14 @@ def figure(
     width = 3.6 + (6.2, 4.8, 4.4, 4.2)[panels - 1] * panels
     fig = Figure(dpi=DPI)
     FigureCanvasAgg(fig)
-    entries = verdict.get("comparisons", ())
-    studies = {entry["candidate"]: entry["study"] for entry in entries if entry.get("study")}
-    weights = [] if studies else [one for one in gaps if one[0]["candidate"] in trainers]
-    numbers = not weights or any(entry["reporting"]["verdict"] == "different" for entry in entries)
+    comparisons = verdict.comparisons if verdict else ()
+    studies = {each.candidate: each.study for each in comparisons if each.study}
+    weights = [] if studies else [one for one in gaps if one[0].candidate in trainers]
+    numbers = not weights or any(each.reporting.verdict == "different" for each in comparisons)
     heights = [3, *[2.3] * numbers, *[2.6 if numbers else 3] * bool(weights)]
     body = (2.3 if len(heights) > 2 else 0) + 7 + max(len(trainers) - 6, 0)  # room for the legend
-    texts = str(run.get("title") or ""), str(verdict.get("verdict") or "no verdict"), _verdict_lines(verdict), notes
+    word, lines = (verdict.verdict, _verdict_lines(verdict)) if verdict else ("no verdict", [])
+    texts = str(run.get("title") or ""), word, lines, notes
     top = _header(fig, width, body, texts)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
@@ -164,15 +166,15 @@ def _style_panel(ax: Axes, last: int) -> None:
     ax.set_xlabel("epoch")
 
 
-def _verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
+def _verdict_lines(verdict: Verdict) -> list[str]:
     """The sentences of the header: at most four on the comparisons, and one on the causes."""
     lines = sentences(verdict)
     if len(lines) > 4:
         lines[3:] = [f"and {len(lines) - 3} more, see verdict.json"]
     causes = [
-        cause["id"] + (f" (in {cause['side']})" if cause.get("side") else "")
-        for entry in verdict.get("comparisons", ())
-        for cause in entry.get("causes", ())
+        cause.id + (f" (in {cause.side})" if cause.side else "")
+        for each in verdict.comparisons
+        for cause in each.causes
     ]
     if causes:
         lines.append(f"cause{'s' * (len(causes) > 1)}: {', '.join(dict.fromkeys(causes))}")
@@ -254,7 +256,7 @@ def _draw_seeds(ax: Axes, seeds: Sequence[Values], trainers: Sequence[str], trai
 
 
 def _draw_differences(
-    ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, studies: Mapping[str, Mapping[str, Any]]
+    ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, studies: Mapping[str, Study]
 ) -> None:
     """Draws a study's paired differences: a thin line per seed, their mean with its 90% interval, and the margin."""
     names = [name for name in (f"val_{metric}", metric) if any(columns.get(name) for columns in curves.values())][:1]
@@ -276,13 +278,13 @@ def _draw_differences(
         mean, low, high = mean_and_interval(seeds, 0.9)
         _line(ax, mean, trainers, trainer, name)
         ax.vlines(list(mean), list(low.values()), list(high.values()), color=colour, linewidth=4, alpha=0.4, zorder=2.5)
-    tests = {t["epoch"]: t for study in studies.values() for t in study["tests"] if t["metric"] in names}
+    tests = {t.epoch: t for study in studies.values() for t in study.tests if t.metric in names}
     sizes, _, _ = mean_and_interval(
         [columns.get(n, {}) for (who, _), columns in curves.items() if who == trainers[0] for n in names], 0.9
     )
     if tests:
         epochs = sorted(tests)
-        limits = [tests[e]["margin"] * (abs(sizes.get(e, math.nan)) if tests[e]["relative"] else 1) for e in epochs]
+        limits = [tests[e].margin * (abs(sizes.get(e, math.nan)) if tests[e].relative else 1) for e in epochs]
         edges = [epochs[0] - 0.5, *epochs, epochs[-1] + 0.5]
         limits = [limits[0], *limits, limits[-1]]
         ax.fill_between(edges, [-limit for limit in limits], limits, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
@@ -371,7 +373,7 @@ def _logarithmic_with_zero(ax: Axes, low: float, high: float) -> None:
 
 def _draw_weight_gaps(
     ax: Axes,
-    compared: Sequence[tuple[Mapping[str, Any], str, GapSeries]],
+    compared: Sequence[tuple[Comparison, str, GapSeries]],
     trainers: Sequence[str],
     last: int,
     width: int,
@@ -386,13 +388,13 @@ def _draw_weight_gaps(
     ax.set_xlim(-0.02 * end, end * 1.02)
     told = []
     for entry, _, gaps in compared:
-        (layer,) = _layers(trainers, entry["candidate"], hollow=False, many=last > 15)
+        (layer,) = _layers(trainers, entry.candidate, hollow=False, many=last > 15)
         ends = np.flatnonzero(np.diff(gaps.epochs, append=-1))
         y = np.where(np.isfinite(gaps.gaps), gaps.gaps, np.nan)
-        label = f"{entry['candidate']} weight gap"
+        label = f"{entry.candidate} weight gap"
         ax.plot(_in_epochs(gaps), y, label=label, clip_on=False, markevery=ends.tolist(), **layer)
         if not gaps.equal.all():
-            told.append(f"{entry['candidate']} from {where(entry)[:1].lower()}{where(entry)[1:]}")
+            told.append(f"{entry.candidate} from {where(entry)[:1].lower()}{where(entry)[1:]}")
             ax.axvline(_in_epochs(gaps)[np.argmin(gaps.equal)], color=layer["color"], linewidth=1, linestyle=":")
     finite = np.concatenate([gaps.gaps[np.isfinite(gaps.gaps) & (gaps.gaps > 0)] for _, _, gaps in compared])
     noisy = next((gaps for _, _, gaps in compared if np.isfinite(gaps.noise).any()), None)

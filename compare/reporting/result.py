@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
 
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import REPORTING
 from compare.records import read_rows, read_verdict
-from compare.verdict import EXIT_STATUS
+from compare.reporting.live import UNLIMITED
+from compare.reporting.run_files import usable
+from compare.reporting.sentences import worst_first
+from compare.reporting.terminal import print_verdict
+from compare.verdict import EXIT_STATUS, Comparison, Difference, Finding, Source, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +26,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """A named cause of a difference.
+
+    Attributes:
+        id: its name, as in ``verdict.json``.
+        kind: ``training`` or ``reporting``.
+        title: what the mistake looks like from outside, a sentence.
+        side: the trainer that makes the mistake.
+        evidence: what was measured, with numbers.
+        measurements: quantities by name, where there are any.
+        remedy: what to write instead.
+        source: the line of code that makes the mistake (``file``, ``line``, ``text``); None if it was not seen.
+    """
+
+    id: str
+    kind: str
+    title: str
+    side: str
+    evidence: str
+    measurements: Mapping[str, Any]
+    remedy: str
+    source: Source | None
+
+    @classmethod
+    def of(cls, found: Finding) -> Cause:
+        """The cause, with what the catalogue says about it."""
+        known = CATALOGUE.get(found.id)
+        kind, title = (known.kind, known.symptom) if known else ("", found.id)
+        more = found.side, found.evidence, found.measurements, found.remedy, found.source
+        return cls(found.id, kind, title, *more)
+
+
+@dataclass(frozen=True)
 class Result:
-    """The result of a comparison, and the location of its files.
+    """The result of a comparison, and the location of its files; ``print`` says what the terminal said.
 
     Attributes:
         path: the folder with its files.
@@ -27,6 +69,49 @@ class Result:
 
     path: Path
     verdict: str
+
+    @property
+    def causes(self) -> list[Cause]:
+        """The causes that all comparisons name, those of training first."""
+        found = [Cause.of(cause) for comparison in self._verdict.comparisons for cause in comparison.causes]
+        return sorted(found, key=lambda cause: cause.kind == REPORTING)
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """The first place where weights differ, of the worst comparison: its epoch, step, stage and where in it.
+
+        None if no weights differ, or the place is unknown. In a full training the stage was seen in a step of the
+        short check (see ``stage``).
+        """
+        return self._first.training.first_difference if self._first else None
+
+    @property
+    def stage(self) -> str | None:
+        """The first stage that differs inside the first differing step, or in a step of the short check; else None."""
+        if self._first is None:
+            return None
+        places = self._first.training.first_difference, self._first.stages_at
+        return next((place.stage for place in places if place and place.stage), None)
+
+    @property
+    def _first(self) -> Comparison | None:
+        """The worst comparison whose weights differ."""
+        return next((each for each in worst_first(self._verdict) if each.training.first_difference), None)
+
+    @property
+    def _verdict(self) -> Verdict:
+        with usable(self.path):
+            return Verdict.read(self.path / "verdict.json")
+
+    def to_json(self) -> str:
+        """The text of ``verdict.json``."""
+        return self._verdict.to_json()
+
+    def __str__(self) -> str:
+        """What the terminal says at the end of a comparison."""
+        text = StringIO()
+        print_verdict(self._verdict, Console(file=text, color_system=None, width=UNLIMITED))
+        return text.getvalue().strip()
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -70,7 +155,7 @@ class Result:
         frames = [
             pd.DataFrame(
                 {
-                    "candidate": entry["candidate"],
+                    "candidate": comparison.candidate,
                     "seed": gaps.seed,
                     "epoch": gaps.epochs,
                     "step": gaps.steps,
@@ -79,7 +164,7 @@ class Result:
                     "noise": gaps.noise,
                 }
             )
-            for entry, _, gaps in gaps_of(self.path, self.details)
+            for comparison, _, gaps in gaps_of(self.path, self._verdict)
         ]
         columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)

@@ -11,11 +11,12 @@ from typing import Any
 
 import jinja2
 
-from compare.records import COSTS, RecordError, has_records, read_costs, read_rows, read_verdict
+from compare.records import COSTS, RecordError, has_records, read_costs, read_rows
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import read_run
 from compare.reporting.curves import Curves, read_curves
-from compare.verdict import FROM_BEST
+from compare.reporting.sentences import worst_first
+from compare.verdict import Comparison, Verdict
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RunFiles:
     Attributes:
         folder: the run's folder.
         run: the content of ``run.json``.
-        verdict: the content of ``verdict.json``; empty if there is none yet.
+        verdict: the content of ``verdict.json``; None if there is none yet.
         rows: the rows of ``metrics.csv``; empty if there is none yet.
         costs: the content of ``costs.json``; empty if there is none.
         noise: the curves of the noise twins of each candidate that has some.
@@ -33,7 +34,7 @@ class RunFiles:
 
     folder: Path
     run: Mapping[str, Any]
-    verdict: Mapping[str, Any]
+    verdict: Verdict | None
     rows: Sequence[Mapping[str, str]]
     costs: Mapping[str, Any]
     noise: Sequence[Curves]
@@ -47,33 +48,32 @@ class RunFiles:
     @property
     def verdict_word(self) -> str:
         """The overall verdict, or ``unfinished``."""
-        return str(self.verdict.get("verdict", "unfinished"))
+        return self.verdict.verdict if self.verdict else "unfinished"
 
     @property
     def scope(self) -> str:
         """``run``, or ``check`` for the short check."""
-        return str(self.verdict.get("scope", "run"))
+        return self.verdict.scope if self.verdict else "run"
 
     @property
     def interrupted(self) -> bool:
         """Whether the run was interrupted."""
-        return bool(self.verdict.get("interrupted"))
+        return self.verdict is not None and self.verdict.interrupted
 
     @cached_property
-    def entries(self) -> list[dict[str, Any]]:
-        """The entries of ``comparisons`` in ``verdict.json``, the worst verdict first."""
-        entries = self.verdict.get("comparisons", [])
-        return sorted(entries, key=lambda entry: -FROM_BEST.index(entry["verdict"]))
+    def comparisons(self) -> list[Comparison]:
+        """The comparisons, the worst verdict first."""
+        return worst_first(self.verdict)
 
     @cached_property
     def names(self) -> list[str]:
         """The names of the trainers, the reference first."""
         names = list(self.run.get("trainers") or self.options["trainers"])
-        only_rows = bool(self.verdict) and bool(self.rows) and not self.entries
-        reported = [*(row["trainer"] for row in self.rows), *(entry["candidate"] for entry in self.entries)]
+        only_rows = bool(self.verdict) and bool(self.rows) and not self.comparisons
+        reported = [*(row["trainer"] for row in self.rows), *(each.candidate for each in self.comparisons)]
         if not only_rows:
             names += [name for name in dict.fromkeys(reported) if name not in names]
-        reference = self.verdict.get("reference", names[0])
+        reference = self.verdict.reference if self.verdict else names[0]
         return [reference, *(name for name in names if name != reference)]
 
     @cached_property
@@ -131,6 +131,16 @@ def usable(folder: Path) -> Iterator[None]:
         raise RecordError(folder, problem) from error
 
 
+def verdict_of(folder: Path) -> Verdict | None:
+    """The verdict of a run; None if there is none yet.
+
+    Raises:
+        RecordError: if the file is damaged.
+    """
+    with usable(folder):
+        return Verdict.read(folder / "verdict.json") if (folder / "verdict.json").exists() else None
+
+
 def read(folder: Path) -> RunFiles:
     """Reads the files of a run's folder.
 
@@ -141,7 +151,7 @@ def read(folder: Path) -> RunFiles:
     return RunFiles(
         folder=folder,
         run=read_run(folder),
-        verdict=read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {},
+        verdict=verdict_of(folder),
         rows=read_rows(folder),
         costs=read_costs(folder / COSTS),
         noise=[read_curves(rows) for rows in twins if rows],

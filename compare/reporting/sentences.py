@@ -1,135 +1,137 @@
-"""Plain-English sentences about a verdict, from the content of ``verdict.json``."""
+"""Plain-English sentences about a verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from compare.naming import did_you_mean
-from compare.verdict import DIFFERENT, FROM_BEST
+from compare.verdict import DIFFERENT, FROM_BEST, Comparison, MetricGap, NotFinite, Reporting, Training, Verdict
+from compare.verdict.model import Truth
+from compare.verdict.seeds import Test
 
 
-def sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """One sentence per candidate, the worst verdict first.
-
-    Args:
-        verdict: the content of ``verdict.json``.
-    """
-    worst_first = sorted(verdict.get("comparisons", ()), key=lambda entry: -FROM_BEST.index(entry["verdict"]))
-    return [sentence(comparison, verdict["reference"]) for comparison in worst_first]
+def worst_first(verdict: Verdict | None) -> list[Comparison]:
+    """The comparisons, the worst verdict first; none without a verdict."""
+    comparisons = verdict.comparisons if verdict is not None else ()
+    return sorted(comparisons, key=lambda each: -FROM_BEST.index(each.verdict))
 
 
-def sentence(comparison: dict[str, Any], reference: str, known: Sequence[str] = ()) -> str:
+def sentences(verdict: Verdict) -> list[str]:
+    """One sentence per candidate, the worst verdict first."""
+    return [sentence(comparison, verdict.reference) for comparison in worst_first(verdict)]
+
+
+def sentence(comparison: Comparison, reference: str, known: Sequence[str] = ()) -> str:
     """The result of one comparison as a sentence, without the final period.
 
     Args:
-        comparison: one entry of ``comparisons`` in ``verdict.json``.
+        comparison: the comparison.
         reference: the reference trainer's name.
         known: the trainers whose errors readers have seen already.
     """
-    text = _not_finite(comparison, comparison.get("reference", reference)) or _result(comparison, reference, known)
-    if so_far := comparison.get("so_far"):
-        of = f" of {so_far['epochs']}" if so_far["epochs"] else ""
-        return f"so far (interrupted in epoch {so_far['epoch']}{of}), {text}"
+    text = _not_finite(comparison, comparison.reference or reference) or _result(comparison, reference, known)
+    if so_far := comparison.so_far:
+        of = f" of {so_far.epochs}" if so_far.epochs else ""
+        return f"so far (interrupted in epoch {so_far.epoch}{of}), {text}"
     return text
 
 
-def _result(comparison: dict[str, Any], reference: str, known: Sequence[str]) -> str:
+def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str:
     """The sentence on a comparison, as far as it was trained."""
-    candidate, training = comparison["candidate"], comparison["training"]
-    reference = comparison.get("reference", reference)
-    if comparison.get("against"):
-        reference = f"{candidate} of the recorded run {comparison['against']}"
-    if comparison.get("failure"):
-        failure = comparison["failure"]
-        who = f"{failure['side']} cannot run" if failure["side"] else "no trainer can run"
-        why = f"{who}: {failure['error']}; {failure['remedy']}"
-        if failure["side"] in known:
-            why = f"{failure['side']} failed; {failure['remedy']}"
+    candidate, training, reporting = comparison.candidate, comparison.training, comparison.reporting
+    reference = comparison.reference or reference
+    if comparison.against:
+        reference = f"{candidate} of the recorded run {comparison.against}"
+    if failure := comparison.failure:
+        who = f"{failure.side} cannot run" if failure.side else "no trainer can run"
+        why = f"{who}: {failure.error}; {failure.remedy}"
+        if failure.side in known:
+            why = f"{failure.side} failed; {failure.remedy}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
-    if not comparison.get("weights_seen", True):
+    if not comparison.weights_seen:
         return _of_curves(comparison, reference)
-    if comparison.get("study") and training["verdict"] != "identical":
+    if comparison.study and training.verdict != "identical":
         return _study(comparison, reference)
-    if training["verdict"] == "identical" and comparison["reporting"]["verdict"] in (None, "identical", "inconclusive"):
-        numbers = _numbers(comparison["reporting"])
-        seeds = f", for each of {comparison['study']['seeds']} seeds" if comparison.get("study") else ""
+    if training.verdict == "identical" and reporting.verdict in (None, "identical", "inconclusive"):
+        numbers = _numbers(reporting)
+        seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
         return (
             f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
             f"{_when(training)}, and {numbers}"
         )
-    if training["verdict"] == "alike":
-        numbers = _unlike_numbers(comparison["reporting"])
+    if training.verdict == "alike":
+        numbers = _unlike_numbers(reporting)
         return (
             f"{candidate} trains like {reference}, up to rounding{numbers}: {_divergence(training)}{_noise(training)}"
         )
-    if training["verdict"] == "different":
+    if training.verdict == "different":
         fault = _fault(comparison, reference)
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
-    if training["verdict"] == "identical" and comparison["reporting"]["verdict"] == "alike":
+    if training.verdict == "identical" and reporting.verdict == "alike":
         return (
             f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
             f"{_when(training)}; the reported numbers differ only by rounding: "
-            f"{differing_numbers(comparison['reporting']['metrics'])}"
+            f"{differing_numbers(reporting.metrics)}"
         )
-    if training["verdict"] == "identical":
+    if training.verdict == "identical":
         return (
             f"{candidate} trains exactly like {reference}, but reports different numbers: "
-            f"{differing_numbers(comparison['reporting']['metrics'])}; the weights are equal, bit for bit"
+            f"{differing_numbers(reporting.metrics)}; the weights are equal, bit for bit"
         )
-    return f"no verdict on {candidate} and {reference} is possible: {training.get('reason', '')}"
+    return f"no verdict on {candidate} and {reference} is possible: {training.reason}"
 
 
-def _unlike_numbers(reporting: Mapping[str, Any]) -> str:
+def _unlike_numbers(reporting: Reporting) -> str:
     """The clause on reported numbers that differ, or may differ, by more than rounding; else empty."""
-    if reporting["verdict"] == "inconclusive":
-        differing = differing_numbers(reporting["metrics"])
+    if reporting.verdict == "inconclusive":
+        differing = differing_numbers(reporting.metrics)
         return f", but its reported numbers differ by more than rounding, and could not be judged: {differing}"
-    return ", but its reported numbers do not match its weights" if reporting["verdict"] == "different" else ""
+    return ", but its reported numbers do not match its weights" if reporting.verdict == "different" else ""
 
 
-def _not_finite(comparison: Mapping[str, Any], reference: str) -> str:
+def _not_finite(comparison: Comparison, reference: str) -> str:
     """The sentence on a side that alone is not finite, which leads all others; empty if there is none."""
-    candidate, found = comparison["candidate"], [each for each in comparison.get("not_finite", ()) if each["side"]]
+    candidate, found = comparison.candidate, [each for each in comparison.not_finite if each.alone]
     for each in found:
-        if "metric" not in each:
-            other = reference if each["side"] == candidate else candidate
+        if each.values is None:
+            other = reference if each.side == candidate else candidate
             when = _when_seen(each)
             return (
-                f"{candidate} does not train like {reference}: {when}, {len(each['variables'])} of {each['of']} "
-                f"variables of {each['side']} are NaN or infinite, and those of {other} are not"
+                f"{candidate} does not train like {reference}: {when}, {len(each.variables or ())} of {each.of} "
+                f"variables of {each.side} are NaN or infinite, and those of {other} are not"
             )
-    if found and comparison["training"]["verdict"] == "alike" and comparison["reporting"]["verdict"] == DIFFERENT:
-        of_reference, of_candidate = found[0]["values"]
+    judged = comparison.training.verdict, comparison.reporting.verdict
+    if found and found[0].values is not None and judged == ("alike", DIFFERENT):
+        of_reference, of_candidate = found[0].values
         return (
-            f"{found[0]['metric']} of epoch {found[0]['epoch']} is {of_candidate} with {candidate} and {of_reference} "
+            f"{found[0].metric} of epoch {found[0].epoch} is {of_candidate} with {candidate} and {of_reference} "
             f"with {reference}; the weights agree up to rounding"
         )
     return ""
 
 
-def _when_seen(place: Mapping[str, Any]) -> str:
-    if place["step"] is None:
-        return f"at the end of epoch {place['epoch']}"
-    return f"after step {place['step']:,} of epoch {place['epoch']}" if place["step"] else "before the first step"
+def _when_seen(place: NotFinite) -> str:
+    if place.step is None:
+        return f"at the end of epoch {place.epoch}"
+    return f"after step {place.step:,} of epoch {place.epoch}" if place.step else "before the first step"
 
 
-def _of_curves(comparison: dict[str, Any], reference: str) -> str:
+def _of_curves(comparison: Comparison, reference: str) -> str:
     """The sentence on logs: what was compared were curves, not weights."""
-    if comparison.get("study"):
+    if comparison.study:
         return f"curves only, weights not seen: {_study(comparison, reference)}"
-    text = f"{comparison['candidate']} compared with {reference}: {comparison['training']['reason']}"
+    text = f"{comparison.candidate} compared with {reference}: {comparison.training.reason}"
     return f"curves only, weights not seen: {text}"
 
 
-def _numbers(reporting: Mapping[str, Any]) -> str:
+def _numbers(reporting: Reporting) -> str:
     """The clause on the reported numbers if all compared numbers are equal."""
-    metrics = reporting["metrics"]
-    alone = {name: gap["not_reported_by"] for name, gap in metrics.items() if gap.get("not_reported_by")}
-    other = [f"{name} (reported as {gap['reported_as']})" for name, gap in metrics.items() if gap.get("reported_as")]
-    if not reporting["verdict"]:
+    metrics = reporting.metrics
+    alone = {name: gap.not_reported_by for name, gap in metrics.items() if gap.not_reported_by}
+    other = [f"{name} (reported as {gap.reported_as})" for name, gap in metrics.items() if gap.reported_as]
+    if not reporting.verdict:
         return "no number was reported by both"
-    if reporting["verdict"] == "inconclusive":
+    if reporting.verdict == "inconclusive":
         return "one side lacks the numbers of an epoch, so there is no verdict on them"
     if not alone and not other:
         return "so is every reported number"
@@ -139,15 +141,15 @@ def _numbers(reporting: Mapping[str, Any]) -> str:
     return text
 
 
-def misnamed(entry: Mapping[str, Any], reference: str) -> str:
+def misnamed(comparison: Comparison, reference: str) -> str:
     """A warning if a candidate reports names that the reference does not, and lacks others; else empty.
 
     Args:
-        entry: one entry of ``comparisons`` in ``verdict.json``.
-        reference: the name of the reference, unless the entry has its own.
+        comparison: the comparison.
+        reference: the name of the reference, unless the comparison has its own.
     """
-    candidate, reference = entry["candidate"], entry.get("reference", reference)
-    unknown, missing = _left_out(entry, reference), _left_out(entry, candidate)
+    candidate, reference = comparison.candidate, comparison.reference or reference
+    unknown, missing = _left_out(comparison, reference), _left_out(comparison, candidate)
     if not unknown or not missing:
         return ""
     guesses = "".join(did_you_mean(name, missing) for name in unknown)
@@ -157,9 +159,9 @@ def misnamed(entry: Mapping[str, Any], reference: str) -> str:
     )
 
 
-def silent(entry: Mapping[str, Any]) -> str:
+def silent(comparison: Comparison) -> str:
     """A warning if one side reports no steps, so that weights are compared at the ends of epochs only; else empty."""
-    who = entry["training"].get("steps_not_reported_by")
+    who = comparison.training.steps_not_reported_by
     return (
         f"{who} never calls run.end_step(), so weights were compared at the ends of epochs only; call it after every "
         "optimizer step, unless one call trains a whole epoch."
@@ -168,101 +170,107 @@ def silent(entry: Mapping[str, Any]) -> str:
     )
 
 
-def unreported(entry: Mapping[str, Any], scope: str) -> str:
+def unreported(comparison: Comparison, scope: str) -> str:
     """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty.
 
     Args:
-        entry: one entry of ``comparisons`` in ``verdict.json``.
+        comparison: the comparison.
         scope: the scope of the verdict.
     """
-    missing = _left_out(entry, entry["candidate"])
-    if scope != "scripts" or entry["verdict"] != DIFFERENT or not missing:
+    missing = _left_out(comparison, comparison.candidate)
+    if scope != "scripts" or comparison.verdict != DIFFERENT or not missing:
         return ""
     return (
-        f"{entry['candidate']} reports no {' and no '.join(missing)} that was seen: numbers that are in no Keras "
+        f"{comparison.candidate} reports no {' and no '.join(missing)} that was seen: numbers that are in no Keras "
         f"metric are reported with compare.report({missing[0]}=…)"
     )
 
 
-def _fault(comparison: Mapping[str, Any], reference: str) -> str:
+def _fault(comparison: Comparison, reference: str) -> str:
     """A clause that names the reference if all causes are there; readers would blame the candidate otherwise."""
-    sides = {cause["side"] for cause in comparison["causes"] if cause.get("side")}
+    sides = {cause.side for cause in comparison.causes if cause.side}
     return f"; the mistake is in {reference}" if sides == {reference} else ""
 
 
-def stops(verdict: Mapping[str, Any]) -> list[str]:
+def stops(verdict: Verdict) -> list[str]:
     """One sentence per trainer that stopped early because its weights or loss were no longer finite."""
     lines = []
-    for stop in verdict.get("stopped", ()):
-        where = f"epoch {stop['epoch']}" if stop["step"] is None else f"step {stop['step']:,} of epoch {stop['epoch']}"
-        lines.append(f"{stop['trainer']} stopped after {where} and is compared up to that point: {stop['what']}")
+    for stop in verdict.stopped:
+        where = f"epoch {stop.epoch}" if stop.step is None else f"step {stop.step:,} of epoch {stop.epoch}"
+        lines.append(f"{stop.trainer} stopped after {where} and is compared up to that point: {stop.what}")
     return lines
 
 
-def where(entry: Mapping[str, Any]) -> str:
+def where(comparison: Comparison) -> str:
     """Where two runs diverge, in a few words."""
-    training, first = entry["training"], entry["training"]["first_difference"]
-    if not entry.get("weights_seen", True):
-        return f"In the numbers of epoch {first['epoch']}" if first else "Unknown: the weights were not seen"
-    if entry.get("failure"):
+    training, first = comparison.training, comparison.training.first_difference
+    if not comparison.weights_seen:
+        return f"In the numbers of epoch {first.epoch}" if first else "Unknown: the weights were not seen"
+    if comparison.failure:
         return "Nothing to compare"
     if first is None:
-        metrics = entry["reporting"]["metrics"]
         differing = [
             name
-            for name, gap in metrics.items()
-            if gap["max_gap"] != 0 and not _not_compared(gap) and not gap.get("only_rounding")
+            for name, gap in comparison.reporting.metrics.items()
+            if gap.max_gap != 0 and not _not_compared(gap) and not gap.only_rounding
         ]
-        if training["verdict"] == "identical" and differing and entry["verdict"] != "identical":
+        if training.verdict == "identical" and differing and comparison.verdict != "identical":
             return f"Only in the reported numbers: {', '.join(differing)}"
-        return "Nowhere" if training["verdict"] == "identical" else "Unknown"
-    if first["step"] is None:
-        return f"At the end of epoch {first['epoch']}"
-    if first["step"] == 0:
+        return "Nowhere" if training.verdict == "identical" else "Unknown"
+    if first.step is None:
+        return f"At the end of epoch {first.epoch}"
+    if first.step == 0:
         return "Before the first step"
-    if "since_step" in first:
-        return f"Epoch {first['epoch']}, in steps {first['since_step']:,} to {first['step']:,}"
-    return f"Epoch {first['epoch']}, step {first['step']:,}"
+    if first.since_step is not None:
+        return f"Epoch {first.epoch}, in steps {first.since_step:,} to {first.step:,}"
+    return f"Epoch {first.epoch}, step {first.step:,}"
 
 
-def _study(comparison: Mapping[str, Any], reference: str) -> str:
+def _study(comparison: Comparison, reference: str) -> str:
     """The sentence on several seeds whose weights are not equal."""
-    candidate, study, training = comparison["candidate"], comparison["study"], comparison["training"]
-    judged = list(dict.fromkeys(test["metric"] for test in study["tests"]))
-    margins = {test["metric"]: difference(test, "margin", "") for test in study["tests"]}
+    candidate, study, training = comparison.candidate, comparison.study, comparison.training
+    assert study is not None
+    judged = list(dict.fromkeys(test.metric for test in study.tests))
+    margins = {test.metric: difference(test.margin, test.relative, "") for test in study.tests}
     listed = " and ".join(f"{name} ±{margins[name]}" for name in judged)
-    how = f"{study['seeds']} seeds; margins {listed}"
-    divergence = f"for seed {comparison['seed']}, {_divergence(training)}"
-    failing = [test for test in study["tests"] if test["verdict"] == study["verdict"]]
+    how = f"{study.seeds} seeds; margins {listed}"
+    divergence = f"for seed {comparison.seed}, {_divergence(training)}"
+    failing = [test for test in study.tests if test.verdict == study.verdict]
     where = ", ".join(
-        f"{name} in epoch {_ranges([test['epoch'] for test in failing if test['metric'] == name])}"
+        f"{name} in epoch {_ranges([test.epoch for test in failing if test.metric == name])}"
         for name in judged
-        if any(test["metric"] == name for test in failing)
+        if any(test.metric == name for test in failing)
     )
-    if study["reason"]:
-        result = f"the study of seeds is inconclusive: {study['reason']}"
-    elif study["verdict"] == "alike":
+    if study.reason:
+        result = f"the study of seeds is inconclusive: {study.reason}"
+    elif study.verdict == "alike":
         result = f"the metrics agree within the margins in every epoch ({how})"
-    elif study["verdict"] == "different":
+    elif study.verdict == "different":
         result = f"the metrics differ by more than the margin: {where} ({how})"
     else:
-        needed = study["seeds_needed"]
+        needed = study.seeds_needed
         enough = f"about {needed} seeds would be enough" if needed else "the number of seeds needed is unknown"
         result = f"the seeds are inconclusive for {where} ({how}); {enough}"
-    if training["verdict"] == "different" and comparison.get("weights_seen", True):
+    if training.verdict == "different" and comparison.weights_seen:
         return f"{candidate} does not train like {reference}: {divergence}; {result}"
     return f"{candidate} compared with {reference}: {result}; {divergence}"
 
 
-def difference(test: Mapping[str, Any], key: str, sign: str = "+") -> str:
+def difference(value: float, relative: bool, sign: str = "+") -> str:
     """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value.
 
     Args:
-        test: one entry of ``tests`` in ``verdict.json``.
-        key: the name of the value.
+        value: the value.
+        relative: whether it is a fraction of the reference's value.
         sign: the sign option of the format specification.
     """
-    return f"{100 * test[key]:{sign}.2g}%" if test["relative"] else f"{test[key]:{sign}.2g}"
+    return f"{100 * value:{sign}.2g}%" if relative else f"{value:{sign}.2g}"
+
+
+def interval(test: Test) -> str:
+    """Formats the interval of a study's test; empty if it is unknown."""
+    edges = [difference(edge, test.relative) for edge in (test.low, test.high) if edge is not None]
+    return " to ".join(edges)
 
 
 def _ranges(epochs: Sequence[int]) -> str:
@@ -276,48 +284,44 @@ def _ranges(epochs: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def causes(comparison: Mapping[str, Any]) -> list[str]:
+def causes(comparison: Comparison) -> list[str]:
     """The terminal lines on a comparison's causes with evidence and remedy; without a cause, on the evidence."""
     lines = []
-    for cause in comparison["causes"]:
-        side = f" (in {cause['side']})" if cause.get("side") else ""
-        lines += [f"  cause: {cause['id']}{side}: {cause['evidence']}."]
-        lines += [f"    {line}" for line in cause["remedy"].splitlines()]
-    lines = lines or [f"  evidence: {text}." for text in comparison.get("evidence", ())]
+    for cause in comparison.causes:
+        side = f" (in {cause.side})" if cause.side else ""
+        lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
+        lines += [f"    {line}" for line in cause.remedy.splitlines()]
+    lines = lines or [f"  evidence: {text}." for text in comparison.evidence or ()]
     return lines or (
         [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]
     )
 
 
-def advice_on_numbers(comparison: Mapping[str, Any]) -> str:
+def advice_on_numbers(comparison: Comparison) -> str:
     """What to look at where only numbers differ and no cause is named; empty elsewhere."""
-    training, reporting = comparison["training"], comparison["reporting"]
-    if comparison["causes"] or training["verdict"] not in ("identical", "alike") or reporting["verdict"] != DIFFERENT:
+    training, reporting = comparison.training, comparison.reporting
+    if comparison.causes or training.verdict not in ("identical", "alike") or reporting.verdict != DIFFERENT:
         return ""
     return (
-        f"check how {comparison['candidate']} calculates these numbers: over which examples, with model.losses or "
+        f"check how {comparison.candidate} calculates these numbers: over which examples, with model.losses or "
         "without, with which training flag, and whether they start anew in every epoch"
     )
 
 
-def truth_sentence(truth: dict[str, Any]) -> str:
-    """The errors of every trainer relative to training on one replica in float64.
-
-    Args:
-        truth: the entry ``truth`` of ``verdict.json``.
-    """
+def truth_sentence(truth: Truth) -> str:
+    """The errors of every trainer relative to training on one replica in float64."""
     weights = []
-    for entry in truth["after"]:
-        when = f"at the end of epoch {entry['epoch']}"
-        if entry["step"] is not None:
-            when = f"after step {entry['step']:,} of epoch {entry['epoch']}"
-        weights.append(f"{when}: {_by_value(entry['distance'])}")
-    names = list(dict.fromkeys(name for metrics in truth["metrics"].values() for name in metrics))
+    for each in truth.after:
+        when = f"at the end of epoch {each.epoch}"
+        if each.step is not None:
+            when = f"after step {each.step:,} of epoch {each.epoch}"
+        weights.append(f"{when}: {_by_value(each.distance)}")
+    names = list(dict.fromkeys(name for metrics in truth.metrics.values() for name in metrics))
     metrics = [
-        f"{name}: {_by_value({who: gaps[name]['max_gap'] for who, gaps in truth['metrics'].items() if name in gaps})}"
+        f"{name}: {_by_value({who: gaps[name].max_gap for who, gaps in truth.metrics.items() if name in gaps})}"
         for name in names
     ]
-    off = f"{truth['off']} is the side that is wrong. " if truth["off"] else ""
+    off = f"{truth.off} is the side that is wrong. " if truth.off else ""
     return (
         f"{off}Error of the weights compared with training on one replica in float64, relative to how far training "
         f"moved them: {'; '.join(weights)}. Largest error of the reported numbers: {'; '.join(metrics)}"
@@ -332,40 +336,39 @@ def _by_value(values: Mapping[str, float | None]) -> str:
     return ", ".join(f"{' and '.join(names)} {text}" for text, names in together.items())
 
 
-def _when(training: Mapping[str, Any]) -> str:
+def _when(training: Training) -> str:
     """When the weights were compared."""
-    steps = training["steps_compared"]
-    if "steps_made" in training:
-        return f"after each of {steps:,} calls, which made {training['steps_made']:,} steps"
+    steps = training.steps_compared
+    if training.steps_made:
+        return f"after each of {steps:,} calls, which made {training.steps_made:,} steps"
     if steps == 0:
         return "at the end of every epoch"
     return "after the only step" if steps == 1 else f"after each of {steps:,} steps"
 
 
-def _divergence(training: dict[str, Any]) -> str:
+def _divergence(training: Training) -> str:
     """Where the weights of two runs diverge and by how much."""
-    first = training["first_difference"]
-    text: str
-    if training.get("reason"):
-        text = training["reason"]
-    elif first["step"] is None:
-        text = f"their weights first differ at the end of epoch {first['epoch']}"
-    elif (first["epoch"], first["step"]) == (1, 0):
+    first = training.first_difference
+    if training.reason or first is None:
+        text = training.reason
+    elif first.step is None:
+        text = f"their weights first differ at the end of epoch {first.epoch}"
+    elif (first.epoch, first.step) == (1, 0):
         text = "their initial weights differ"
-    elif "since_step" in first:
+    elif first.since_step is not None:
         text = (
-            f"their weights differ after step {first['step']:,} of epoch {first['epoch']}, the last step of a call "
-            f"that started with step {first['since_step']:,}"
+            f"their weights differ after step {first.step:,} of epoch {first.epoch}, the last step of a call "
+            f"that started with step {first.since_step:,}"
         )
-    elif "weights" in first:
+    elif (later := first.weights) is not None:
         text = (
-            f"they diverge in step {first['step']:,} of epoch {first['epoch']}, and their weights differ by more than "
-            "rounding from step {step:,} of epoch {epoch} on".format(**first["weights"])
+            f"they diverge in step {first.step:,} of epoch {first.epoch}, and their weights differ by more than "
+            f"rounding from step {later.step:,} of epoch {later.epoch} on"
         )
     else:
-        more = "" if first.get("equal_before", True) else " by more than rounding"
-        text = f"their weights differ{more} from step {first['step']:,} of epoch {first['epoch']} on"
-    gap = training["max_weight_gap"]
+        more = "" if first.equal_before else " by more than rounding"
+        text = f"their weights differ{more} from step {first.step:,} of epoch {first.epoch} on"
+    gap = training.max_weight_gap
     if gap is None:
         return text
     if gap == 0:  # the difference is in other replicas, or it disappeared again
@@ -373,25 +376,23 @@ def _divergence(training: dict[str, Any]) -> str:
     return f"{text}; at epoch ends, individual weights differ by up to {gap:.1e}"
 
 
-def _noise(training: Mapping[str, Any]) -> str:
+def _noise(training: Training) -> str:
     """A clause that compares the gap with the noise twins, if there are any."""
-    noise = training.get("noise")
+    noise = training.noise
     if noise is None:
         return ""
-    if noise["largest_ratio"] is None:
-        return (
-            f"; rounding alone, measured with {noise['twins']} noise twins, does not change {noise['variable']} at all"
-        )
-    where = f"at the end of epoch {noise['epoch']}"
-    if noise["step"] is not None:
-        where = f"at step {noise['step']:,} of epoch {noise['epoch']}"
-    at_most = "" if noise["largest_ratio"] > noise["factor"] else "at most "
+    if noise.largest_ratio is None:
+        return f"; rounding alone, measured with {noise.twins} noise twins, does not change {noise.variable} at all"
+    where = f"at the end of epoch {noise.epoch}"
+    if noise.step is not None:
+        where = f"at step {noise.step:,} of epoch {noise.epoch}"
+    at_most = "" if noise.largest_ratio > noise.factor else "at most "
     measured = "by computing each step again with changes as small as rounding"
-    if noise["twins"]:
-        measured = f"with {noise['twins']} noise twins, repeated trainings with changes as small as rounding"
+    if noise.twins:
+        measured = f"with {noise.twins} noise twins, repeated trainings with changes as small as rounding"
     return (
-        f"; the gap is {at_most}{_times(noise['largest_ratio'])} times the effect of rounding alone ({where}; measured "
-        f"{measured}); up to {noise['factor']:g} times counts as rounding"
+        f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding alone ({where}; measured "
+        f"{measured}); up to {noise.factor:g} times counts as rounding"
     )
 
 
@@ -400,28 +401,28 @@ def _times(ratio: float) -> str:
     return f"{float(f'{ratio:.2g}'):,.0f}" if 10 <= ratio < 1e9 else f"{ratio:.2g}"
 
 
-def _not_compared(gap: Mapping[str, Any]) -> bool:
+def _not_compared(gap: MetricGap) -> bool:
     """Whether a metric has no value that both sides report."""
-    return gap["max_gap"] is None and bool(gap.get("not_reported_by"))
+    return gap.max_gap is None and bool(gap.not_reported_by)
 
 
-def _left_out(entry: Mapping[str, Any], who: str) -> list[str]:
+def _left_out(comparison: Comparison, who: str) -> list[str]:
     """The metrics that are not compared, since one side does not report them."""
-    metrics = entry["reporting"]["metrics"]
-    return [name for name, gap in metrics.items() if _not_compared(gap) and gap["not_reported_by"] == who]
+    metrics = comparison.reporting.metrics
+    return [name for name, gap in metrics.items() if _not_compared(gap) and gap.not_reported_by == who]
 
 
-def differing_numbers(metrics: Mapping[str, Any]) -> str:
+def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
     """The metrics that differ, each with its largest gap; last those that differ by no more than rounding."""
     texts: list[str] = []
     rounding: list[str] = []
     for name, gap in metrics.items():
         if _not_compared(gap):
             continue
-        if gap["max_gap"] is None:
-            texts.append(f"{name} (not a number on one side only, in epoch {gap['epoch']})")
-        elif gap["max_gap"]:
-            found = rounding if gap.get("only_rounding") else texts
-            found.append(f"{name} (by up to {gap['max_gap']:.1e}, in epoch {gap['epoch']})")
+        if gap.max_gap is None:
+            texts.append(f"{name} (not a number on one side only, in epoch {gap.epoch})")
+        elif gap.max_gap:
+            found = rounding if gap.only_rounding else texts
+            found.append(f"{name} (by up to {gap.max_gap:.1e}, in epoch {gap.epoch})")
     text = ", ".join(texts) or "the reported epochs differ"
     return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")

@@ -39,14 +39,15 @@ from compare.records import (
     has_records,
     read_records,
     read_rows,
-    read_verdict,
     total_norm,
 )
 from compare.records.files import storing
 from compare.records.metrics_csv import KEY_COLUMNS
 from compare.records.run_json import read_run
 from compare.reporting.gaps import reference_name
+from compare.reporting.run_files import verdict_of
 from compare.reporting.sentences import causes, sentence
+from compare.verdict import Verdict
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.0000000000.compare"
@@ -80,14 +81,14 @@ def write(folder: Path) -> Path:
     """
     if find_spec("tensorboard") is None:
         raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
-    verdict = read_verdict(folder / "verdict.json") if (folder / "verdict.json").exists() else {}
-    entries = [(reference_name(entry, verdict["reference"]), entry) for entry in verdict.get("comparisons", ())]
+    verdict = verdict_of(folder)
+    entries = [(reference_name(each, verdict.reference), each) for each in verdict.comparisons] if verdict else []
     several = len({row["seed"] for row in read_rows(folder)}) > 1
-    with _Log(folder, [(reference, entry["candidate"]) for reference, entry in entries], several=several) as log:
+    with _Log(folder, [(reference, entry.candidate) for reference, entry in entries], several=several) as log:
         for reference, entry in entries:
             with suppress(RecordError):  # the other run cannot be read any more
-                for record in read_records(Path(entry["against"])) if entry.get("against") else ():
-                    if record.trainer == entry["candidate"]:
+                for record in read_records(Path(entry.against)) if entry.against else ():
+                    if record.trainer == entry.candidate:
                         log.add_steps(reference, record, 0.0, shown=False)
         began = log.add_files()
         if verdict:
@@ -233,11 +234,11 @@ def _gap(reference: StepRecord, candidate: StepRecord) -> float:
     return gap if math.isfinite(gap) else math.nan
 
 
-def _markdown(verdict: dict[str, Any]) -> str:
+def _markdown(verdict: Verdict) -> str:
     """The verdict as Markdown."""
-    lines = [f"**{verdict['verdict']}**"]
-    for comparison in verdict["comparisons"]:
-        lines += ["", sentence(comparison, verdict["reference"]) + "."]
+    lines = [f"**{verdict.verdict}**"]
+    for comparison in verdict.comparisons:
+        lines += ["", sentence(comparison, verdict.reference) + "."]
         lines += [f"    {line.strip()}" for line in causes(comparison)]
     return "\n".join(lines)
 

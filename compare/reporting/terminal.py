@@ -15,11 +15,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.check.stage_views import stage_sentence
 from compare.naming import printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
 from compare.reporting.live import UNLIMITED, live_line, progress_line
-from compare.reporting.sentences import difference
-from compare.verdict import EXIT_STATUS
+from compare.reporting.sentences import (
+    causes,
+    difference,
+    interval,
+    misnamed,
+    sentence,
+    silent,
+    stops,
+    truth_sentence,
+    unreported,
+)
+from compare.verdict import EXIT_STATUS, Comparison, Verdict, warning
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
@@ -251,24 +262,19 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     return table
 
 
-def study_table(comparisons: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of a study's tests: one row per metric and epoch.
-
-    Args:
-        comparisons: the content of ``comparisons`` in ``verdict.json``.
-    """
-    studied = [comparison for comparison in comparisons if comparison.get("study")]
+def study_table(comparisons: Sequence[Comparison]) -> Table:
+    """The table of a study's tests: one row per metric and epoch."""
+    studied = [(comparison.candidate, comparison.study) for comparison in comparisons if comparison.study]
     candidate = ["candidate"] * (len(studied) > 1)
     columns = [*candidate, "metric", "epoch", "difference", "90% interval", "margin", ""]
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         column.justify = "right" if column.header in columns[-5:-1] else "left"
-    for comparison in studied:
-        for test in comparison["study"]["tests"]:
-            interval = "" if test["low"] is None else f"{difference(test, 'low')} to {difference(test, 'high')}"
-            figures = str(test["epoch"]), difference(test, "mean"), interval, f"±{difference(test, 'margin', '')}"
-            names = [comparison["candidate"]] * len(candidate) + [test["metric"]]
-            table.add_row(*map(verbatim, names), *figures, test["verdict"])
+    for name, study in studied:
+        for test in study.tests:
+            mean, margin = difference(test.mean, test.relative), difference(test.margin, test.relative, "")
+            names = [name] * len(candidate) + [test.metric]
+            table.add_row(*map(verbatim, names), str(test.epoch), mean, interval(test), f"±{margin}", test.verdict)
     return table
 
 
@@ -313,16 +319,44 @@ def details(run: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def variables(comparison: Mapping[str, Any]) -> list[str]:
-    """The lines that ``--verbose`` adds to a verdict: variables that differ first, and probes that could not run.
+def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (), *, verbose: bool = False) -> None:
+    """Prints the result of every comparison, with its causes.
 
     Args:
-        comparison: one entry of ``comparisons`` in ``verdict.json``.
+        verdict: the verdict.
+        console: where to print.
+        known: the trainers whose errors readers have seen already.
+        verbose: whether to print more.
     """
-    differing = comparison["training"].get("differing_variables", ())
-    lines = [f"  differs at that step: {variable['name']}" + _by(variable["gap"]) for variable in differing]
-    skipped = comparison.get("not_applicable", ())
-    return lines + [f"  not applicable: {probe['probe']}: {probe['reason']}" for probe in skipped]
+    for each in verdict.comparisons:
+        console.print()
+        tell(console, sentence(each, verdict.reference, known) + ".", style_of(each.verdict), head=f"{each.verdict}: ")
+        if text := stage_sentence(each, verdict.reference):
+            tell(console, text + ".")
+        for text in filter(None, (misnamed(each, verdict.reference), silent(each))):
+            tell(console, text, "yellow", head="Warning: ")
+        if text := warning(each, verdict.reference):
+            tell(console, text + ".", "bold red", head="WARNING: ")
+        for line in causes(each):
+            tell(console, line)
+        if text := unreported(each, verdict.scope):
+            tell(console, text + ".")
+        for line in variables(each) if verbose else ():
+            tell(console, line)
+    if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
+        tell(console, "The run was interrupted after training; what there is was judged.")
+    for text in stops(verdict):
+        tell(console, text + ".")
+    if verdict.truth:
+        tell(console, truth_sentence(verdict.truth) + ".")
+
+
+def variables(comparison: Comparison) -> list[str]:
+    """The lines that ``--verbose`` adds to a verdict: variables that differ first, and probes that could not run."""
+    differing = comparison.training.differing_variables
+    lines = [f"  differs at that step: {variable.name}" + _by(variable.gap) for variable in differing]
+    skipped = comparison.not_applicable or ()
+    return lines + [f"  not applicable: {each.probe}: {each.reason}" for each in skipped]
 
 
 def _by(gap: float | None) -> str:

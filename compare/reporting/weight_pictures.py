@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from compare.reporting.charts import Axis, Band, Series, View, chart, counts, lo
 from compare.reporting.gaps import GapSeries, gaps_of, reference_name
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import where
+from compare.verdict import Comparison
 
 STOPS = 300
 """The largest number of points in the timeline, beside the steps around the first difference; a point shows the largest
@@ -25,9 +26,7 @@ AROUND = 100, 10
 """How many steps before and after the first difference readers can zoom to."""
 
 Chart = dict[str, Any]
-Entry = Mapping[str, Any]
-"""One entry of ``comparisons`` in ``verdict.json``."""
-Compared = tuple[Entry, str, GapSeries]
+Compared = tuple[Comparison, str, GapSeries]
 """A comparison, the name of its reference, and the gaps."""
 
 
@@ -46,13 +45,13 @@ class WeightCharts:
 
 def weight_charts(files: RunFiles) -> WeightCharts:
     """The charts of the weight gap per step, drawn from the run's records."""
-    entries = [entry for entry in files.entries if not entry.get("failure")]
+    entries = [each for each in files.comparisons if not each.failure]
     if not entries or files.scope == "check":
         return WeightCharts(None, [])
-    compared = gaps_of(files.folder, {**files.verdict, "comparisons": entries})
+    compared = gaps_of(files.folder, files.verdict and replace(files.verdict, comparisons=tuple(entries)))
     if compared:
         return _weight_charts(compared, files)
-    if all(entry["training"]["verdict"] == "identical" for entry in entries):  # then every gap is 0
+    if all(each.training.verdict == "identical" for each in entries):  # then every gap is 0
         return WeightCharts(_all_equal(entries, files), [])
     return WeightCharts(None, [])
 
@@ -70,7 +69,7 @@ def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> WeightChart
     strips = []
     for entry, reference, gaps in compared:
         strip = layers.strip(
-            f"{entry['candidate']} \N{MINUS SIGN} {reference}: weight gap of each layer after every {unit}{seed}",
+            f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {unit}{seed}",
             gaps,
             _starts(len(gaps.steps), COLUMNS, first, gaps),
             axis,
@@ -95,9 +94,9 @@ def _timeline(
     longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
     lines = []
     for number, (entry, reference, gaps) in enumerate(compared):
-        name = f"{entry['candidate']} \N{MINUS SIGN} {reference}"
+        name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
         starts = _starts(len(gaps.steps), STOPS, first, gaps)
-        lines.append(_gap_line(name, style_of(files, entry["candidate"]), gaps, starts, f"g{number}"))
+        lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, f"g{number}"))
     heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
     bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
     heights += [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0]
@@ -107,7 +106,7 @@ def _timeline(
     place_name = _namer(longest)
     return chart(
         title,
-        "; ".join(f"{entry['candidate']}: {where(entry)}" for entry, _, _ in compared),
+        "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
         axis,
         logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         lines,
@@ -220,11 +219,11 @@ def style_of(files: RunFiles, candidate: str) -> int:
     return max(1, min(files.names.index(candidate), 5)) if candidate in files.names else 1
 
 
-def unit_of(entries: Sequence[Entry]) -> str:
+def unit_of(entries: Sequence[Comparison]) -> str:
     """The unit after which weights were compared: ``step``, ``call`` (of several steps) or ``epoch``."""
-    if entries and not any(entry["training"].get("steps_compared") for entry in entries):
+    if entries and not any(entry.training.steps_compared for entry in entries):
         return "epoch"
-    return "call" if any("steps_made" in entry["training"] for entry in entries) else "step"
+    return "call" if any(entry.training.steps_made for entry in entries) else "step"
 
 
 def _place_name(epoch: int, step: int) -> str:
@@ -233,14 +232,14 @@ def _place_name(epoch: int, step: int) -> str:
     return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
 
 
-def _all_equal(entries: Sequence[Entry], files: RunFiles) -> Chart:
+def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
     """The timeline of identical runs whose fingerprints are missing."""
     unit = unit_of(entries)
-    steps = max(entry["training"]["steps_compared"] for entry in entries) or files.epochs
+    steps = max(entry.training.steps_compared for entry in entries) or files.epochs
     lines = [
         Series(
-            f"{entry['candidate']} − {reference_name(entry, files.verdict['reference'])}",
-            style_of(files, entry["candidate"]),
+            f"{entry.candidate} − {reference_name(entry, files.names[0])}",
+            style_of(files, entry.candidate),
             {1: 0.0, float(steps): 0.0},
             tooltips={1: "equal, bit for bit", float(steps): "equal, bit for bit"},
             key=f"g{number}",
@@ -272,13 +271,13 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
     lines = []
     for i, entry, reference, gaps in compared:
         starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
-        label = f"{runs[i][0]}: {entry['candidate']} \N{MINUS SIGN} {reference}"
+        label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
     heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
     axis = _span(every, initial)
     return chart(
         "Weight gap after every step",
-        "; ".join(f"{runs[i][0]}, {entry['candidate']}: {where(entry)}" for i, entry, _, _ in compared),
+        "; ".join(f"{runs[i][0]}, {entry.candidate}: {where(entry)}" for i, entry, _, _ in compared),
         axis,
         logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         lines,

@@ -1,7 +1,7 @@
 """Verdict: compares the records of two runs; plain data in, plain data out, imports no TensorFlow.
 
 ``compare_records`` compares bit for bit. ``with_noise`` judges a difference by noise twins, ``with_study`` by the seeds
-of a study. The result is a ``Comparison``; ``as_json`` converts comparisons to the content of ``verdict.json``.
+of a study. The result is a ``Comparison``; a ``Verdict`` of all comparisons is what ``verdict.json`` holds.
 """
 
 from compare.verdict.evidence import with_noise, with_study
@@ -16,6 +16,26 @@ from compare.verdict.exact import (
     within_rounding,
 )
 from compare.verdict.model import (
+    Comparison,
+    Difference,
+    DifferingVariable,
+    Failure,
+    Finding,
+    MetricGap,
+    NotApplicable,
+    Reporting,
+    SoFar,
+    Source,
+    StageValues,
+    Stop,
+    Training,
+    Verdict,
+    asynchronous,
+    not_comparable,
+    warning,
+)
+from compare.verdict.not_finite import NotFinite
+from compare.verdict.outcomes import (
     ALIKE,
     DIFFERENT,
     EXIT_STATUS,
@@ -23,18 +43,8 @@ from compare.verdict.model import (
     IDENTICAL,
     INCONCLUSIVE,
     NOT_COMPARABLE,
-    Comparison,
-    Difference,
-    Failure,
-    MetricGap,
-    Reporting,
-    Training,
-    as_json,
-    asynchronous,
-    not_comparable,
     worst,
 )
-from compare.verdict.not_finite import NotFinite, warning
 
 __all__ = [
     "ALIKE",
@@ -46,13 +56,20 @@ __all__ = [
     "NOT_COMPARABLE",
     "Comparison",
     "Difference",
+    "DifferingVariable",
     "Failure",
+    "Finding",
     "MetricGap",
+    "NotApplicable",
     "NotFinite",
     "Reporting",
+    "SoFar",
+    "Source",
+    "StageValues",
+    "Stop",
     "Training",
+    "Verdict",
     "absolute_gap",
-    "as_json",
     "asynchronous",
     "beyond_rounding",
     "compare_records",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from compare.records import Record
 from compare.verdict.exact import absolute_gap, noise_start, paired_names
-from compare.verdict.model import ALIKE, IDENTICAL, INCONCLUSIVE, Comparison
+from compare.verdict.model import Comparison
+from compare.verdict.outcomes import ALIKE, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR, measure, units_of
 
 if TYPE_CHECKING:

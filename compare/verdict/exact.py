@@ -10,16 +10,15 @@ import numpy as np
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, variable_norms
 from compare.verdict import not_finite
 from compare.verdict.model import (
-    DIFFERENT,
-    IDENTICAL,
-    INCONCLUSIVE,
     Comparison,
     Difference,
+    DifferingVariable,
     MetricGap,
     Reporting,
     Training,
 )
 from compare.verdict.not_finite import NotFinite
+from compare.verdict.outcomes import DIFFERENT, IDENTICAL, INCONCLUSIVE
 
 WITHIN_BATCH = 32
 """The roundings allowed for the mean of one batch, in addition to one per batch for the sum over batches."""
@@ -60,7 +59,7 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
     if (found := not_finite.in_weights(reference, candidate)) is not None and found.alone:
         return None
     if first.step is not None:
-        return first.epoch, first.since or first.step
+        return first.epoch, first.since_step or first.step
     # Seen only at the end of the epoch: after its last step, or within it if one side does not report its steps.
     last = min(last_steps(record.keys).get(first.epoch, INITIAL) or 1 for record in (reference, candidate))
     return first.epoch, last
@@ -69,7 +68,7 @@ def noise_start(reference: Record, candidate: Record, training: Training) -> Pla
 def compare_training(reference: Record, candidate: Record) -> Training:
     """Compares all weights after every step that both runs took, and finds the first difference."""
     silent = [record.trainer for record in (reference, candidate) if not has_steps(record.keys)]
-    return replace(_compare_weights(reference, candidate), silent=silent[0] if len(silent) == 1 else "")
+    return replace(_compare_weights(reference, candidate), steps_not_reported_by=silent[0] if len(silent) == 1 else "")
 
 
 def _compare_weights(reference: Record, candidate: Record) -> Training:
@@ -96,16 +95,17 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
             unknown = " and ".join(record.trainer for record, keys, _ in reversed(sides) if not _has_initial(keys))
             if unknown:  # so nobody knows whether training began from equal weights
                 reason = f"the initial weights of {unknown} were not recorded, and those after step 1 differ"
-                return Training(INCONCLUSIVE, None, None, steps, reason=reason, made=made)
-        return Training(DIFFERENT, max_weight_gap(reference, candidate), first, steps, variables, made=made)
+                return Training(INCONCLUSIVE, None, None, steps, reason=reason, steps_made=made)
+        gap = max_weight_gap(reference, candidate)
+        return Training(DIFFERENT, gap, first, steps, differing_variables=variables, steps_made=made)
     if end is not None:
         place, gap = place_of(end), max_weight_gap(reference, candidate)
         reason = _missing(lacking[end], place)
-        return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, made=made)
+        return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, steps_made=made)
     if names := _unknown(reference, candidate, common):
         reason = f"{', '.join(names[:3])} differ, but on both sides not all of their values are finite"
-        return Training(INCONCLUSIVE, None, None, steps, reason=reason, made=made)
-    return Training(IDENTICAL, 0.0, None, steps, made=made)
+        return Training(INCONCLUSIVE, None, None, steps, reason=reason, steps_made=made)
+    return Training(IDENTICAL, 0.0, None, steps, steps_made=made)
 
 
 def _unknown(reference: Record, candidate: Record, keys: np.ndarray) -> list[str]:
@@ -118,7 +118,7 @@ def _unknown(reference: Record, candidate: Record, keys: np.ndarray) -> list[str
 
 def _first_difference(
     reference: Record, candidate: Record, keys: np.ndarray
-) -> tuple[Difference, tuple[tuple[str, float | None], ...]] | None:
+) -> tuple[Difference, tuple[DifferingVariable, ...]] | None:
     """The first of these places at which weights differ, and the variables that do, with their estimated gaps."""
     before = (1, INITIAL)
     for part in in_blocks(keys):
@@ -129,8 +129,10 @@ def _first_difference(
             place = place_of(part[at])
             before = place_of(part[at - 1]) if at else before
             gaps = _estimated_gaps(expected[at], actual[at])
-            variables = tuple((reference.variables[i].name, gaps[i]) for i in np.flatnonzero(differing[at]))
-            return replace(_difference(place), since=since(before, place)), variables
+            variables = tuple(
+                DifferingVariable(reference.variables[i].name, gaps[i]) for i in np.flatnonzero(differing[at])
+            )
+            return replace(_difference(place), since_step=since(before, place)), variables
         before = place_of(part[-1])
     return None
 
@@ -162,7 +164,7 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
     """The largest gap of every metric that either side reported, over the epochs that both finished.
 
     A metric is compared in the epochs in which both report it. A side that does not report it in some epoch is
-    named in ``lacking``.
+    named in ``not_reported_by``.
     """
     gaps: dict[str, MetricGap] = {}
     pairs = paired_names(reference, candidate)
@@ -174,16 +176,16 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             gap = absolute_gap(expected[name], actual[other])
             known = gaps.get(name)
             if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
-                gaps[name] = MetricGap(gap, epoch, alias=other if other != name else "", no_number=gap is None)
+                gaps[name] = MetricGap(gap, epoch, reported_as=other if other != name else "", no_number=gap is None)
     reference_names = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
         expected, actual = reference.logs[epoch], candidate.logs[epoch]
         for name in dict.fromkeys([*expected, *(reference_names.get(other, other) for other in actual)]):
             lacks = candidate if pairs.get(name, name) not in actual else reference if name not in expected else None
             known = gaps.get(name)
-            if lacks is not None and (known is None or not known.lacking):
+            if lacks is not None and (known is None or not known.not_reported_by):
                 known = known or MetricGap(None, epoch)
-                gaps[name] = replace(known, lacking=lacks.trainer)
+                gaps[name] = replace(known, not_reported_by=lacks.trainer)
     order = [*_names(reference), *_names(candidate)]
     return {name: gaps[name] for name in dict.fromkeys(order) if name in gaps}
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from compare.records import EPOCH_END, INITIAL, Record, in_time, place_of, places_of, total_norm
 from compare.verdict.exact import metric_gaps
-from compare.verdict.model import Comparison
+from compare.verdict.model import Comparison, Distance, MetricGap, Truth
 
 CLEARLY = 10.0
 """How many times farther than the other from the float64 run a trainer must be to be named as the one that is off."""
 
 
-def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """The content of ``truth`` in ``verdict.json``.
+def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Comparison]) -> Truth:
+    """How far every trainer is from the float64 run.
 
     The distance of weights is relative: ||w - truth|| / ||truth - initial||, estimated from the
     recorded projections. It is taken after the first optimizer step, where only rounding and the
@@ -27,28 +26,20 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
         truth: the record of the run on one replica in float64.
         trained: the records of the trainers.
         comparisons: the comparisons of those trainers.
-
-    Returns:
-        A dict with the entries ``"after"``, a list of ``{"epoch", "step", "distance": {trainer: float}}``;
-        ``"metrics"``, ``{trainer: {metric: {"max_gap", "epoch"}}}``; and ``"off"``, the name of the trainer
-        that is clearly farther from the float64 run, or None.
     """
-    places = _places(truth, comparisons)
-    after = [
-        {
-            "epoch": epoch,
-            "step": None if step == EPOCH_END else step,
-            "distance": {record.trainer: _distance(truth, record, (epoch, step)) for record in trained},
-        }
-        for epoch, step in places
-    ]
+    after = tuple(
+        Distance(
+            epoch,
+            None if step == EPOCH_END else step,
+            {record.trainer: _distance(truth, record, (epoch, step)) for record in trained},
+        )
+        for epoch, step in _places(truth, comparisons)
+    )
     metrics = {
-        record.trainer: {
-            name: {"max_gap": gap.max_gap, "epoch": gap.epoch} for name, gap in metric_gaps(truth, record).items()
-        }
+        record.trainer: {name: MetricGap(gap.max_gap, gap.epoch) for name, gap in metric_gaps(truth, record).items()}
         for record in trained
     }
-    return {"after": after, "metrics": metrics, "off": _off(after, comparisons)}
+    return Truth(after, metrics, _off(after, comparisons))
 
 
 def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int, int]]:
@@ -81,14 +72,14 @@ def _projections(record: Record, place: tuple[int, int]) -> np.ndarray | None:
     return rows[0]["projections"] if len(rows) else None
 
 
-def _off(after: Sequence[dict[str, Any]], comparisons: Sequence[Comparison]) -> str | None:
+def _off(after: Sequence[Distance], comparisons: Sequence[Comparison]) -> str | None:
     """The trainer that is clearly farther from the float64 run where the trainers diverge, if any."""
     for comparison in comparisons:
         first = comparison.training.first_difference
         if first is None:
             continue
-        entries = [entry for entry in after if (entry["epoch"], entry["step"]) == (first.epoch, first.step)]
-        known = sorted((d, name) for entry in entries for name, d in entry["distance"].items() if d is not None)
+        found = [each for each in after if (each.epoch, each.step) == (first.epoch, first.step)]
+        known = sorted((d, name) for each in found for name, d in each.distance.items() if d is not None)
         if len(known) > 1 and known[-1][0] > CLEARLY * known[0][0]:
-            return str(known[-1][1])
+            return known[-1][1]
     return None

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from compare.records import Record, shortest
 from compare.verdict.exact import absolute_gap, metric_gaps, not_finite_values, paired_names
-from compare.verdict.model import ALIKE, INCONCLUSIVE, Comparison, Difference, Reporting, Training
+from compare.verdict.model import Comparison, Difference, Reporting, Training
+from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
 
 DIGITS = 6

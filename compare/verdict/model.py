@@ -1,37 +1,22 @@
-"""The verdict words and the data classes of a comparison, with their JSON form."""
+"""A verdict: what is judged, what is shown, and what ``verdict.json`` holds, under the same names.
+
+Its fields are the keys of ``verdict.json``, in their order (see ``compare.verdict.codec``).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from compare.records import EPOCH_END, in_time
+from compare.records import in_time, read_verdict, write_verdict
+from compare.records.files import as_text, with_checksum
+from compare.verdict.codec import ALWAYS, decode, encode, unwritten
 from compare.verdict.not_finite import NotFinite
-from compare.verdict.rounding import FACTOR, Noise
-
-if TYPE_CHECKING:
-    from compare.verdict.seeds import Study
-
-IDENTICAL = "identical"
-
-ALIKE = "alike"
-
-INCONCLUSIVE = "inconclusive"
-
-NOT_COMPARABLE = "not-comparable"
-
-DIFFERENT = "different"
-
-FROM_BEST = (IDENTICAL, ALIKE, INCONCLUSIVE, NOT_COMPARABLE, DIFFERENT)
-
-EXIT_STATUS = {IDENTICAL: 0, ALIKE: 0, DIFFERENT: 1, INCONCLUSIVE: 3, NOT_COMPARABLE: 3}
-
-
-def worst(verdicts: Sequence[str | None]) -> str:
-    """The worst of several verdicts; None (not judged) is ignored."""
-    return max((v for v in verdicts if v is not None), key=FROM_BEST.index, default=INCONCLUSIVE)
+from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE, NOT_COMPARABLE, worst
+from compare.verdict.rounding import Noise
+from compare.verdict.seeds import Study
 
 
 @dataclass(frozen=True)
@@ -42,22 +27,30 @@ class Difference:
         epoch: the epoch, from 1.
         step: the optimizer step within the epoch, from 1; 0 if the initial weights differ; None if the difference
             was seen only at the end of the epoch.
-        since: the first step that may have caused the difference, if one call makes several steps and only the
+        since_step: the first step that may have caused the difference, if one call makes several steps and only the
             weights after the last of them can be observed; else None.
         stage: the first stage of the step that differs; None if none could be told, empty if none was recorded.
         where: the layer, the variables or the replica that differ in that stage, as far as it was seen.
         equal_before: whether all weights are equal before, bit for bit; else they differ by no more than rounding.
-        weights: the epoch and step from which the weights differ by more than rounding, if the stage was seen to
-            differ earlier; else None.
+        weights: the place from which the weights differ by more than rounding, if the stage was seen to differ
+            earlier; else None.
     """
 
     epoch: int
     step: int | None
-    since: int | None = None
+    since_step: int | None = None
     stage: str | None = ""
-    where: str = ""
+    where: str | None = None
     equal_before: bool = True
-    weights: tuple[int, int] | None = None
+    weights: Difference | None = None
+
+
+@dataclass(frozen=True)
+class DifferingVariable:
+    """A variable that differs, with an estimate of the Euclidean norm of its difference; None if it is not finite."""
+
+    name: str
+    gap: float | None
 
 
 @dataclass(frozen=True)
@@ -69,25 +62,25 @@ class Training:
         max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
             both runs finished, in the weights' own unit; None if it is unknown or not a number.
         first_difference: the first optimizer step after which a weight differs.
-        steps: the number of optimizer steps after which all weights were compared.
-        variables: the variables that differ at ``first_difference``, each with an estimate of the
-            Euclidean norm of its difference.
+        steps_compared: the number of optimizer steps after which all weights were compared.
+        steps_made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
+        steps_not_reported_by: the trainer that reports no steps, while the other does; else empty.
+        differing_variables: the variables that differ at ``first_difference``.
         reason: why there is no verdict, or how the runs differ other than in the weights after the same
             step; else empty.
         noise: how the gap compares with rounding; None if that was not measured.
-        made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
-        silent: the trainer that reports no steps, while the other does; else empty.
     """
 
     verdict: str
     max_weight_gap: float | None
     first_difference: Difference | None
-    steps: int
-    variables: tuple[tuple[str, float | None], ...] = ()
+    steps_compared: int
+    _: KW_ONLY
+    steps_made: int = 0
+    steps_not_reported_by: str = ""
+    differing_variables: tuple[DifferingVariable, ...] = field(default=(), metadata=ALWAYS)
     reason: str = ""
     noise: Noise | None = None
-    made: int = 0
-    silent: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,24 +90,25 @@ class MetricGap:
     Attributes:
         max_gap: the difference; None if one side did not report the metric, or the difference is not finite.
         epoch: the epoch of that difference, from 1.
-        lacking: the trainer that did not report the metric in some epoch; else empty.
-        alias: the name under which the candidate reported the metric, if it is another one; else empty.
+        not_reported_by: the trainer that did not report the metric in some epoch; else empty.
         only_rounding: whether the metric differs, in every epoch by no more than rounding, beside one that differs by
             more.
+        reported_as: the name under which the candidate reported the metric, if it is another one; else empty.
         no_number: whether both reported it, and the difference is not finite.
     """
 
     max_gap: float | None
     epoch: int
-    lacking: str = ""
-    alias: str = ""
+    not_reported_by: str = ""
+    _: KW_ONLY
     only_rounding: bool = False
-    no_number: bool = field(default=False, compare=False)
+    reported_as: str = ""
+    no_number: bool = field(default=False, compare=False, metadata=unwritten(False))
 
     @property
     def compared(self) -> bool:
         """Whether both trainers reported the metric in some epoch."""
-        return self.max_gap is not None or self.no_number or not self.lacking
+        return self.max_gap is not None or self.no_number or not self.not_reported_by
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ class Reporting:
 
     verdict: str | None
     metrics: dict[str, MetricGap]
-    unexplained: tuple[str, ...] = field(default=(), compare=False)
+    unexplained: tuple[str, ...] = field(default=(), compare=False, metadata=unwritten(()))
 
 
 @dataclass(frozen=True)
@@ -148,36 +142,131 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A line of a user's code."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that was named: it explains the observation, and no other cause does.
+
+    Attributes:
+        id: the cause's id, as in the catalogue.
+        kind: ``training`` or ``reporting``; empty if it was read from a file, for the catalogue knows it.
+        side: the name of the trainer that is affected, candidate or reference.
+        evidence: what was measured, with numbers.
+        remedy: what to write instead.
+        measurements: quantities by name, where the cause has any.
+        source: the line that makes the mistake; None if it was not seen.
+    """
+
+    id: str
+    kind: str = field(metadata=unwritten(""))
+    side: str
+    evidence: str
+    remedy: str
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """A probe that could not be made, with the reason. It does not count against the trainer."""
+
+    probe: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageValues:
+    """One stage of a step on both sides.
+
+    Attributes:
+        stage: the stage.
+        equal: whether the sides differ by no more than rounding; None if they could not be compared.
+        gap: the relative distance between the sides; None if they could not be compared, or in a file if not finite.
+        noise: the distance that rounding explains.
+        reference: the reference's value in short.
+        candidate: the candidate's.
+        where: the layer, or the variables, that differ.
+    """
+
+    stage: str
+    equal: bool | None = field(init=False)
+    gap: float | None
+    noise: float = field(default=0.0, metadata=ALWAYS)
+    reference: str = field(default="", metadata=ALWAYS)
+    candidate: str = field(default="", metadata=ALWAYS)
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "equal", None if self.gap is None else bool(self.gap <= self.noise))
+
+    @property
+    def differs(self) -> bool:
+        """Whether the sides differ by more than rounding."""
+        return self.equal is False
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """How far the trainings of an interrupted run had come: into which epoch, of how many (None if unknown)."""
+
+    epoch: int
+    epochs: int | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The comparison of one candidate with the reference.
 
     Attributes:
         candidate: the name of the candidate.
-        training: the comparison of the weights.
-        reporting: the comparison of the reported metrics.
-        failure: why one side could not run; else None.
         against: the folder of a recorded run of the candidate that takes the place of the reference; else empty.
         reference: what it is compared with, if that is not the run's reference: of two scripts, another model.
-        seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
-        study: the study of several seeds; else None.
+        verdict: the worse of the verdicts on training and on reporting.
         weights_seen: whether there were weights to compare, not only logged numbers.
         not_finite: where values first are not finite: of the weights, and of the reported numbers.
+        training: the comparison of the weights.
+        reporting: the comparison of the reported metrics.
+        seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
+        study: the study of several seeds; else None.
+        failure: why one side could not run; else None.
+        causes: the named causes, those of training first.
+        so_far: of an interrupted run, where the comparison ends; else None.
+        evidence: measurements that no cause explains; None if nothing looked for causes.
+        not_applicable: the probes that could not be made; None if nothing looked for causes.
+        certain: in the short check, whether the difference exceeds rounding beyond doubt; else None.
+        stages: the stages of the first differing step; empty if they were not seen, None if nothing looked for them.
+        stages_at: the step of the short check that they belong to, in a full training; else None.
     """
 
     candidate: str
+    against: str = field(default="", kw_only=True)
+    reference: str = field(default="", kw_only=True)
+    verdict: str = field(init=False)
+    weights_seen: bool = field(default=True, kw_only=True)
+    not_finite: tuple[NotFinite, ...] = field(default=(), kw_only=True)
     training: Training
     reporting: Reporting
-    failure: Failure | None = None
-    against: str = ""
-    reference: str = ""
+    _: KW_ONLY
     seed: int | None = None
     study: Study | None = None
-    weights_seen: bool = True
-    not_finite: tuple[NotFinite, ...] = ()
+    failure: Failure | None = None
+    causes: tuple[Finding, ...] = field(default=(), metadata=ALWAYS)
+    so_far: SoFar | None = None
+    evidence: tuple[str, ...] | None = None
+    not_applicable: tuple[NotApplicable, ...] | None = None
+    certain: bool | None = None
+    stages: tuple[StageValues, ...] | None = None
+    stages_at: Difference | None = None
 
-    @property
-    def verdict(self) -> str:
-        return worst([self.training.verdict, self.reported])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", worst([self.training.verdict, self.reported]))
 
     @property
     def reported(self) -> str | None:
@@ -226,15 +315,25 @@ class Comparison:
         if found is None:
             return self
         same = exact is None or (exact.epoch, exact.step) == (found.epoch, found.step)
-        since = exact.since if exact is not None and same else None
+        since = exact.since_step if exact is not None and same else None
         before = exact is None or (same and exact.equal_before)
-        first = Difference(found.epoch, found.step, since, stage, where, equal_before=before)
+        first = Difference(found.epoch, found.step, since, stage, where if stage else None, equal_before=before)
         return replace(self, training=replace(self.training, first_difference=first))
+
+    def settled(self) -> Comparison:
+        """The comparison as it is written: what the verdict on its numbers means for each of them is said there."""
+        metrics, unexplained = self.reporting.metrics, self.reporting.unexplained
+        if self.reported == INCONCLUSIVE:
+            metrics = {
+                name: replace(gap, only_rounding=gap.only_rounding or bool(gap.max_gap and name not in unexplained))
+                for name, gap in metrics.items()
+            }
+        return replace(self, reporting=Reporting(self.reported, metrics))
 
 
 def not_comparable(candidate: str, failure: Failure) -> Comparison:
     """The comparison of a candidate if one side failed and nothing can be compared."""
-    return Comparison(candidate, Training(NOT_COMPARABLE, None, None, 0), Reporting(None, {}), failure)
+    return Comparison(candidate, Training(NOT_COMPARABLE, None, None, 0), Reporting(None, {}), failure=failure)
 
 
 def asynchronous(comparison: Comparison) -> Comparison:
@@ -249,78 +348,118 @@ def asynchronous(comparison: Comparison) -> Comparison:
     return replace(comparison, training=training)
 
 
-def as_json(reference: str, comparisons: Sequence[Comparison], **extra: Any) -> dict[str, Any]:
-    """The content of ``verdict.json``."""
-    return {
-        "schema": 1,
-        "verdict": worst([comparison.verdict for comparison in comparisons]),
-        "reference": reference,
-        **extra,
-        "comparisons": [_comparison_json(comparison) for comparison in comparisons],
-    }
+def warning(comparison: Comparison, reference: str) -> str:
+    """What is not finite on both sides, as a warning; empty if nothing is.
+
+    Args:
+        comparison: the comparison.
+        reference: the reference's name.
+    """
+    both = next((each for each in comparison.not_finite if not each.alone), None)
+    if both is None:
+        return ""
+    sides = f"{comparison.candidate} and {comparison.reference or reference}"
+    if both.values is not None:
+        return f"{both.metric} of epoch {both.epoch} is {both.values[1]} with both {sides}"
+    at = "the end" if both.step is None else f"step {both.step:,}"
+    at = f"{at} of epoch {both.epoch}"
+    return (
+        f"both {sides} fail: after {at}, {len(both.variables or ())} of {both.of} variables of both are NaN or "
+        "infinite, so that what is equal from there on says nothing"
+    )
 
 
-def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    training, reporting = comparison.training, comparison.reporting
-    first = training.first_difference
-    only_rounding = {name for name, gap in reporting.metrics.items() if gap.only_rounding}
-    if comparison.reported == INCONCLUSIVE:
-        only_rounding |= {name for name, gap in reporting.metrics.items() if gap.max_gap} - {*reporting.unexplained}
-    return {
-        "candidate": comparison.candidate,
-        **({"against": comparison.against} if comparison.against else {}),
-        **({"reference": comparison.reference} if comparison.reference else {}),
-        "verdict": comparison.verdict,
-        **({} if comparison.weights_seen else {"weights_seen": False}),
-        **({"not_finite": [each.as_json() for each in comparison.not_finite]} if comparison.not_finite else {}),
-        "training": {
-            "verdict": training.verdict,
-            "max_weight_gap": training.max_weight_gap,
-            "first_difference": None if first is None else _difference_json(first),
-            "steps_compared": training.steps,
-            **({"steps_made": training.made} if training.made else {}),
-            **({"steps_not_reported_by": training.silent} if training.silent else {}),
-            "differing_variables": [{"name": name, "gap": gap} for name, gap in training.variables],
-            **({"reason": training.reason} if training.reason else {}),
-            **({"noise": _noise_json(training.noise)} if training.noise else {}),
-        },
-        "reporting": {
-            "verdict": comparison.reported,
-            "metrics": {
-                name: {
-                    "max_gap": gap.max_gap,
-                    "epoch": gap.epoch,
-                    **({"not_reported_by": gap.lacking} if gap.lacking else {}),
-                    **({"only_rounding": True} if name in only_rounding else {}),
-                    **({"reported_as": gap.alias} if gap.alias else {}),
-                }
-                for name, gap in reporting.metrics.items()
-            },
-        },
-        **({"seed": comparison.seed, "study": comparison.study.as_json()} if comparison.study else {}),
-        **({"failure": asdict(comparison.failure)} if comparison.failure else {}),
-        "causes": [],
-    }
+@dataclass(frozen=True)
+class Stop:
+    """A trainer that stopped early, because a value was no longer finite (see ``compare.records.End``)."""
+
+    trainer: str
+    seed: int
+    epoch: int
+    step: int | None
+    what: str
 
 
-def _difference_json(first: Difference) -> dict[str, Any]:
-    return {
-        "epoch": first.epoch,
-        "step": first.step,
-        **({"since_step": first.since} if first.since is not None else {}),
-        **({"stage": first.stage, "where": first.where} if first.stage != "" else {}),
-        **({} if first.equal_before else {"equal_before": False}),
-        **({} if first.weights is None else {"weights": dict(zip(("epoch", "step"), first.weights, strict=True))}),
-    }
+@dataclass(frozen=True)
+class Distance:
+    """The distance of every trainer's weights from those of the float64 run after a step, or at an epoch's end."""
+
+    epoch: int
+    step: int | None
+    distance: dict[str, float | None]
 
 
-def _noise_json(noise: Noise) -> dict[str, Any]:
-    epoch, step = noise.at
-    return {
-        "twins": noise.twins,
-        "factor": FACTOR,
-        "largest_ratio": noise.ratio if math.isfinite(noise.ratio) else None,
-        "variable": noise.variable,
-        "epoch": epoch,
-        "step": None if step == EPOCH_END else step,
-    }
+@dataclass(frozen=True)
+class Truth:
+    """How far every trainer is from training on one replica in float64 (see ``compare.verdict.float64``).
+
+    Attributes:
+        after: the distances of the weights.
+        metrics: by trainer, the gaps of its metrics.
+        off: the trainer that is clearly farther away where the trainers diverge; None if there is none.
+    """
+
+    after: tuple[Distance, ...]
+    metrics: dict[str, dict[str, MetricGap]]
+    off: str | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The content of ``verdict.json``.
+
+    Attributes:
+        schema: the version of the file's format.
+        verdict: the worst verdict of all comparisons.
+        reference: the name of the reference.
+        scope: ``run``, ``check``, ``scripts`` or ``logs``.
+        made_alike: of two scripts, what was changed to make them comparable; else None.
+        interrupted: whether the run was interrupted.
+        stopped: the trainers that stopped early.
+        truth: the comparison with float64; None if there is none.
+        replicas: the numbers of replicas of a check that was made alone; else None.
+        comparisons: the comparison of every candidate.
+    """
+
+    schema: int = field(default=1, kw_only=True, metadata=ALWAYS)
+    verdict: str = field(init=False)
+    reference: str
+    _: KW_ONLY
+    scope: str = field(default="run", metadata=ALWAYS)
+    made_alike: tuple[str, ...] | None = None
+    interrupted: bool = False
+    stopped: tuple[Stop, ...] = ()
+    truth: Truth | None = None
+    replicas: tuple[int, ...] | None = None
+    comparisons: tuple[Comparison, ...] = field(default=(), kw_only=False, metadata=ALWAYS)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", worst([comparison.verdict for comparison in self.comparisons]))
+
+    @classmethod
+    def of(cls, reference: str, comparisons: Sequence[Comparison], **more: Any) -> Verdict:
+        """The verdict on comparisons that were judged."""
+        return cls(reference, tuple(comparison.settled() for comparison in comparisons), **more)
+
+    @classmethod
+    def read(cls, path: Path) -> Verdict:
+        """Reads ``verdict.json``.
+
+        Raises:
+            RecordError: if the file cannot be read, was changed after it was written, or is that of another run.
+            LookupError, TypeError, ValueError: if its content is not that of a verdict.
+        """
+        return decode(cls, read_verdict(path))
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        return as_text(with_checksum(self.content()))
+
+    def write(self, path: Path) -> None:
+        """Writes ``verdict.json``."""
+        write_verdict(path, self.content())
+
+    def content(self) -> dict[str, Any]:
+        """The content of the file, without its checksum."""
+        content: dict[str, Any] = encode(self)
+        return content

@@ -6,9 +6,7 @@ A value that is not finite on one side only is a difference, however it came abo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,62 +18,32 @@ class NotFinite:
     """The first value that is not finite.
 
     Attributes:
-        side: the trainer that has it; empty if both do, from the same place on.
+        side: the trainer that has it; None if both do, from the same place on.
         epoch: the epoch, from 1.
         step: the optimizer step of that epoch, from 1; 0 for the initial weights, None for the end of the epoch.
-        variables: the variables that are not finite there; empty if all weights are.
-        count: the number of all variables.
+        variables: the variables that are not finite there; None if a reported number is.
+        of: the number of all variables; None if a reported number is not finite.
         metric: the reported number that is not finite; empty if weights are not.
-        reference: the reference's value of that number, as text.
-        candidate: the candidate's value of it.
+        values: the reference's value of that number and the candidate's, as text; None if weights are not finite.
     """
 
-    side: str
+    side: str | None
     epoch: int
     step: int | None
-    variables: tuple[str, ...] = ()
-    count: int = 0
+    variables: tuple[str, ...] | None = None
+    of: int | None = None
     metric: str = ""
-    reference: str = ""
-    candidate: str = ""
+    values: tuple[str, str] | None = None
 
     @property
     def alone(self) -> bool:
         """Whether one side only has the value."""
-        return bool(self.side)
+        return self.side is not None
 
     @property
     def place(self) -> Place:
         """The place of the first fingerprint, or the end of the epoch, at which the value is not finite."""
         return self.epoch, EPOCH_END if self.step is None else self.step
-
-    def as_json(self) -> dict[str, Any]:
-        """An entry of ``not_finite`` in ``verdict.json``."""
-        what: dict[str, Any] = {"variables": list(self.variables), "of": self.count}
-        if self.metric:
-            what = {"metric": self.metric, "values": [self.reference, self.candidate]}
-        return {"side": self.side or None, "epoch": self.epoch, "step": self.step, **what}
-
-
-def warning(entry: Mapping[str, Any], reference: str) -> str:
-    """What is not finite on both sides, as a warning; empty if nothing is.
-
-    Args:
-        entry: an entry of ``comparisons`` in ``verdict.json``.
-        reference: the reference's name.
-    """
-    both = next((each for each in entry.get("not_finite", ()) if each["side"] is None), None)
-    if both is None:
-        return ""
-    sides = f"{entry['candidate']} and {entry.get('reference', reference)}"
-    if "metric" in both:
-        return f"{both['metric']} of epoch {both['epoch']} is {both['values'][1]} with both {sides}"
-    at = "the end" if both["step"] is None else f"step {both['step']:,}"
-    at = f"{at} of epoch {both['epoch']}"
-    return (
-        f"both {sides} fail: after {at}, {len(both['variables'])} of {both['of']} variables of both are NaN or "
-        "infinite, so that what is equal from there on says nothing"
-    )
 
 
 def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
@@ -96,7 +64,7 @@ def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
     if ours is None or theirs is None:
         return None
     key, mask = max(ours, theirs, key=lambda first: first[0])
-    return _of_weights(reference, key, mask, "")
+    return _of_weights(reference, key, mask, None)
 
 
 def in_numbers(reference: Record, candidate: Record, pairs: dict[str, str]) -> NotFinite | None:
@@ -114,8 +82,8 @@ def in_numbers(reference: Record, candidate: Record, pairs: dict[str, str]) -> N
             if a is None or b is None or (math.isfinite(a) and math.isfinite(b)):
                 continue
             alone = math.isfinite(a) != math.isfinite(b)
-            side = (reference if math.isfinite(b) else candidate).trainer if alone else ""
-            found = NotFinite(side, epoch, None, metric=name, reference=shortest(a), candidate=shortest(b))
+            side = (reference if math.isfinite(b) else candidate).trainer if alone else None
+            found = NotFinite(side, epoch, None, metric=name, values=(shortest(a), shortest(b)))
             if alone:
                 return found
             both = both or found
@@ -164,7 +132,7 @@ def _finite_after(record: Record, key: int, variables: np.ndarray) -> bool:
     return any((~_not_finite(record, keys)[:, variables]).any() for keys in in_blocks(later))
 
 
-def _of_weights(record: Record, key: int, variables: np.ndarray, side: str) -> NotFinite:
+def _of_weights(record: Record, key: int, variables: np.ndarray, side: str | None) -> NotFinite:
     epoch, step = place_of(key)
     names = tuple(record.variables[i].name for i in np.flatnonzero(variables))
     return NotFinite(side, epoch, None if step == EPOCH_END else step, names, len(variables))

@@ -7,12 +7,14 @@ that step on, all of its weights are moved by one or more units in the last plac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from compare.records import INITIAL, Place, Record, in_blocks, in_time, place_of, places_of, variable_norms
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, in_time, place_of, places_of, variable_norms
+from compare.verdict.codec import unwritten
 
 FACTOR = 100.0
 """The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.
@@ -63,27 +65,41 @@ class Noise:
 
     Attributes:
         twins: the number of twins; 0 if the rounding of each step was measured, by recomputing it, and added up.
-        start: the place (epoch, step) of the first step with noise.
-        ratio: the largest ratio, over variables and steps, of the gap to the twins' largest gap up to
-            that step; infinite if no twin moves the variable.
-        at: the place of that ratio.
+        factor: the largest ratio that counts as rounding.
+        largest_ratio: the largest ratio, over variables and steps, of the gap to the twins' largest gap up to
+            that step; None if it is infinite, because no twin moves the variable.
         variable: the name of the variable with that ratio.
-        reproduced: whether the twins equal the reference before ``start``, as they must.
+        epoch: the epoch of that ratio.
+        step: its step; None at the end of the epoch.
+        reproduced: whether the twins equal the reference before their noise starts, as they must.
         whole: whether some twin was trained for as long as both runs; if not, the ratio covers fewer steps.
     """
 
     twins: int
-    start: Place
-    ratio: float
-    at: Place
+    factor: float
+    largest_ratio: float | None
     variable: str
-    reproduced: bool = True
-    whole: bool = True
+    epoch: int
+    step: int | None
+    reproduced: bool = field(default=True, metadata=unwritten(True))
+    whole: bool = field(default=True, metadata=unwritten(True))
+
+    @classmethod
+    def of(cls, twins: int, ratio: float, at: Place, variable: str, **more: bool) -> Noise:
+        """The comparison, from the largest ratio, which may be infinite, and its place."""
+        epoch, step = at
+        finite = ratio if math.isfinite(ratio) else None
+        return cls(twins, FACTOR, finite, variable, epoch, None if step == EPOCH_END else step, **more)
+
+    @property
+    def ratio(self) -> float:
+        """The largest ratio, which may be infinite."""
+        return math.inf if self.largest_ratio is None else self.largest_ratio
 
     @property
     def so_far(self) -> bool:
         """Whether rounding explains the candidate's gap for all steps that the twins were trained."""
-        return self.reproduced and self.ratio <= FACTOR
+        return self.reproduced and self.ratio <= self.factor
 
     @property
     def explains(self) -> bool:
@@ -115,7 +131,8 @@ def measure(
     keys = _places(reference, candidate, anchor, start)
     whole = len(_seen(keys, twins)) == len(keys)
     reproduced = all(_equal_until(anchor, twin, start) for twin in twins)
-    return Noise(len(twins), start, worst, at, reference.variables[which].name, reproduced, whole)
+    name = reference.variables[which].name
+    return Noise.of(len(twins), worst, at, name, reproduced=reproduced, whole=whole)
 
 
 def first_beyond(reference: Record, candidate: Record, twins: Sequence[Record], start: Place) -> Place | None:

@@ -8,13 +8,13 @@ alike because a test found no difference: too few seeds are inconclusive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from compare.records import Record
-from compare.verdict.model import ALIKE, DIFFERENT, INCONCLUSIVE
+from compare.verdict.codec import ALWAYS
+from compare.verdict.outcomes import ALIKE, DIFFERENT, INCONCLUSIVE
 
 ALPHA = 0.05
 """The significance level of each one-sided test, and of all tests for a difference together."""
@@ -86,25 +86,21 @@ class Study:
     Attributes:
         verdict: ``alike``, ``different`` or ``inconclusive``.
         seeds: the number of seeds that both trainers finished.
-        tests: one test per metric and epoch.
+        seeds_needed: the number of seeds sufficient for all inconclusive tests; None if it is unknown.
         reason: why nothing could be tested; else empty.
+        tests: one test per metric and epoch.
     """
 
     verdict: str
     seeds: int
+    seeds_needed: int | None = field(init=False)
+    reason: str = field(default="", kw_only=True, metadata=ALWAYS)
     tests: tuple[Test, ...]
-    reason: str = ""
 
-    @property
-    def seeds_needed(self) -> int | None:
-        """The number of seeds sufficient for all inconclusive tests; None if it is unknown."""
+    def __post_init__(self) -> None:
         needed = [test.seeds_needed for test in self.tests if test.verdict == INCONCLUSIVE]
-        return None if None in needed else max((seeds for seeds in needed if seeds is not None), default=None)
-
-    def as_json(self) -> dict[str, Any]:
-        """The content of ``study`` in ``verdict.json``."""
-        content = {"verdict": self.verdict, "seeds": self.seeds, "seeds_needed": self.seeds_needed}
-        return {**content, "reason": self.reason, "tests": [asdict(test) for test in self.tests]}
+        most = None if None in needed else max((seeds for seeds in needed if seeds is not None), default=None)
+        object.__setattr__(self, "seeds_needed", most)
 
 
 def study(
@@ -137,7 +133,7 @@ def study(
     if not samples:
         names = " or ".join(margin.metric for margin in margins)
         reason = f"the trainers do not both report {names}; choose the metric with --margin"
-        return Study(INCONCLUSIVE, len(seeds), (), reason)
+        return Study(INCONCLUSIVE, len(seeds), (), reason=reason)
     tests = tuple(_test(margin, epoch, values, len(samples), whole) for margin, epoch, values, whole in samples)
     verdicts = {test.verdict for test in tests}
     verdict = DIFFERENT if DIFFERENT in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else ALIKE
@@ -169,15 +165,15 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
     same_seeds_finite = np.array_equal(np.isfinite(reference), np.isfinite(candidate))
     if not same_seeds_finite:  # NaN or infinity on one side only
-        return _with(result, verdict=DIFFERENT)
+        return replace(result, verdict=DIFFERENT)
     differences = differences[np.isfinite(reference)]
     if not np.isfinite(differences).all():  # relative to a reference of zero
         return result
     if len(differences) == 0:
-        return _with(result, verdict=ALIKE if whole else INCONCLUSIVE)
+        return replace(result, verdict=ALIKE if whole else INCONCLUSIVE)
     mean = float(differences.mean())
     if len(differences) < 2:
-        return _with(result, mean=mean)
+        return replace(result, mean=mean)
     n, deviation = len(differences), float(differences.std(ddof=1))
     low, high = _interval(mean, deviation, n, 1 - 2 * ALPHA)
     p = _p(mean, deviation, n, limit)
@@ -188,11 +184,7 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     elif corrected_low > limit or corrected_high < -limit:
         verdict = DIFFERENT
     needed = seeds_needed(mean, deviation, limit) if verdict == INCONCLUSIVE and whole else None
-    return _with(result, seeds=n, mean=mean, low=low, high=high, p=p, seeds_needed=needed, verdict=verdict)
-
-
-def _with(test: Test, **changes: Any) -> Test:
-    return Test(**(asdict(test) | changes))
+    return replace(result, seeds=n, mean=mean, low=low, high=high, p=p, seeds_needed=needed, verdict=verdict)
 
 
 def _interval(mean: float, deviation: float, n: int, level: float) -> tuple[float, float]:

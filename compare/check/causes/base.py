@@ -74,5 +74,5 @@ class Cause:
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
-        agree = {each.stage for each in located.stages if each.gap is not None and not each.differs}
+        agree = {each.stage for each in located.stages if each.equal}
         return bool(self.stages) and agree.issuperset(self.stages) and located.stage not in self.stages
