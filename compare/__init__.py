@@ -8,7 +8,8 @@ A comparison of Keras's ``fit`` with the custom loop of this package, on two log
 >>> result.verdict
 'identical'
 
-``result.metrics`` is a DataFrame, ``result.path`` the folder with the plot and all files. Your own
+``result.metrics`` is a DataFrame, ``result.path`` the folder with the plot and all files, ``print(result)`` says what
+the terminal said, and ``result.causes`` and ``result.first_difference`` say why and where the two diverge. Your own
 task is a ``compare.Experiment``, your own loop any object with a ``name`` and ``train(run)``.
 
 To compare: ``run`` (the command), ``assert_alike`` (in a test), ``configure`` (devices, before TensorFlow is in use).
@@ -132,7 +133,7 @@ def run(request: Options) -> Result:
         print(result.verdict)  # identical, alike, different, …
 
     Returns:
-        The verdict, the metrics and the folder.
+        The verdict, its causes, the first difference, the metrics and the folder; see ``help(compare.Result)``.
 
     Raises:
         RequestError: where the command would exit with status 2.
@@ -152,31 +153,38 @@ def load(folder: str | Path) -> Result:
 
     For example::
 
-        compare.load("reports/example").metrics  # a pandas DataFrame
+        result = compare.load("reports/example-different")
+        print(result)  # what the terminal said
+        result.metrics  # a pandas DataFrame
+        result.first_difference.epoch, result.first_difference.step, result.stage
+        [cause.id for cause in result.causes]
 
     Args:
         folder: where the results are, such as ``result.path``.
 
     Returns:
-        As ``compare.run`` gives it: the verdict, the metrics as a DataFrame, the gap per step, the figures.
+        As ``compare.run`` gives it: the verdict, its causes, the first difference, the metrics as a DataFrame, the gap
+        per step, the figures.
 
     Raises:
         RequestError: when no verdict is there, or the files are damaged.
     """
     from compare.records import RecordError, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
+    from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     if not isinstance(folder, str | Path):
         raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
     folder = Path(folder)
     try:
-        verdict = read_verdict(folder / "verdict.json")
+        word = read_verdict(folder / "verdict.json")["verdict"]
+        if word not in [*EXIT_STATUS]:
+            raise RequestError(f"{folder / 'verdict.json'}: damaged, it has no verdict")
+        verdict_of(folder)  # whatever else is damaged is said now
     except RecordError as error:
         raise RequestError(f"{folder}: no run with a verdict is there: {error}") from None
-    if not isinstance(verdict, dict) or verdict.get("verdict") not in EXIT_STATUS:
-        raise RequestError(f"{folder / 'verdict.json'}: damaged, it has no verdict")
-    return Result(folder, verdict["verdict"])
+    return Result(folder, word)
 
 
 def assert_alike(

@@ -1,17 +1,28 @@
-"""The rooms of the package import downwards only, and the contract that says so can fail."""
+"""The rooms of the package import downwards only, and none takes apart what another has put together."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
+from compare.verdict import model, not_finite, rounding, seeds
+
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.skipif(
+IN_OTHER_FILES = {
+    "epoch", "epochs", "error", "logs", "name", "remedy", "replicas", "seed", "side", "source", "step", "study",
+    "trainer",
+}  # fmt: skip
+"""Keys of ``run.json`` and columns of ``metrics.csv`` that ``verdict.json`` has, too."""
+
+needs_the_linter = pytest.mark.skipif(
     not shutil.which("lint-imports", path=str(Path(sys.executable).parent)), reason="import-linter is not installed"
 )
 
@@ -21,6 +32,40 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
+def taken_by_key(source: str, keys: Collection[str]) -> list[str]:
+    """The expressions that take one of some keys from a dictionary."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript):
+            key = node.slice
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            key = node.args[0]
+        else:
+            continue
+        if isinstance(key, ast.Constant) and key.value in keys:
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_no_page_takes_a_verdict_apart_by_key():
+    kinds = [kind for module in (model, not_finite, rounding, seeds) for kind in vars(module).values()]
+    names = {each.name for kind in kinds if dataclasses.is_dataclass(kind) for each in dataclasses.fields(kind)}
+    keys = names - IN_OTHER_FILES
+    assert {"comparisons", "training", "first_difference", "max_gap", "causes", "largest_ratio", "seeds_needed"} <= keys
+    assert taken_by_key("entry['training'].get('noise')", keys) == [
+        "entry['training'].get('noise')",
+        "entry['training']",
+    ]
+    for path in (ROOT / "compare" / "reporting").glob("*.py"):
+        assert taken_by_key(path.read_text(), keys) == [], path.name
+
+
+@needs_the_linter
 @pytest.mark.parametrize(
     ("module", "added", "broken"),
     [

@@ -23,9 +23,11 @@ import pandas as pd
 import pytest
 import recorded
 from recorded import finish, record
+from rich.console import Console
 
 import compare
 from compare.app import redraw
+from compare.app.publish import judge_and_publish
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
 from compare.options import Options
@@ -767,6 +769,55 @@ def test_a_recorded_run_is_loaded_with_its_figures(tmp_path: Path) -> None:
     assert content.getvalue() == (folder / "comparison.png").read_bytes()
     shown = result._repr_html_()
     assert "different" in shown and "loss-constant-denominator" in shown and "data:image/png;base64," in shown
+
+
+def test_a_loaded_result_names_causes_and_the_first_difference(tmp_path: Path) -> None:
+    folder = recorded.different(tmp_path / "run")
+    result = compare.load(folder)
+    assert result.to_json() == (folder / "verdict.json").read_text()
+    first, second = result.causes
+    assert (first.id, first.side, first.source) == ("loss-constant-denominator", "mine", None)
+    assert (first.title, first.remedy) == (CATALOGUE[first.id].symptom, CATALOGUE[first.id].remedy)
+    assert (second.kind, second.evidence) == ("reporting", "evidence of loss-averaged-over-batches")
+    where = result.first_difference
+    assert where is not None and (where.epoch, where.step, where.stage, result.stage) == (2, 2, None, None)
+    verdict = Verdict.read(folder / "verdict.json")
+    *others, mine = verdict.comparisons
+    looked_into = dataclasses.replace(mine, stages_at=Difference(1, 1, stage="loss", where=""))
+    dataclasses.replace(verdict, comparisons=(*others, looked_into)).write(folder / "verdict.json")
+    assert compare.load(folder).stage == "loss"
+    same = compare.load(recorded.identical(tmp_path / "same"))
+    assert (same.causes, same.first_difference, same.stage) == ([], None, None)
+
+
+def test_a_printed_result_says_what_the_terminal_said(tmp_path: Path) -> None:
+    folder, out = recorded.different(tmp_path / "run"), io.StringIO()
+    judge_and_publish(folder, Console(file=out, width=200))
+    said = str(compare.load(folder))
+    assert said.startswith("identical: loop trains exactly like fit") and "different: mine does not train" in said
+    assert said in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda entry: entry.pop("candidate"), "KeyError: 'candidate'"),
+        (lambda entry: entry.update(causes={}), "TypeError: {} is no tuple"),
+        (lambda entry: entry.update(candidate=None), "TypeError: None is no str"),
+        (lambda entry: entry["training"].update(steps_compared="6"), "TypeError: '6' is no int"),
+        (lambda entry: entry["training"].update(first_difference=3), "TypeError: 3 is no Difference"),
+        (lambda entry: entry["reporting"].update(metrics={"loss": 1.0}), "TypeError: 1.0 is no MetricGap"),
+        (lambda entry: entry["training"].update(verdict="fine"), "ValueError: "),
+    ],
+    ids=["a key is missing", "no list", "no text", "no number", "no place", "no gap", "no verdict"],
+)
+def test_a_verdict_of_other_content_is_refused_by_name(tmp_path: Path, change: Any, told: str) -> None:
+    folder = recorded.identical(tmp_path / "run")
+    content = read_verdict(folder / "verdict.json")
+    change(content["comparisons"][0])
+    write_verdict(folder / "verdict.json", content)
+    with pytest.raises(compare.RequestError, match=re.escape(f"is damaged ({told}")):
+        compare.load(folder)
 
 
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:

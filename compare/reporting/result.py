@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,16 +78,17 @@ class Result:
 
     @property
     def first_difference(self) -> Difference | None:
-        """The first place where weights differ, of the worst comparison: its epoch, step, stage and where in it.
+        """The first place where weights differ, of the worst comparison: ``epoch``, ``step``, ``stage`` and ``where``.
 
-        None if no weights differ, or the place is unknown. In a full training the stage was seen in a step of the
-        short check (see ``stage``).
+        None if no weights differ, or the place is unknown. ``stage`` is None if nobody looked inside this step, as in a
+        full training, where the short check looks into a step of its own.
         """
-        return self._first.training.first_difference if self._first else None
+        first = self._first.training.first_difference if self._first else None
+        return None if first is None else replace(first, stage=first.stage or None)
 
     @property
     def stage(self) -> str | None:
-        """The first stage that differs inside the first differing step, or in a step of the short check; else None."""
+        """The first stage that differs inside that step or, of a full training, in the short check; None if unknown."""
         if self._first is None:
             return None
         places = self._first.training.first_difference, self._first.stages_at
