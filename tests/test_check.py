@@ -6,6 +6,8 @@ import functools
 
 import pytest
 
+from compare.check import words
+
 MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
 SPECIAL = ("mlp-float16", "mlp-callback", "mlp-smoothed", "words-masked")
 
@@ -110,6 +112,31 @@ def test_a_planted_mistake_is_caught_and_named(planted, name, where):
         assert report.comparison.training.verdict == "different", report
     else:
         assert report.comparison.training.verdict in ("identical", "alike"), report
+
+
+def test_no_verdict_or_cause_rests_on_a_sentence(planted, monkeypatch):
+    names = [
+        "NotDivided",
+        "NoFlag",
+        "ClippedGlobally",
+        "OtherRate",
+        "TailCut",
+        "NewWeights",
+        "NeverReset",
+        "GradientNoise",
+    ]
+    where = checker("mlp-l2-bn", "momentum", 2)
+
+    def judged(name):
+        trainer = getattr(planted, name)()
+        report = where.look_inside(where.check(trainer), trainer)
+        training, reporting = report.comparison.training, report.comparison.reporting.verdict
+        causes = [(each.id, each.side, each.measurements) for each in report.findings]
+        return training.verdict, training.first_difference, reporting, causes, report.unexplained
+
+    right = [judged(name) for name in names]
+    monkeypatch.setattr(words, "TEXTS", dict.fromkeys(words.TEXTS, ""))
+    assert [judged(name) for name in names] == right
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from compare.check import Finding, NotApplicable, Report
+import compare
+from compare.check import NotApplicable, Report
 from compare.check.causes import CATALOGUE
-from compare.check.report import REPORTING, TRAINING, merged
+from compare.check.causes.optimizer import FORMULAS
+from compare.check.measurement import Measurement
+from compare.check.report import REPORTING, TRAINING, merged, named
+from compare.check.words import TEXTS, said
 from compare.verdict import Comparison, Reporting, Training
 
 TRAINING_IDS = [
@@ -65,8 +72,8 @@ def report(verdict="identical", reporting="identical", findings=(), replicas=1, 
     return Report("fit", (replicas,), comparison, tuple(findings), **more)
 
 
-def finding(id="loss-summed", kind=TRAINING, evidence="seen"):
-    return Finding(id, kind, "mine", evidence, "do this")
+def finding(id="loss-summed", kind=TRAINING, factor=2):
+    return named(id, kind, "mine", Measurement.of("loss-factor", factor=factor), "do this")
 
 
 def test_the_catalogue_has_every_cause_of_the_interfaces_and_no_other():
@@ -81,6 +88,26 @@ def test_an_entry_has_its_texts(id):
     assert cause.symptom and cause.explanation and cause.remedy
 
 
+def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
+    files = [path.read_text() for path in Path(compare.__file__).parent.rglob("*.py")]
+    kinds = set(re.findall(r'(?:Measurement\.of|_of|_one)\(\s*(?:case, |"[\w-]+",\s*)?"([\w-]+)"', "".join(files)))
+    formulas = {f"formula-{name}" for names in FORMULAS.values() for name in names}
+    others = {kind for kind in TEXTS if f'"{kind}"' in "".join(files).replace(f'"{kind}":', "")}
+    losses = {f"script-{id}" for id in CATALOGUE} | {f"reported-{id}" for id in CATALOGUE}
+    assert kinds <= set(TEXTS) and set(TEXTS) <= kinds | formulas | others | losses
+
+
+def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
+    factor = Measurement.of("loss-factor", factor=np.float32(2), explains="all", residual=np.float64(1e-8))
+    assert factor.as_json() == {"kind": "loss-factor", "factor": 2.0, "explains": "all", "residual": 1e-8}
+    explained = "the loss has a constant factor of 2; this explains all to a relative error of 1.0e-08"
+    assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
+    assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
+    assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"
+    factor = Measurement.of("loss-factor", factor=2)
+    assert said(factor.but(since_step=3, since_epoch=2)).startswith("from step 3 (epoch 2) on, the loss has")
+
+
 def test_reports_and_catalogue_do_without_tensorflow():
     code = "import sys, compare.check, compare.check.causes; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -92,24 +119,25 @@ def test_the_worse_verdict_counts():
 
 
 def test_a_report_is_a_verdict_file():
-    content = report("different", "identical", [finding()], evidence=("a",)).as_json()
+    content = report("different", "identical", [finding()], unexplained=(Measurement.of("same-order"),)).as_json()
     assert content["scope"] == "check"
     assert content["verdict"] == "different"
     (comparison,) = content["comparisons"]
-    assert comparison["causes"] == [{"id": "loss-summed", "side": "mine", "evidence": "seen", "remedy": "do this"}]
+    said = "the loss has a constant factor of 2"
+    cause = {"id": "loss-summed", "side": "mine", "evidence": said, "remedy": "do this"}
+    assert comparison["causes"] == [{**cause, "measurements": {"kind": "loss-factor", "factor": 2}}]
+    assert comparison["evidence"] == ["the second epoch has the order of the first"]
     json.dumps(content, allow_nan=False)
 
 
 def test_several_replica_counts_are_one_report():
-    one = report("identical", "different", [finding("metrics-not-reset", REPORTING, "with 1")], seconds=2)
-    two = report(
-        "different", None, [finding(), finding("metrics-not-reset", REPORTING, "with 2")], replicas=2, seconds=3
-    )
+    one = report("identical", "different", [finding("metrics-not-reset", REPORTING, 1)], seconds=2)
+    two = report("different", None, [finding(), finding("metrics-not-reset", REPORTING, 2)], replicas=2, seconds=3)
     both = merged([one, two])
     assert both.replicas == (1, 2)
     assert both.comparison.training.verdict == both.comparison.reporting.verdict == "different"
     assert [each.id for each in both.findings] == ["loss-summed", "metrics-not-reset"]
-    assert both.reporting[0].evidence == "with 1"
+    assert both.reporting[0].measurements["factor"] == 1
     assert both.seconds == 5
 
 
@@ -117,7 +145,7 @@ def test_a_report_reads_well():
     text = str(report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),)))
     assert text.splitlines() == [
         "mine against fit, short check on 1 replica: training different, reporting identical",
-        "training: loss-summed (in mine): seen",
+        "training: loss-summed (in mine): the loss has a constant factor of 2",
         "  do this",
         "not applicable: this: that",
     ]

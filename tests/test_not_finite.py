@@ -320,7 +320,7 @@ def test_the_relative_gap_of_equal_losses_and_of_other_shapes() -> None:
 @pytest.mark.parametrize(
     ("observed", "right", "text"),
     [
-        ([2.0, 2.0], [1.0, 1.0], "2"),
+        ([2.0, 2.0], [1.0, 1.0], 2.0),
         ([NAN, 1.0], [1.0, 1.0], "not finite"),
         ([1.0, 1.0], [INF, 1.0], "not finite"),
         ([1.0, 1.0], [0.0, 0.0], "not zero"),

@@ -10,6 +10,7 @@ import pytest
 from compare.check.batches import Batches, UserRun
 from compare.check.late_callbacks import missing_callbacks
 from compare.check.own_data import Data, Seen, name_own_data
+from compare.check.words import said
 from compare.records import Record, step_dtype
 from compare.verdict import Comparison, Difference, Reporting, Training
 from compare.watch.seen import CloseUp, Event
@@ -34,7 +35,7 @@ def seen(epochs, labels=lambda row: 100 + row):
 
 def named(epochs, **options):
     causes, evidence = name_own_data(DATA, seen(FIT), seen(epochs, **options), BATCHES)
-    return {id for id, _ in causes}, [text for _, text in causes] + evidence
+    return {id for id, _ in causes}, [said(each) for each in [*(each for _, each in causes), *evidence]]
 
 
 def cut(rows, size=4):

@@ -21,11 +21,12 @@ from rich.console import Console
 from compare.app import parallel_trainers, processes, session
 from compare.app.early_check import EarlyChecks
 from compare.app.parallel_trainers import _listening, at_once, why_not
-from compare.check.report import Report
+from compare.check.measurement import Measurement
+from compare.check.report import Report, named
 from compare.errors import RequestError
 from compare.options import Options
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
-from compare.verdict import Comparison, Finding, Reporting, Training
+from compare.verdict import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = """
@@ -371,7 +372,7 @@ def test_other_data_in_each_process_are_noticed_and_a_difference_is_said_at_once
 
 
 def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> None:
-    finding = Finding("loss-scaled", "training", "loop", "twice as large", "loss")
+    finding = named("loss-scaled", "training", "loop", Measurement.of("loss-factor", factor=2), "loss")
     comparison = Comparison("loop", Training("different", 1.0, None, 1), Reporting("identical", {}))
     report = Report("fit", (1,), comparison, findings=(finding,))
     done: Future[Any] = Future()
@@ -381,7 +382,7 @@ def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> N
         with EarlyChecks(Options(), ["fit", "loop"], 1, Console(file=out, width=200)) as early:
             assert training or early.reports() == {}
             early._tell("loop", done)
-        assert ("cause: loss-scaled (in loop): twice as large" in out.getvalue()) == training
+        assert ("cause: loss-scaled (in loop): the loss has a constant factor of 2" in out.getvalue()) == training
 
 
 @pytest.mark.parametrize("way", ["--parallel", "--sequential"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import compare.check
+from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.script_numbers import (
     Losses,
@@ -87,7 +88,8 @@ def test_every_mistake_of_the_training_loss_is_named(regularized: bool, averaged
 
 def said(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[str]:
     loop: Any = SimpleNamespace(trainer="loop", logs=logs)
-    return evidence_on_numbers(loop, {name for each in logs.values() for name in each}, seen, losses, [2])
+    found = evidence_on_numbers(loop, {name for each in logs.values() for name in each}, seen, losses, [2])
+    return list(map(words.said, found))
 
 
 def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
@@ -140,7 +142,7 @@ def test_accuracies_that_measure_something_else_are_named_with_both_classes(
     fit = measured("SparseCategoricalAccuracy", [None, 1], [None, 4], by_fit=True)
     found = name_metrics(fit, measured(kind, true, predicted), [2], {"accuracy"}, "fit")
     assert list(found) == ["accuracy"] * differs
-    for text in found.values():
+    for text in map(words.said, found.values()):
         assert text.startswith(f"accuracy is {kind} of labels ")
         assert text.endswith("in fit it is SparseCategoricalAccuracy of labels [n, 1] and predictions [n, 4]")
     assert name_metrics(fit, measured(kind, true, predicted), [2], {"loss"}, "fit") == {}, "it does not differ"

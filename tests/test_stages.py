@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from compare.app.judge import with_located
+from compare.check import script_causes, words
 from compare.check.causes import CATALOGUE
-from compare.check.script_causes import hints, more_weights, name_causes, name_copies
+from compare.check.script_causes import more_weights, name_causes, name_copies
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
@@ -22,6 +23,13 @@ from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import FitEpoch, Trace
 
 NAMES = ["dense/kernel", "dense/bias"]
+
+
+def hints(*arguments: Any) -> list[str]:
+    """The hints, in words."""
+    return list(map(words.said, script_causes.hints(*arguments)))
+
+
 STEP = 2
 ADAM: dict[str, Any] = {"class": "Adam", "config": {"learning_rate": 0.001, "beta_1": 0.9, "clipnorm": None}}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.script_causes import hints, more_weights, name_causes, name_copies
 from compare.check.script_numbers import (
@@ -22,6 +23,7 @@ from compare.check.script_numbers import (
 from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
 from compare.check.stages import PREDICTIONS, Located, first_apart, locate, some
+from compare.check.words import said
 from compare.records import MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict import (
@@ -90,11 +92,7 @@ def explain(session: ScriptsSession) -> None:
             evidence = []
             for side, trace in zip(each.model.names, each.model.traces, strict=True):
                 if each.step - 1 in trace.reseeded:
-                    evidence.append(
-                        f"after step {each.step - 1:,} {side} goes on with another model of equal weights, "
-                        "whose layers draw other random numbers (dropout): saving a model, or copying its weights, "
-                        "keeps no state of them"
-                    )
+                    evidence.append(said(Measurement.of("reseeded", step=each.step - 1, side=side)))
             other = each.pair.candidate.trainer
             checked[other] = replace(checked[other], evidence=(*(checked[other].evidence or ()), *evidence))
         session.run.save(check=encode(checked))
@@ -171,7 +169,7 @@ def _checked(
     evidence = hints(located, sides) if sides is not None and not causes else []
     lengths, (one, other) = departure.model.lengths, departure.model.names
     if departure.step > min(lengths):
-        evidence.insert(0, f"{one} makes {lengths[0]:,} steps, {other} {lengths[1]:,}")
+        evidence.insert(0, Measurement.of("steps-made", steps={one: lengths[0], other: lengths[1]}))
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
     later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
     first = Difference(epoch, within, None, located.stage, located.where, weights=later)
@@ -182,7 +180,7 @@ def _checked(
         Reporting(None, {}),
         certain=departure.start is None or departure.step > min(lengths),
         causes=tuple(causes),
-        evidence=tuple(evidence) if not causes else (),
+        evidence=tuple(map(said, evidence)) if not causes else (),
         not_applicable=(),
         stages=tuple(located.stages),
     )
@@ -192,7 +190,8 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
     """Names the cause of different numbers from equal weights, where it is known."""
     reporting = pair.exactly.reporting
     used = used_by(model.traces[1], model.traces[0])
-    replicas, evidence = model.traces[1].replicas, []
+    replicas = model.traces[1].replicas
+    evidence: list[Measurement] = []
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
     metrics = name_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
@@ -211,7 +210,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
             Reporting(DIFFERENT, {}),
             certain=False,
             causes=tuple(causes),
-            evidence=tuple(evidence),
+            evidence=tuple(map(said, evidence)),
             not_applicable=(),
         )
         session.run.save(check={found.candidate: encode(found)})

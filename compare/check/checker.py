@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.check import not_finite
+from compare.check import not_finite, words
 from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
@@ -21,6 +21,7 @@ from compare.check.judge import expected_update, judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement, survived
 from compare.check.look_inside import Inside, LookInside
+from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue
 from compare.check.observation import Observation
@@ -28,7 +29,7 @@ from compare.check.observe import ProbeRun, observe
 from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
-from compare.check.report import REPORTING, TRAINING, Report
+from compare.check.report import REPORTING, TRAINING, Report, named
 from compare.check.script_remedies import remedy_for_loop
 from compare.check.stages import EXAMPLES, Located
 from compare.check.weight_gaps import ROUNDING, drift
@@ -158,7 +159,7 @@ class Checker:
                 report = self._judge_by_twins(report, records, hidden, failure)
         held = report.comparison.held_different()
         report = replace(report, comparison=held, certain=report.certain or lost)
-        report = replace(report, evidence=()) if lost else report
+        report = replace(report, unexplained=()) if lost else report
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
@@ -224,8 +225,8 @@ class Checker:
             return report
         side = report.comparison.candidate
         of_run = OF_RUN if report.distributed else OF_RUN_ALONE
-        found = [Finding(id, TRAINING, side, text, of_run + CATALOGUE[id].remedy) for id, text in causes]
-        return replace(report, findings=(*found, *report.findings), evidence=tuple(evidence), certain=True)
+        found = [named(id, TRAINING, side, seen, of_run + CATALOGUE[id].remedy) for id, seen in causes]
+        return replace(report, findings=(*found, *report.findings), unexplained=tuple(evidence), certain=True)
 
     def _same_gradients(self, candidate: Observation) -> bool:
         """Whether the gradients passed to both optimizers are equal within rounding, given equal weights.
@@ -269,7 +270,7 @@ class Checker:
         same = training.verdict == IDENTICAL and not hidden
         judgement = expected if same else judge_training(case, expected)
         findings = self._findings(TRAINING, judgement, expected, case)
-        evidence = [each.text for each in judgement.evidence if each not in expected.evidence]
+        evidence = [each for each, metric in judgement.evidence if (each, metric) not in expected.evidence]
 
         if same:
             pass
@@ -286,7 +287,7 @@ class Checker:
             report,
             comparison=replace(comparison, training=training),
             findings=tuple(findings),
-            evidence=tuple(evidence),
+            unexplained=tuple(evidence),
             certain=training.verdict == DIFFERENT and (bool(findings) or judgement.certain or hidden),
             not_applicable=(*report.not_applicable, *dict.fromkeys(judgement.not_applicable)),
             fits=() if judgement is expected else tuple(judgement.fits),
@@ -331,8 +332,8 @@ class Checker:
         # If the replay cannot explain the reference's number either, only a gap with equal weights is a difference.
         abstained = judgement.unexplained & expected.unexplained
         distant = {key for key in abstained if not _nearly_equal(records, key)}
-        known = [each for each in judgement.evidence if each.metric not in abstained]
-        evidence = [each.text for each in known if each not in expected.evidence]
+        known = [each for each in judgement.evidence if each not in expected.evidence]
+        evidence = [each for each, metric in known if metric not in abstained]
         wrong = bool(findings or evidence) or (comparison.training.verdict == IDENTICAL and bool(distant))
         skipped = tuple(
             NotApplicable("reporting probe", f"{key} of {self.reference.name} cannot be explained either")
@@ -345,7 +346,7 @@ class Checker:
             report,
             comparison=replace(comparison, reporting=reporting),
             findings=(*report.findings, *findings),
-            evidence=(*report.evidence, *evidence),
+            unexplained=(*report.unexplained, *evidence),
             not_applicable=(*report.not_applicable, *dict.fromkeys((*judgement.not_applicable, *skipped))),
             fits=(*report.fits, *judgement.fits),
         )
@@ -357,7 +358,7 @@ class Checker:
             shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
         sides = (case.observation.name, judgement), (self.reference.name, expected)
         return [
-            Finding(id, kind, side, evidence, judged.remedies.get(id) or remedy_for_loop(id, case.observation, ema))
+            named(id, kind, side, evidence, judged.remedies.get(id) or remedy_for_loop(id, case.observation, ema))
             for side, judged in sides
             for id, evidence in judged.causes.items()
             if id not in shared
@@ -370,10 +371,10 @@ class Checker:
         """Lets noise twins decide if the replay does not explain the reference; no cause is named then."""
         skipped = judged if isinstance(judged, NotApplicable) else self._why_unexplained(judged[1])
         comparison = report.comparison
-        evidence: tuple[str, ...] = ()
+        evidence: tuple[Measurement, ...] = ()
         if hidden:
             comparison = replace(comparison, training=replace(comparison.training, verdict=DIFFERENT))
-            evidence = ("the weights are equal, but different gradients were passed to the optimizers",)
+            evidence = (Measurement.of("hidden-gradients"),)
         else:
             comparison = self._twins.judge(comparison, *records)
         reporting = comparison.reporting
@@ -385,14 +386,14 @@ class Checker:
         return replace(
             report,
             comparison=replace(comparison, reporting=reporting),
-            evidence=evidence,
+            unexplained=evidence,
             certain=hidden,
             not_applicable=(*report.not_applicable, skipped),
         )
 
     def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
         failures = [entry.reason for entry in judgement.not_applicable]
-        details = "; ".join([*(each.text for each in judgement.evidence), *failures])
+        details = "; ".join([*(words.said(each) for each, _ in judgement.evidence), *failures])
         details = details or "its updates differ from those of the experiment's optimizer"
         reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
         return NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
@@ -430,9 +431,9 @@ def _without_contradicted(report: Report, located: Located) -> Report:
     """Leaves out the causes of training where none of them can be what differs first: the stages of all agree."""
     if not report.training or not all(CATALOGUE[each.id].contradicted(located) for each in report.training):
         return report
-    stages = {each.id: " and ".join(CATALOGUE[each.id].stages) for each in report.training}
-    texts = [f"as with {each.id}: {each.evidence}; but the {stages[each.id]} agrees" for each in report.training]
-    return replace(report, findings=report.reporting, evidence=(*report.evidence, *texts))
+    known = [(each.id, Measurement.read(each.measurements)) for each in report.training]
+    seen = [measurement.but(as_with=id, agrees=CATALOGUE[id].stages) for id, measurement in known]
+    return replace(report, findings=report.reporting, unexplained=(*report.unexplained, *seen))
 
 
 def with_not_finite(report: Report, inside: FirstValue | None) -> Report:
@@ -441,13 +442,9 @@ def with_not_finite(report: Report, inside: FirstValue | None) -> Report:
     return replace(report, findings=(*found, *report.findings))
 
 
-def _apart(training: Training) -> str:
+def _apart(training: Training) -> Measurement:
     """Evidence against a trainer whose steps are all right, but whose weights are not the reference's."""
-    name = training.noise.variable if training.noise else "the weights"
-    return (
-        "each step is right, computed from the weights that it had, but something else changes "
-        f"{name}: rounding does not explain the gap"
-    )
+    return Measurement.of("apart", variable=training.noise.variable if training.noise else None)
 
 
 def _nearly_equal(records: Pair, key: str) -> bool:

@@ -8,10 +8,11 @@ import numpy as np
 
 from compare.check.batches import Batches
 from compare.check.causes import CATALOGUE
+from compare.check.measurement import Measurement
 from compare.check.observation import Observation, OptimizerStep
 from compare.check.observe import observe
 from compare.check.recipe import distance
-from compare.check.report import REPORTING, TRAINING, Report
+from compare.check.report import REPORTING, TRAINING, Report, named
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
@@ -85,25 +86,25 @@ class EmptyReplicaProbe:
             return NotApplicable(PROBE, f"{self._reference.name} fails on it: {describe(error)}")
 
 
-def wrong_gradient(reference: Observation, candidate: Observation, threshold: float) -> str:
-    """Describes the first step whose gradient differs from the reference's; empty if there is none."""
+def wrong_gradient(reference: Observation, candidate: Observation, threshold: float) -> Measurement | None:
+    """The first step whose gradient differs from the reference's; None if there is none."""
     steps = zip(reference.optimizer_steps, candidate.optimizer_steps, strict=False)
     for i, (expected_step, step) in enumerate(steps):
         expected, gradient = summed_gradient(expected_step), summed_gradient(step)
         off = distance([expected], [gradient]) if expected.shape == gradient.shape else 0.0
         if off > threshold and not (np.isnan(expected).any() and np.isnan(gradient).any()):
-            text = "is NaN" if np.isnan(gradient).any() else f"has a relative error of {off:.2g}"
-            return f"the gradient of step {i + 1}, whose batch leaves one replica empty, {text}; all others are right"
-    return ""
+            error = None if np.isnan(gradient).any() else off
+            return Measurement.of("empty-replica-gradient", step=i + 1, relative_error=error)
+    return None
 
 
-def wrong_number(reference: Observation, candidate: Observation) -> str:
-    """Describes the first reported number that is NaN, and finite in the reference; empty if there is none."""
+def wrong_number(reference: Observation, candidate: Observation) -> Measurement | None:
+    """The first reported number that is NaN, and finite in the reference; None if there is none."""
     for epoch in reference.logs.keys() & candidate.logs.keys():
         for key, value in candidate.logs[epoch].items():
             if np.isnan(value) and np.isfinite(reference.logs[epoch].get(key, np.nan)):
-                return f"{key} is NaN if a batch leaves one replica empty"
-    return ""
+                return Measurement.of("empty-replica-metric", metric=key)
+    return None
 
 
 def summed_gradient(step: OptimizerStep) -> np.ndarray:
@@ -113,6 +114,6 @@ def summed_gradient(step: OptimizerStep) -> np.ndarray:
     return np.concatenate([np.sum(replicas, axis=0).ravel() for replicas in dense if replicas] or [np.zeros(0)])
 
 
-def _finding(kind: str, trainer: Trainer, evidence: str) -> Finding:
+def _finding(kind: str, trainer: Trainer, evidence: Measurement) -> Finding:
     cause = CATALOGUE["empty-replica-batch"]
-    return Finding(cause.id, kind, trainer.name, evidence, cause.remedy)
+    return named(cause.id, kind, trainer.name, evidence, cause.remedy)

@@ -12,12 +12,12 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.judgement import Judgement
+from compare.check.measurement import Measurement
 from compare.check.observation import changed_variables, configuration
 from compare.check.optimizer_replay import KERAS_3, clipped_gradients, residuals, rounding_noise, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
 from compare.check.search import find_explanations, recognisers
-from compare.check.stages import some
 from compare.check.weight_gaps import ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
 
@@ -103,27 +103,24 @@ def _judge_epoch_ends(case: Case, judgement: Judgement) -> None:
     if "callbacks-missing" in judgement.causes:
         return
     if epochs != expected:
-        counts = f"{observation.name} trains {len(epochs)} epoch(s), {reference.name} {len(expected)}"
-        judgement.mark_wrong(f"{counts}: check whether a callback or model.stop_training ends training", certain=True)
+        names = {"side": observation.name, "reference": reference.name}
+        seen = Measurement.of("other-epochs", epochs=len(epochs), expected=len(expected), **names)
+        judgement.mark_wrong(seen, certain=True)
     elif "optimizer-differs" in judgement.causes:
         return  # which ends without its moving averages
     elif reference.changed_after_training and not observation.changed_after_training:
-        names = ", ".join(reference.changed_after_training[:3])
-        judgement.mark_wrong(
-            f"after the last epoch {reference.name}'s {names} change once more (in a callback's on_train_end), "
-            f"{observation.name}'s do not",
-            certain=True,
-        )
+        names = {"side": observation.name, "reference": reference.name}
+        changed_last = reference.changed_after_training[:3]
+        judgement.mark_wrong(Measurement.of("changed-last", variables=changed_last, **names), certain=True)
     usual = {name for changes in reference.changed_after_steps.values() for name in changes}
     for epoch, changes in observation.changed_after_steps.items():
         changed = {name: gap for name, gap in changes.items() if name not in usual}
         if changed and "validation-changes-state" not in judgement.causes:
             name = max(changed, key=lambda variable: changed[variable])
-            others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
-            judgement.mark_wrong(
-                f"changed after the last step of epoch {epoch}: {name}{others}, by up to {changed[name]:.3g}",
-                certain=True,
+            seen = Measurement.of(
+                "changed-after-last-step", epoch=epoch, variable=name, others=len(changed) - 1, gap=changed[name]
             )
+            judgement.mark_wrong(seen, certain=True)
             return
 
 
@@ -188,56 +185,51 @@ def _optimizer_hides(case: Case, recipe: Recipe, update: Update, gaps: WeightGap
     return bool((differences <= ROUNDING * noise).all())
 
 
-def _gradient_evidence(case: Case, recipe: Recipe) -> str:
-    """Describes the first step whose gradient is wrong: which variables are off, and by what ratio."""
+def _gradient_evidence(case: Case, recipe: Recipe) -> Measurement:
+    """The first step whose gradient is wrong: which variables are off, and by what ratio."""
     feed = case.matched_feed(recipe)
     if feed is not None:
         return kind_of_feed(case, feed)[1]
     if case.aligned is None:
         epochs = case.observation.epoch_end_states
-        counts = ", ".join(f"{len(case.observation.of_epoch(epoch))} in epoch {epoch}" for epoch in epochs)
-        return f"the optimizer steps are {counts}; the data set has {len(case.expected)} batches in all"
-    if text := _factors(case, case.aligned, recipe):
-        return text
+        steps = {epoch: len(case.observation.of_epoch(epoch)) for epoch in epochs}
+        return Measurement.of("optimizer-steps", steps=steps, batches=len(case.expected))
+    if seen := _factors(case, case.aligned, recipe):
+        return seen
     for i, span in enumerate(case.aligned):
         off = case.step_residual(i, span, recipe)
         if off <= case.threshold:
             continue
         observed = case.replay.unflatten(case.effective[i][0])
         right = case.replay.unflatten(case.replay.gradients(case.steps[i], span, recipe)[0])
-        ratios = []
+        ratios = {}
         for name, a, b in zip(case.observation.names, observed, right, strict=False):
             scale = max(np.linalg.norm(a), np.linalg.norm(b))
             if scale and np.linalg.norm(a - b) > case.threshold * scale:
-                ratios.append(f"{name} {_multiple(a, b)}")
-        error = f"has a relative error of {off:.2g}" if np.isfinite(off) else "is not finite"
-        return (
-            f"the gradient of step {i + 1} (epoch {span.epoch}) {error}, and no cause explains it; as a multiple of "
-            f"the right gradient it is: {', '.join(ratios)}"
-        )
-    return "no single step's gradient is off, but all steps together do not match the right gradients"
+                ratios[name] = _multiple(a, b)
+        return Measurement.of("gradient-off", step=i + 1, epoch=span.epoch, relative_error=off, multiples=ratios)
+    return Measurement.of("gradients-off-together")
 
 
-def _multiple(a: np.ndarray, b: np.ndarray) -> str:
-    """Which multiple of the right gradient an observed one is, in words where no number says it."""
+def _multiple(a: np.ndarray, b: np.ndarray) -> float | str:
+    """Which multiple of the right gradient an observed one is; a word where no number says it."""
     if not np.isfinite(a).all() or not np.isfinite(b).all():
         return "not finite"
     size = np.vdot(b, b)
-    return f"{float(np.vdot(a, b) / size):.4g}" if size > 0 else "not zero"
+    return float(np.vdot(a, b) / size) if size > 0 else "not zero"
 
 
-def _factors(case: Case, feed: Sequence[Span], recipe: Recipe) -> str:
-    """Describes gradients that are the right ones times one number for all variables, another one in each step."""
+def _factors(case: Case, feed: Sequence[Span], recipe: Recipe) -> Measurement | None:
+    """Gradients that are the right ones times one number for all variables, another one in each step."""
     factors = []
     for i, span in enumerate(feed):
         observed = np.concatenate(case.effective[i])
         right = np.concatenate(case.replay.gradients(case.steps[i], span, recipe))
         factor = float(observed @ right / (right @ right)) if np.any(right) else np.nan
         if not distance([observed], [factor * right]) <= case.threshold:
-            return ""
+            return None
         factors.append(factor)
-    listed = ", ".join(f"{factor:.4g}" for factor in factors)
-    return f"all variables' gradients are the right ones times one number in each step: {listed}"
+    return Measurement.of("gradient-factors", factors=factors)
 
 
 def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Recipe) -> None:
@@ -278,12 +270,8 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     if not named and not search.explanations:
         beyond = [i for i, value in enumerate(off) if value > threshold]
         i = beyond[0]
-        judgement.mark_wrong(
-            f"the weights after step {i + 1} (epoch {steps[i].epoch}) are not what the experiment's optimizer computes "
-            "from the gradients passed to it: "
-            + (f"{off[i]:.2g} of the change, relative, is unexplained" if np.isfinite(off[i]) else "it is not finite"),
-            certain=len(beyond) > len(off) // 3 or largest > MAX_KINK_RESIDUAL,
-        )
+        seen = Measurement.of("update-off", step=i + 1, epoch=steps[i].epoch, relative_error=off[i])
+        judgement.mark_wrong(seen, certain=len(beyond) > len(off) // 3 or largest > MAX_KINK_RESIDUAL)
 
 
 def _judge_replica_gradients(case: Case, judgement: Judgement, update: Update) -> None:
@@ -294,20 +282,17 @@ def _judge_replica_gradients(case: Case, judgement: Judgement, update: Update) -
     certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
     i = gaps.failing[0]
     name, off = gaps.worst(i)
-    step = f"step {i + 1} (epoch {case.steps[i].epoch})"
+    seen = Measurement.of("weight-off", variable=name, step=i + 1, epoch=case.steps[i].epoch, relative_error=off)
     if case.replicas == 1 or not certain:
-        judgement.mark_wrong(f"{name} after {step} is off by {off:.2g} of its change", certain=certain)
+        judgement.mark_wrong(seen, certain=certain)
         return
-    text = f"the gradients add up to the right ones, but {name} after {step} is off by {off:.2g} of its change"
     config = configuration(case.replay.experiment.build_optimizer())
     # Clipping is the only nonlinear operation between a replica's gradient and the update.
     if any(config.get(option) for option in CLIPPING):
         judgement.mark_wrong(certain=True)
-        judgement.causes["clipping-differs"] = (
-            f"{text}: the optimizer clips each replica's gradient, and these gradients differ"
-        )
+        judgement.causes["clipping-differs"] = seen.but(gradients="clipped")
     else:
-        judgement.mark_wrong(text, certain=True)
+        judgement.mark_wrong(seen.but(gradients="right"), certain=True)
 
 
 def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
@@ -320,22 +305,17 @@ def _judge_state(case: Case, judgement: Judgement, update: Update) -> None:
             certain = not gaps.only_few_off(MAX_KINK_RESIDUAL)
             judgement.mark_wrong(_state_evidence(case, gaps, int(i), k), certain=certain)
     for step, following, changed in case.changed_between_steps()[:1]:
-        verb = "changes" if len(changed) == 1 else "change"
-        judgement.mark_wrong(
-            f"{', '.join(changed)} {verb} between steps {step} and {following}, not by an optimizer", certain=True
-        )
+        seen = Measurement.of("changed-between-steps", variables=changed, step=step, following=following)
+        judgement.mark_wrong(seen, certain=True)
 
 
-def _state_evidence(case: Case, gaps: WeightGaps, i: int, k: int) -> str:
-    """Describes a variable that is not trained, and is wrong at the end of a step."""
+def _state_evidence(case: Case, gaps: WeightGaps, i: int, k: int) -> Measurement:
+    """A variable that is not trained, and is wrong at the end of a step."""
     segment = (segments(case) or [])[i]
-    name, step = gaps.names[k], f"step {i + 1} (epoch {segment.epoch})"
+    at = {"step": i + 1, "epoch": segment.epoch}
     changed = changed_variables(segment.step.state, segment.after, None) if segment.step else []
     if k in changed:
         moved = [gaps.names[j] for j in changed if j >= gaps.trainable]
-        verb, does = ("changes", "does") if len(moved) == 1 else ("change", "do")
-        return f"{some(moved)} {verb} after the update of {step}; {case.reference.name}'s {does} not"
-    off = f"off by {gaps.gaps[i, k]:.3g}, where rounding explains {gaps.noise[:, k].max():.1g}"
-    if not np.isfinite(gaps.gaps[i, k]):
-        off = "a random state, such as dropout's, has moved on more often or less often"
-    return f"{name} after the forward pass of {step} is not what the model computes from the batch: {off}"
+        return Measurement.of("changed-after-update", variables=moved, reference=case.reference.name, **at)
+    gap, noise = float(gaps.gaps[i, k]), float(gaps.noise[:, k].max())
+    return Measurement.of("state-off", variable=gaps.names[k], gap=gap, noise=noise, **at)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from compare.check.case import Case
 from compare.check.causes.reporting import said
 from compare.check.judgement import Judgement
+from compare.check.measurement import Measurement
 from compare.check.metric_replay import MetricTable, ReportedMetric
 from compare.check.recipe import EPSILON, MetricFormula, Recipe
 from compare.check.search import Explanation, find_explanations, recognisers
@@ -32,7 +31,7 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
     table = MetricTable(case, recipe)
     explanations: dict[str, list[Explanation]] = {}
     wrong: dict[str, float] = {}
-    told: dict[str, str] = {}
+    told: dict[str, Measurement] = {}
     for key in keys:
         with judgement.probe(f"reporting probe of {key}"):
             metric = ReportedMetric(table, key)
@@ -52,8 +51,8 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
             )
             as_trained = formulas[:1] if formulas[0].trained_loss else []
             if any(metric.residual(formula) <= THRESHOLD for formula in as_trained):
-                what = "is the loss" if metric.is_loss else "weights examples as in the loss"
-                judgement.mark_wrong(f"{key} {what} that is trained on, which is not the experiment's", metric=key)
+                seen = Measurement.of("as-trained", metric=key, loss=metric.is_loss)
+                judgement.mark_wrong(seen, metric=key)
                 judgement.unexplained.discard(key)
                 continue
             for formula in formulas:
@@ -73,7 +72,7 @@ def _name_causes(
     judgement: Judgement,
     explanations: Mapping[str, list[Explanation]],
     wrong: Mapping[str, float],
-    told: Mapping[str, str],
+    told: Mapping[str, Measurement],
 ) -> None:
     """Names the causes of each metric; where one has several explanations, the other metrics may decide."""
     certain = {found[0].ids for found in explanations.values() if len(found) == 1}
@@ -86,10 +85,9 @@ def _name_causes(
             judgement.mark_wrong(told[key], metric=key)
 
 
-def _otherwise(metric: ReportedMetric, formula: MetricFormula, off: float) -> str:
-    """Describes a number that no cause explains: by how much it is off, or what else gives it."""
+def _otherwise(metric: ReportedMetric, formula: MetricFormula, off: float) -> Measurement:
+    """A number that no cause explains: by how much it is off, or what else gives it."""
     for variant in said(metric, formula):
         if metric.residual(replace(formula, **variant.changes)) <= THRESHOLD:
             return variant.evidence
-    by = f" (relative error {off:.2g})" if np.isfinite(off) else ": one of them is not finite"
-    return f"{metric.key} differs from the value recomputed from the weights{by}"
+    return Measurement.of("metric-off", metric=metric.key, relative_error=off)

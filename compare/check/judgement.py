@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compare.check.causes.base import Variant
+from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.report import Fit
 from compare.check.search import Explanation, Search
@@ -28,19 +28,6 @@ def survived(error: Exception) -> str:
     return describe(error)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """A measurement that no cause explains.
-
-    Attributes:
-        text: what was measured.
-        metric: the reported number that it is about; empty if it is about training.
-    """
-
-    text: str
-    metric: str = ""
-
-
 @dataclass
 class Judgement:
     """The conclusions about one trainer.
@@ -50,7 +37,8 @@ class Judgement:
         certain: whether a difference exceeds rounding beyond doubt, so that no noise twins are needed: gradients,
             updates or state are off in more steps than rounding could explain, or a cause explains all of them.
         causes: the evidence for each cause that was named, by id.
-        evidence: measurements that no cause explains.
+        evidence: measurements that no cause explains, each with the reported number that it is about; empty if it is
+            about training.
         recipe: how the trainer computes its gradients; the correct recipe where that is unknown.
         gradient_causes: the ids of causes that were found from gradients.
         not_applicable: the probes that could not be made.
@@ -61,8 +49,8 @@ class Judgement:
 
     right: bool = True
     certain: bool = False
-    causes: dict[str, str] = field(default_factory=dict)
-    evidence: list[Evidence] = field(default_factory=list)
+    causes: dict[str, Measurement] = field(default_factory=dict)
+    evidence: list[tuple[Measurement, str]] = field(default_factory=list)
     recipe: Recipe = field(default_factory=Recipe)
     gradient_causes: set[str] = field(default_factory=set)
     not_applicable: list[NotApplicable] = field(default_factory=list)
@@ -75,17 +63,17 @@ class Judgement:
         """Whether the trainer is right, or wrong only by named causes."""
         return self.right or bool(self.causes and not self.evidence)
 
-    def mark_wrong(self, evidence: str = "", *, metric: str = "", certain: bool = False) -> None:
+    def mark_wrong(self, evidence: Measurement | None = None, *, metric: str = "", certain: bool = False) -> None:
         """Records a difference from the replay.
 
         Args:
-            evidence: what was measured; empty if the caller records it elsewhere.
+            evidence: what was measured; None if the caller records it elsewhere.
             metric: the reported number that it is about; empty if it is about training.
             certain: whether the difference exceeds rounding beyond doubt.
         """
         self.right, self.certain = False, self.certain or certain
-        if evidence:
-            self.evidence.append(Evidence(evidence, metric))
+        if evidence is not None:
+            self.evidence.append((evidence, metric))
 
     def add_fit(self, what: str, right: float, threshold: float, search: Search | None = None) -> None:
         """Records how well something was explained, in units of its noise floor.
@@ -120,13 +108,14 @@ class Judgement:
         self.mark_wrong(certain=bool(explanations))
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
-                self.causes.setdefault(cause.id, _evidence(variant, explanations[0].residual, right, what))
+                fit = {"residual": explanations[0].residual, "otherwise": right}
+                self.causes.setdefault(cause.id, variant.evidence.but(explains=what, **fit))
                 if variant.remedy:
                     self.remedies.setdefault(cause.id, variant.remedy)
             return True
         if explanations:
-            names = " or ".join(" and ".join(sorted(explanation.ids)) for explanation in explanations)
-            self.mark_wrong(f"{names} would explain {what} equally well, so no cause is named", metric=metric)
+            ids = [sorted(explanation.ids) for explanation in explanations]
+            self.mark_wrong(Measurement.of("ambiguous", causes=ids, explained=what), metric=metric)
         return False
 
     def adopt_gradients(self, explanation: Explanation) -> None:
@@ -142,9 +131,3 @@ class Judgement:
         except Exception as error:
             self.right = False
             self.not_applicable.append(NotApplicable(name, f"the steps cannot be recomputed: {survived(error)}"))
-
-
-def _evidence(variant: Variant, residual: float, right: float, what: str) -> str:
-    precision = f"to a relative error of {residual:.1e}" if residual else "exactly"
-    without = "nothing else does" if not np.isfinite(right) else f"{right:.2g} without it"
-    return f"{variant.evidence}; this explains {what} {precision} ({without})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.check.causes import CATALOGUE
-from compare.check.stages import some
+from compare.check.measurement import Measurement
+from compare.check.report import named
 from compare.experiment import Experiment
 from compare.records import Record
 from compare.verdict import Comparison, Finding
@@ -33,16 +34,16 @@ def missing_callbacks(
     first, name = comparison.training.first_difference, reference.trainer
     if first is None or not callbacks:
         return None
-    listed, text = some(callbacks), ""
+    of, seen = {"callbacks": callbacks, "reference": name}, None
     ends = max(reference.logs, default=0), max(candidate.logs, default=0)
     now, before = (reference.logs.get(epoch, {}).get(RATE) for epoch in (first.epoch, first.epoch - 1))
     if first.epoch > min(ends) and ends[0] != ends[1]:
-        text = f"{name} ended after epoch {ends[0]} ({listed}), {candidate.trainer} after epoch {ends[1]}"
+        seen = Measurement.of("ended", epochs=ends[1], expected=ends[0], side=candidate.trainer, **of)
     elif first.step == 1 and now is not None and before is not None and now != before:
-        text = f"{listed} of {name} changed the learning rate from {before:.6g} to {now:.6g} for epoch {first.epoch}"
+        seen = Measurement.of("callbacks-changed-rate", before=before, learning_rate=now, epoch=first.epoch, **of)
     elif first.step is None and first.epoch in reference.logs:
-        text = f"at the end of epoch {first.epoch} {listed} of {name} changed the weights outside of any step"
-    if not text:
+        seen = Measurement.of("callbacks-changed-weights", epoch=first.epoch, **of)
+    if seen is None:
         return None
     cause = CATALOGUE["callbacks-missing"]
-    return Finding(cause.id, cause.kind, candidate.trainer, text, cause.remedy)
+    return named(cause.id, cause.kind, candidate.trainer, seen, cause.remedy)

@@ -14,12 +14,14 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.not_finite import REMEDIES
-from compare.check.report import NOT_FINITE, REPORTING, TRAINING
+from compare.check.measurement import Measurement
+from compare.check.report import NOT_FINITE, REPORTING, TRAINING, named
 from compare.check.stages import (
     AFTER,
     BEFORE,
     GRADIENTS,
     INPUTS,
+    LEARNING_RATE,
     LOSS,
     PREDICTIONS,
     STATE,
@@ -31,8 +33,6 @@ from compare.check.stages import (
 from compare.records import Place
 from compare.verdict import Comparison, Finding, NotFinite
 from compare.watch.seen import CloseUp, Event
-
-LEARNING_RATE = "the learning rate"
 
 
 @dataclass(frozen=True)
@@ -211,37 +211,17 @@ def of_step(names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Loc
 
 
 def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: str) -> Finding:
-    when = f"at the end of epoch {found.epoch}{of}"
-    if found.step is not None:
-        when = f"in step {found.step:,} of epoch {found.epoch}{of}" if found.step else "before the first step"
     stage, where = (inside.stage, inside.where) if inside else ("", "")
-    first = ""
-    if inside is not None:
-        against = f", where {other} has {inside.other}" if inside.other else ""
-        step = f" of step {inside.step:,} of the training" if found.step is None and inside.step else ""
-        first = f"first {_what(inside)}{step}: {inside.value}{against}; "
-    variables, side = found.variables or (), found.side or ""
-    counts = "the only variable" if found.of == 1 else f"{len(variables)} of {found.of} variables"
-    after = f"after it {counts} of {side} are NaN or infinite ({some(variables)}), those of {other} are not"
-    text = f"{when}, {first}{after if variables else 'the weights stay finite'}"
-    measurements = {"epoch": found.epoch, "step": found.step, "stage": stage or None, "where": where}
+    seen = Measurement.of("weights-not-finite", epoch=found.epoch, step=found.step, stage=stage or None, where=where)
+    side = found.side or ""
+    sides = {"side": side, "other": other, "variables": list(found.variables or ()), "of": found.of}
+    value = {"value": inside.value, "other_value": inside.other, "training_step": inside.step} if inside else {}
     remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
-    return Finding(NOT_FINITE, TRAINING, side, text, remedy, measurements)
-
-
-def _what(first: FirstValue) -> str:
-    """Names the first value."""
-    if not first.where:
-        return f"the {first.stage}"
-    if first.stage == STATE or first.where == LEARNING_RATE:
-        return first.where
-    joined = {INPUTS: f"the {first.where}", PREDICTIONS: f"the output of layer {first.where}"}
-    return joined.get(first.stage, f"the {first.stage} of {first.where}")
+    return named(NOT_FINITE, TRAINING, side, seen.but(**sides, **value, training=of), remedy)
 
 
 def _of_reporting(found: NotFinite, reference: str, candidate: str, of: str) -> Finding:
+    seen = Measurement.of("metric-not-finite", epoch=found.epoch, step=None, stage=None, where=found.metric)
     of_reference, of_candidate = found.values or ("", "")
-    values = f"{of_candidate} with {candidate} and {of_reference} with {reference}"
-    text = f"{found.metric} of epoch {found.epoch}{of} is {values}"
-    measurements = {"epoch": found.epoch, "step": None, "stage": None, "where": found.metric}
-    return Finding(NOT_FINITE, REPORTING, found.side or "", text, REMEDIES[REPORTING], measurements)
+    values = {candidate: of_candidate, reference: of_reference}
+    return named(NOT_FINITE, REPORTING, found.side or "", seen.but(values=values, training=of), REMEDIES[REPORTING])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from compare.check.batches import Batches
+from compare.check.measurement import Measurement
 from compare.check.stages import example_rows
 from compare.engine.input_pipeline import Examples, Stream
 from compare.watch.seen import CloseUp, row_hashes
@@ -19,7 +20,7 @@ from compare.watch.seen import CloseUp, row_hashes
 MOST = 200_000
 """The largest number of examples that are hashed."""
 
-Named = tuple[str, str]
+Named = tuple[str, Measurement]
 """The id of a cause, and its evidence."""
 
 
@@ -79,7 +80,9 @@ class Seen:
         return frozenset(self.rows(list(self.steps.steps)))
 
 
-def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches) -> tuple[list[Named], list[str]]:
+def name_own_data(
+    data: Data, reference: Seen, candidate: Seen, batches: Batches
+) -> tuple[list[Named], list[Measurement]]:
     """What is wrong with the examples of a loop whose steps have other examples than the reference's.
 
     Returns:
@@ -92,17 +95,16 @@ def name_own_data(data: Data, reference: Seen, candidate: Seen, batches: Batches
     own = not seen <= data.of_run.keys()
     source = data.of_experiment if own else data.of_run
     if (times := _passes(reference, candidate)) > 1:
-        return [], [f"each step computes predictions for its batch {times} times"]
-    begin = "the loop does not use run.train_dataset: " if own else ""
+        return [], [Measurement.of("passes", times=times)]
     causes = [*_labels(data, candidate), *_batch_size(reference, candidate, batches, own)]
     if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
         causes += _count(epochs, source)
         causes += _order(epochs, [reference.rows(steps) for steps in reference.epochs()])
-    named = [(cause, begin + text) for cause, text in causes]
-    text = "it takes the experiment's examples in an order of its own" if own else "the examples are in another order"
+    named = [(cause, seen.but(own_data=own)) for cause, seen in causes]
+    kind = "own-order" if own else "other-order"
     if epochs == [reference.rows(steps) for steps in reference.epochs()]:
-        text = "the labels are not those of the examples"
-    return named, [] if named else [begin + text]
+        kind = "other-labels"
+    return named, [] if named else [Measurement.of(kind, own_data=own)]
 
 
 def _passes(reference: Seen, candidate: Seen) -> int:
@@ -126,7 +128,7 @@ def _labels(data: Data, candidate: Seen) -> Iterator[Named]:
     if any(len(labels) > 1 for labels in known) or Counter(label for _, label in pairs) != right:
         return  # labels in a form of the loop's own, or others than those of its examples
     if apart := sum(label not in data.labels[row] for row, label in pairs):
-        yield "labels-shuffled-apart", f"{apart:,} of {len(pairs):,} examples are trained on with another one's label"
+        yield "labels-shuffled-apart", Measurement.of("labels-apart", examples=apart, of=len(pairs))
 
 
 def _batch_size(reference: Seen, candidate: Seen, batches: Batches, own: bool) -> Iterator[Named]:
@@ -140,12 +142,10 @@ def _batch_size(reference: Seen, candidate: Seen, batches: Batches, own: bool) -
     first, second = (len(example_rows(candidate.steps, step)) for step in (1, 2))
     expected = user_run.global_batch_size if own and user_run is not None else batches.full
     if not own and first > batches.full and first % batches.full == 0:
-        yield (
-            "batch-size-differs",
-            f"each update is made from {first // batches.full} batches of {batches.full} examples",
-        )
+        several = Measurement.of("several-batches", batches=first // batches.full, examples=batches.full)
+        yield "batch-size-differs", several
     elif first not in sizes and second in (first, 0):
-        yield "batch-size-differs", f"its batches have {first} examples, but the global batch size is {expected}"
+        yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
 
 
 def _count(epochs: Sequence[Sequence[int]], source: Counter[int]) -> Iterator[Named]:
@@ -153,14 +153,14 @@ def _count(epochs: Sequence[Sequence[int]], source: Counter[int]) -> Iterator[Na
         seen = Counter(rows)
         never, again = (source - seen).total(), (seen - source).total()
         if again:
-            also = f", and {never:,} of all {source.total():,} are never seen" if never else ""
-            yield "examples-repeated", f"in epoch {number}, {again:,} of its {len(rows):,} examples are repeats{also}"
+            counts = {"repeats": again, "of": len(rows), "never": never, "of_all": source.total()}
+            yield "examples-repeated", Measurement.of("repeats", epoch=number, **counts)
             return
         if never:
-            yield "examples-dropped", f"{never:,} of all {source.total():,} examples are never seen in epoch {number}"
+            yield "examples-dropped", Measurement.of("never-seen", epoch=number, never=never, of_all=source.total())
             return
 
 
 def _order(epochs: Sequence[Sequence[int]], of_reference: Sequence[Sequence[int]]) -> Iterator[Named]:
     if len(epochs) > 1 and epochs[0] == epochs[1] and len(of_reference) > 1 and of_reference[0] != of_reference[1]:
-        yield "not-reshuffled", "the second epoch has the order of the first"
+        yield "not-reshuffled", Measurement.of("same-order")

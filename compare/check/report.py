@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from compare.check import words
+from compare.check.measurement import Measurement
 from compare.check.stage_views import stage_sentence
 from compare.verdict import FROM_BEST, Comparison, Finding, NotApplicable, NotFinite, StageValues, Verdict, warning
 
@@ -14,6 +16,19 @@ TRAINING = "training"
 REPORTING = "reporting"
 NOT_FINITE = "not-finite"
 """The id of the cause that leads all others."""
+
+
+def named(id: str, kind: str, side: str, seen: Measurement, remedy: str) -> Finding:
+    """A cause that explains what was seen, as no other does.
+
+    Args:
+        id: the cause's id, as in the catalogue.
+        kind: ``TRAINING`` or ``REPORTING``.
+        side: the name of the trainer that is affected, candidate or reference.
+        seen: what was measured.
+        remedy: what to write instead.
+    """
+    return Finding(id, kind, side, words.said(seen), remedy, seen.as_json())
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class Report:
         replicas: the numbers of replicas that were checked.
         comparison: the verdict on training and on reporting.
         findings: the named causes, those of training first.
-        evidence: measurements that no cause explains.
+        unexplained: measurements that no cause explains.
         not_applicable: the probes that could not be made.
         certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
         distributed: whether the candidate uses the strategy it is given.
@@ -53,13 +68,18 @@ class Report:
     replicas: tuple[int, ...]
     comparison: Comparison
     findings: tuple[Finding, ...] = ()
-    evidence: tuple[str, ...] = ()
+    unexplained: tuple[Measurement, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
     certain: bool = False
     distributed: bool = True
     fits: tuple[Fit, ...] = ()
     stages: tuple[StageValues, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The measurements that no cause explains, in words."""
+        return tuple(map(words.said, self.unexplained))
 
     @property
     def verdict(self) -> str:
@@ -142,7 +162,7 @@ def merged(reports: Sequence[Report]) -> Report:
             first.comparison.candidate, worst.comparison.training, reporting, not_finite=_not_finite(comparisons)
         ),
         findings=tuple(ordered),
-        evidence=tuple(dict.fromkeys(each for report in reports for each in report.evidence)),
+        unexplained=tuple(dict.fromkeys(each for report in reports for each in report.unexplained)),
         not_applicable=tuple(dict.fromkeys(each for report in reports for each in report.not_applicable)),
         certain=any(report.certain for report in reports),
         distributed=first.distributed,

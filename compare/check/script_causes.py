@@ -16,6 +16,8 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.loss import is_loss_scale
+from compare.check.measurement import Measurement
+from compare.check.report import named
 from compare.check.script_remedies import FROZEN, MICRO_BATCHES, NO_ARGUMENT, PROBABILITIES, script_remedy, used_by
 from compare.check.sides import Sides
 from compare.check.stages import (
@@ -34,7 +36,6 @@ from compare.check.stages import (
     loss_of,
     model_events,
     relative_gap,
-    some,
 )
 from compare.check.targets import targets_of, value_of
 from compare.records import Variable
@@ -58,7 +59,7 @@ class Named:
     """
 
     id: str
-    evidence: str
+    evidence: Measurement
     variant: str = ""
     by_right: bool = False
 
@@ -67,8 +68,8 @@ Explanation = tuple[Named, ...]
 """Causes that explain a difference together; mostly it is one."""
 
 
-def _one(cause: str, evidence: str) -> Explanation:
-    return (Named(cause, evidence),)
+def _one(cause: str, kind: str, **quantities: Any) -> Explanation:
+    return (Named(cause, Measurement.of(kind, **quantities)),)
 
 
 def name_causes(located: Located, sides: Sides) -> list[Finding]:
@@ -95,11 +96,11 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     if len(found) != 1:
         return []
     return [
-        Finding(
+        named(
             each.id,
             CATALOGUE[each.id].kind,
             sides.right_name if each.by_right else sides.other_name,
-            f"step {sides.step}: {each.evidence}",
+            each.evidence.but(at_step=sides.step),
             script_remedy(each.id, sides.replicas, used=used_by(sides.other_trace, sides.right_trace), of=each.variant),
         )
         for each in next(iter(found.values()))
@@ -137,55 +138,52 @@ def name_copies(sides: Sides) -> list[Finding]:
     if not more or Counter(shapes) != Counter(variable.shape for variable in more):
         return []
     copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
-    evidence = (
-        f"{copies} has {len(more)} weights more than {sides.names[sharing]} ({some([each.name for each in more])}), of "
-        f"the shapes of {some(names)}, which {sides.names[sharing]} calls {calls[names[0]]} times in a step"
-    )
     cause = "weights-not-shared"
-    return [Finding(cause, CATALOGUE[cause].kind, copies, evidence, script_remedy(cause, sides.replicas))]
+    seen = Measurement.of(
+        "copies",
+        side=copies, other=sides.names[sharing], variables=[each.name for each in more], layers=names,
+        times=calls[names[0]],
+    )  # fmt: skip
+    return [named(cause, CATALOGUE[cause].kind, copies, seen, script_remedy(cause, sides.replicas))]
 
 
-def hints(located: Located, sides: Sides) -> list[str]:
+def hints(located: Located, sides: Sides) -> list[Measurement]:
     """What was seen that may explain a difference without proving it."""
     found = []
     made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
     if located.stage == UPDATE and made[0] > made[1]:
-        found.append(
-            f"{sides.other_name} uses {made[0]} optimizers in turn; each begins with empty slots and iteration 0"
-        )
+        found.append(Measurement.of("optimizers-in-turn", side=sides.other_name, optimizers=made[0]))
     if located.stage == EXAMPLES:
         found += _hints_on_examples(sides)
     if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
-        found.insert(0, f"{sides.other_name} applies its optimizer {calls} times to the gradients of one step")
+        found.insert(0, Measurement.of("applied-times", side=sides.other_name, times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
         found += _hints_on_gradients(sides)
     if sides.other_trace.never_changes:
-        found.insert(0, f"the weights of {sides.other_name} never change")
+        found.insert(0, Measurement.of("never-changes", side=sides.other_name))
     drawn = [name for name in sides.right_trace.drawn if name in sides.other_trace.drawn]
     if drawn and located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
-        found.append(
-            f"both call {some(drawn)}, which gives other numbers in a graph than in an eager loop, whatever the seed: "
-            "draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest"
-        )
+        found.append(Measurement.of("drawn", functions=drawn))
     return found
 
 
-def _hints_on_examples(sides: Sides) -> Iterator[str]:
+def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     right, other = (
         sorted(row for step in _steps_of_epoch(sides) for row in example_rows(side, step))
         for side in (sides.right, sides.other)
     )
     if unknown := len(set(other) - _known(sides)):
-        yield f"{sides.right_name} was not seen to have {unknown} of the {len(other)} examples of {sides.other_name}"
+        names = {"side": sides.right_name, "other": sides.other_name}
+        yield Measurement.of("unknown-examples", examples=unknown, of=len(other), **names)
     elif right and right == other:
-        yield f"both see the same {len(right)} examples in this epoch, in another order; give both the same order"
+        yield Measurement.of("reordered", examples=len(right))
     calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
     for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
         if alone := [call for call in own if call not in others]:
-            yield f"only {name} calls {some(alone)}"
+            yield Measurement.of("calls-alone", side=name, functions=alone)
 
 
-def _hints_on_gradients(sides: Sides) -> Iterator[str]:
+def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
     right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
     if not right or right.keys() != other.keys():
@@ -193,20 +191,15 @@ def _hints_on_gradients(sides: Sides) -> Iterator[str]:
     norm = sum(float(np.vdot(each, each)) for each in right.values())
     factor = sum(float(np.vdot(right[i], other[i])) for i in right) / norm if norm else 0.0
     if factor and _gradients_have_factor(sides, factor):
-        yield (
-            f"every gradient of {sides.other_name} is {factor:.6g} times that of {sides.right_name}, and the loss is "
-            "the same: the factor comes between tape.gradient and apply_gradients"
-        )
+        names = {"side": sides.other_name, "other": sides.right_name}
+        yield Measurement.of("gradients-have-factor", factor=factor, **names)
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
-        names = some([sides.right_trace.variables[i].name for i in off])
-        yield (
-            f"what the gradients of {sides.right_name} and {sides.other_name} differ by is a multiple of the weights "
-            f"themselves ({names}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a "
-            "penalty that is computed outside of the tape"
-        )
+        variables = [sides.right_trace.variables[i].name for i in off]
+        names = {"side": sides.other_name, "other": sides.right_name}
+        yield Measurement.of("apart-by-weights", variables=variables, **names)
 
 
 def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
@@ -221,18 +214,19 @@ def _of_callbacks(sides: Sides, located: Located) -> Iterator[Explanation]:
     fit, callbacks = sides.right_trace, list(sides.right_trace.fit.get("callbacks", ()))
     if not callbacks or sides.step <= fit.epochs[0].steps:
         return
-    listed = " and ".join(callbacks)
     if located.stage in (None, EXAMPLES) and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
-        yield _one("callbacks-missing", f"{sides.right_name} ended after epoch {len(fit.epochs)} ({listed})")
+        yield _one(
+            "callbacks-missing", "script-ended", side=sides.right_name, epochs=len(fit.epochs), callbacks=callbacks
+        )
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     if located.stage != UPDATE or rates[0] is None or rates[1] is None or same(rates[0], rates[1]):
         return
     right, other = _optimizer(fit), _optimizer(sides.other_trace)
     begun = None if right is None or other is None else right["config"].get("learning_rate")
     if isinstance(begun, float) and not same(begun, rates[0]):
-        now = f"{rates[0]:.4g}; that of {sides.other_name} is {rates[1]:.4g}"
-        evidence = f"{listed} changed the learning rate of {sides.right_name} to {now}"
-        yield _one("callbacks-missing", evidence)
+        names = {"side": sides.right_name, "other": sides.other_name}
+        numbers = {"learning_rate": rates[0], "other_rate": rates[1]}
+        yield _one("callbacks-missing", "script-rate-changed", callbacks=callbacks, **numbers, **names)
 
 
 # Examples
@@ -243,8 +237,8 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     if not right or not other:
         return
     if apart := _with_another_label(sides):
-        evidence = f"{apart} of the {len(other)} examples have another label than in {sides.right_name}"
-        yield _one("labels-shuffled-apart", evidence)
+        numbers = {"examples": apart, "of": len(other)}
+        yield _one("labels-shuffled-apart", "script-labels-apart", other=sides.right_name, **numbers)
         return
     epoch = _steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
@@ -255,8 +249,8 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
             return
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return  # one short batch is no other size of all
-        evidence = f"{sides.right_name} has {len(right)} examples in a batch, {sides.other_name} {len(other)}"
-        yield _one("batch-size-differs", evidence)
+        names = {"side": sides.other_name, "other": sides.right_name}
+        yield _one("batch-size-differs", "script-batch-size", examples=len(other), expected=len(right), **names)
         return
     if set(other) - _known(sides):
         return  # examples that the right side has never had
@@ -264,25 +258,22 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
     if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and unseen:
         left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
-        evidence = (
-            f"{sides.right_name} has the last {len(right)} examples of its epoch here, {sides.other_name} begins the "
-            f"next epoch; {min(left, len(all_right))} of {len(all_right)} examples are never seen"
-        )
-        yield _one("examples-dropped", evidence)
+        numbers = {"examples": len(right), "never": min(left, len(all_right)), "of_all": len(all_right)}
+        yield _one("examples-dropped", "tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
         return
     again = [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]
     if again:
-        yield _one("examples-repeated", f"{sides.other_name} had the same {len(other)} examples in step {again[-1]}")
+        yield _one("examples-repeated", "had-again", side=sides.other_name, examples=len(other), earlier_step=again[-1])
         return
     whole = [row for step in epoch for row in example_rows(sides.other, step)]
     missing = set(all_right) - set(whole)
     repeats = len(whole) - len(set(whole))
     if repeats and set(whole) <= set(all_right) and len(set(all_right)) == len(all_right):
-        never = f", and {len(missing)} of {len(all_right)} are never seen" if missing else ""
-        yield _one("examples-repeated", f"{repeats} of the {len(whole)} examples of this epoch are repeats{never}")
+        numbers = {"repeats": repeats, "of": len(whole), "never": len(missing), "of_all": len(all_right)}
+        yield _one("examples-repeated", "script-repeats", **numbers)
         return
     if missing and len(set(whole)) == len(whole) < len(all_right):
-        yield _one("examples-dropped", f"{len(missing)} of the {len(all_right)} examples of this epoch are not seen")
+        yield _one("examples-dropped", "script-never-seen", never=len(missing), of_all=len(all_right))
 
 
 def _short_batch_left_out(sides: Sides) -> Named | None:
@@ -295,11 +286,9 @@ def _short_batch_left_out(sides: Sides) -> Named | None:
     if following != begins[1] or set(other) & _known(sides):
         return None
     total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
-    evidence = (
-        f"{sides.other_name} has the last {len(other)} examples of its epoch here, {sides.right_name} begins the next "
-        f"epoch; {len(other)} of {total:,} examples are never seen"
-    )
-    return Named("examples-dropped", evidence, by_right=True)
+    numbers = {"examples": len(other), "never": len(other), "of_all": total}
+    seen = Measurement.of("tail-left-out", side=sides.other_name, other=sides.right_name, **numbers)
+    return Named("examples-dropped", seen, by_right=True)
 
 
 def _known(sides: Sides) -> set[int]:
@@ -344,8 +333,8 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
     )
     untrained = _untrained(sides)
     if any(located.where in name.split("/") for name in untrained) and all(flag is True for flag in (*right, *other)):
-        how = "gets no gradient, and a layer that is not trainable predicts in inference mode"
-        yield (Named("variables-not-trained", f"{some(untrained)}: {sides.other_name}'s optimizer {how}", FROZEN),)
+        seen = Measurement.of("script-frozen", variables=untrained, side=sides.other_name)
+        yield (Named("variables-not-trained", seen, FROZEN),)
         return
     layers = [event.info for event in sides.right.of(sides.step, "layer")]
     first = [info for info in layers if info["name"] == located.where] or layers
@@ -358,11 +347,10 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
         (True, [each for each in right if each is not False], other),
     ):
         if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
-            how = "without training=" if given[0] == "not given" else f"with training={given[0]}"
-            evidence = f"{names[not by_right]} calls the model {how}, {names[by_right]} with training=True"
             by_fit = by_right and sides.right_trace.trained_by == "fit"
-            why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
-            yield (Named("training-flag-missing", evidence + why, NO_ARGUMENT if by_fit else "", by_right),)
+            sided = {"side": names[not by_right], "other": names[by_right]}
+            seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit, **sided)
+            yield (Named("training-flag-missing", seen, NO_ARGUMENT if by_fit else "", by_right),)
 
 
 # Loss
@@ -373,7 +361,7 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = loss_of(sides.right, sides.step), loss_of(sides.other, sides.step)
     if right is None or other is None:
         return
-    shown = f"the loss is {other:.6g} in {sides.other_name} and {right:.6g} in {sides.right_name}"
+    losses = {"loss": other, "right_loss": right, "side": sides.other_name, "other": sides.right_name}
     penalty = penalty_of(sides.right, sides.step)
     groups = [list(_of_penalty(sides, right, penalty)), list(_of_targets(sides, right - penalty)), _factors(sides)]
     for count in (1, 2):
@@ -381,12 +369,10 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
         for chosen in combinations(groups, count):
             for mistakes in product(*chosen):
                 if same(_loss_with(mistakes, right - penalty, penalty), other):
-                    texts = [f"{shown}{each.evidence}" for each in mistakes]
-                    if count > 1:
-                        others = [each.id for each in reversed(mistakes)]
-                        texts = [f"{text}; with {id} this gives it" for text, id in zip(texts, others, strict=True)]
+                    beside = [{"beside": each.id} for each in reversed(mistakes)] if count > 1 else [{}]
                     named = tuple(
-                        Named(a.id, text, a.variant, a.by_right) for a, text in zip(mistakes, texts, strict=True)
+                        Named(a.id, a.evidence.but(**losses, **with_), a.variant, a.by_right)
+                        for a, with_ in zip(mistakes, beside, strict=True)
                     )
                     found.setdefault(frozenset(each.id for each in mistakes), named)
         if found:
@@ -400,7 +386,7 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     factor = other / right
     if _gradients_have_factor(sides, factor) and _constant_factor(sides, factor):
-        yield _one("loss-scaled", f"{shown}: {factor:.6g} times as much, and so is the gradient of every variable")
+        yield _one("loss-scaled", "script-loss-factor", factor=factor, **losses)
 
 
 @dataclass(frozen=True)
@@ -409,7 +395,7 @@ class Mistake:
 
     Attributes:
         id: the id of its cause.
-        evidence: what follows the two losses.
+        evidence: what was seen, without the two losses.
         data: the loss of the examples instead of the right one; None for the right one.
         part: the factor of the loss of the examples.
         penalties: the factor of the model's own losses.
@@ -419,7 +405,7 @@ class Mistake:
     """
 
     id: str
-    evidence: str
+    evidence: Measurement
     data: float | None = None
     part: float = 1.0
     penalties: float = 1.0
@@ -440,19 +426,18 @@ FACTORS = ("part", "penalties", "whole")
 def _of_penalty(sides: Sides, loss: float, penalty: float) -> Iterator[Mistake]:
     if not penalty:
         return
-    text = f"; it lacks the model's own losses, {penalty:.6g}"
-    yield Mistake("regularization-missing", text, penalties=0.0)
+    yield Mistake("regularization-missing", Measurement.of("script-no-penalty", penalty=penalty), penalties=0.0)
     events = [event for event in sides.right.of(sides.step, "loss") if event.replica == 0]
     own = [float(np.sum(array)) for event in events for array in event.arrays[event.info["targets"] :]]
     # The first ones may come from add_loss, such as the loss of the examples.
     for count in range(1, len(own)):
         lacking = sum(own[count:])
         if not same(loss, loss - lacking):
-            text = f"; it lacks {len(own) - count} of the model's {len(own)} own losses, {lacking:.6g}"
-            yield Mistake("regularization-missing", text, penalties=1 - lacking / penalty)
+            seen = Measurement.of("script-some-penalties", losses=len(own) - count, of=len(own), penalty=lacking)
+            yield Mistake("regularization-missing", seen, penalties=1 - lacking / penalty)
     if sides.replicas > 1:
-        text = f"; {sides.other_name} adds {penalty:.6g} on each replica"
-        yield Mistake("regularization-not-divided-by-replicas", text, penalties=float(sides.replicas))
+        seen = Measurement.of("script-penalty-each", penalty=penalty)
+        yield Mistake("regularization-not-divided-by-replicas", seen, penalties=float(sides.replicas))
 
 
 def penalty_of(close_up: CloseUp, step: int) -> float:
@@ -471,8 +456,8 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
     """What the loss function is called with: another configuration, other shapes, no weights."""
     spread = [float(array) for array in sides.right.arrays(sides.step, "spread")]
     own = targets_of(sides.other, sides.step)
-    shapes = "" if own is None else f" (labels {own.true.shape}, predictions {own.predicted.shape})"
-    broadcast = f"; that of {sides.other_name} is the mean over all pairs of a label and a prediction{shapes}"
+    shapes = {} if own is None else {"labels": own.true.shape, "predictions": own.predicted.shape}
+    broadcast = Measurement.of("script-pairs", **shapes)
     right = targets_of(sides.right, sides.step)
     if right is None:
         if spread:  # a loss function of the script's own
@@ -481,25 +466,21 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
     given, logits = value_of(right), value_of(right.with_other_logits())
     if given is None or not same(given, data):
         if given is not None and logits is not None and right.from_logits and same(logits, data):
-            text = (
-                f": the model gives probabilities, and from_logits=True says that they are logits. In a graph, such as "
-                f"{sides.right_name}'s, Keras takes the logits from before the last activation; {sides.other_name}'s "
-                "loss takes the probabilities for logits"
-            )
-            yield Mistake("logits-mismatch", text, given, variant=PROBABILITIES)
+            seen = Measurement.of("script-probabilities")
+            yield Mistake("logits-mismatch", seen, given, variant=PROBABILITIES)
         return
     flag = not right.from_logits
-    for cause, value, text in (
-        ("logits-mismatch", logits, f"; that of {sides.other_name} is the one with from_logits={flag}"),
+    for cause, value, seen in (
+        ("logits-mismatch", logits, Measurement.of("script-from-logits", from_logits=flag)),
         (
             "sample-weights-dropped",
             None if right.weight is None else value_of(right.without_weights()),
-            f"; that of {sides.other_name} is the one without sample weights or class weights",
+            Measurement.of("script-unweighted"),
         ),
         ("label-shape-broadcast", value_of(right.broadcast()), broadcast),
     ):
         if value is not None and not same(value, data):
-            yield Mistake(cause, text, value)
+            yield Mistake(cause, seen, value)
 
 
 def _factors(sides: Sides) -> list[Mistake]:
@@ -514,24 +495,15 @@ def _factors(sides: Sides) -> list[Mistake]:
         "loss-divided-twice": 1 / replicas if replicas > 1 else None,
     }
     found = [
-        Mistake(cause, f": {_factor_text(cause, examples, full, replicas)}", part=factor)
+        Mistake(cause, Measurement.of(f"script-{cause}", examples=examples, full=full, replicas=replicas), part=factor)
         for cause, factor in known.items()
         if factor is not None
     ]
     losses = [event.arrays[: event.info["targets"]] for event in sides.right.of(sides.step, "loss")]
     if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
-        text = f": {sides.right_name} takes the gradient of {count} losses, not of their mean, so that of their sum"
-        found.append(Mistake("loss-summed", text, part=1 / count, by_right=True))
+        seen = Measurement.of("script-losses-summed", losses=count)
+        found.append(Mistake("loss-summed", seen, part=1 / count, by_right=True))
     return [*found, *(replace(each, part=1.0, whole=each.part) for each in found)]
-
-
-def _factor_text(cause: str, examples: int, full: int, replicas: int) -> str:
-    return {
-        "loss-constant-denominator": f"{examples}/{full} of it, as this batch has {examples} examples, not {full}",
-        "loss-summed": f"{examples} times as much, the number of examples in the batch",
-        "loss-not-divided-by-replicas": f"{replicas} times as much, on {replicas} replicas",
-        "loss-divided-twice": f"1/{replicas} of it, on {replicas} replicas",
-    }[cause]
 
 
 def _constant_factor(sides: Sides, factor: float) -> bool:
@@ -576,24 +548,17 @@ def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Explanation]:
     if not all(norms) or not is_loss_scale(factor := norms[1] / norms[0]):
         return
     scale = 2.0 ** abs(round(np.log2(factor)))
+    of = {"loss_scale": scale, "side": sides.other_name, "other": sides.right_name}
     if factor < 1 and located.stage == LOSS:
-        shown = f"{scale:,.0f} times as large in {sides.right_name} as in {sides.other_name}"
-        yield _one(
-            "loss-scale-missing",
-            f"the loss is {shown}, whose optimizer divides the gradients by that scale all the same",
-        )
+        yield _one("loss-scale-missing", "script-not-scaled", **of)
     elif factor > 1 and located.stage == GRADIENTS:
-        shown = f"{scale:,.0f} times as large in {sides.other_name} as in {sides.right_name}"
-        yield _one(
-            "loss-scale-missing",
-            f"the loss is scaled, but the gradients are {shown}: nothing divides them by the scale",
-        )
+        yield _one("loss-scale-missing", "script-not-unscaled", **of)
 
 
 def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
     if untrained := _untrained(sides):
-        yield _one("variables-not-trained", f"{some(untrained)}: {sides.other_name}'s optimizer gets no gradient")
+        yield _one("variables-not-trained", "script-no-gradient", variables=untrained, side=sides.other_name)
         return
     if right.keys() != other.keys():
         return
@@ -604,19 +569,15 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
         yield broadcast
         return
     if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
-        yield _one("gradients-not-reduced", f"{sides.other_name} applies the gradients of the first replica only")
+        yield _one("gradients-not-reduced", "script-first-replica", side=sides.other_name)
         return
     replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
     parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
     limits = {_limit(*part) for part in parts if part[0] and part[1]}
     if len(limits) == 1 and (limit := limits.pop()) and not _clip_alike(sides):
-        each = " on each replica" if sides.replicas > 1 else ""
-        own = _clipping(sides.right_trace), _clipping(sides.other_trace)
-        settings = [", ".join(f"{key}={value:g}" for key, value in clipping.items()) for clipping in own]
-        right_does = f"clips by its optimizer's {settings[0]}" if settings[0] else "does not"
-        then = f", and its optimizer clips by {settings[1]}" if settings[1] else ""
-        evidence = f"{sides.other_name} limits {limit}{each} before it applies the gradients{then}"
-        yield _one("clipping-differs", f"{evidence}; {sides.right_name} {right_does}")
+        names = {"side": sides.other_name, "other": sides.right_name, "replicas": sides.replicas}
+        clipping = {"clipping": _clipping(sides.other_trace), "other_clipping": _clipping(sides.right_trace)}
+        yield _one("clipping-differs", "script-limits", limited=limit, **clipping, **names)
 
 
 def _untrained(sides: Sides) -> list[str]:
@@ -632,9 +593,8 @@ def _sum_of_micro_batches(sides: Sides) -> Named | None:
     names = sides.right_name, sides.other_name
     for i, count in enumerate(counts):
         if count > 1 and _gradients_have_factor(sides, count if i else 1 / count):
-            evidence = f"{names[i]} adds up the gradients of {count} micro-batches and does not divide them by {count}"
-            shown = f"each gradient is {count} times that of {names[1 - i]}"
-            return Named("loss-scaled", f"{evidence}: {shown}", MICRO_BATCHES, by_right=not i)
+            seen = Measurement.of("script-micro-batches", factor=count, side=names[i], other=names[1 - i])
+            return Named("loss-scaled", seen, MICRO_BATCHES, by_right=not i)
     return None
 
 
@@ -682,8 +642,8 @@ def _broadcast_next(sides: Sides) -> Explanation | None:
     pairs, mean, penalty = value_of(own.broadcast()), value_of(own), penalty_of(sides.other, following)
     if pairs is None or mean is None or not same(pairs + penalty, loss) or same(mean + penalty, loss):
         return None
-    shown = f"the loss of the next step is {loss:.6g} in {sides.other_name}, the mean over all pairs of a label and a"
-    return _one("label-shape-broadcast", f"{shown} prediction, and {mean + penalty:.6g} if each label has its own")
+    numbers = {"next_loss": loss, "next_right": mean + penalty}
+    return _one("label-shape-broadcast", "script-pairs-next", side=sides.other_name, **numbers)
 
 
 def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:
@@ -720,25 +680,26 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
     if right is None or other is None:
         return
     if right["class"] != other["class"]:
-        yield _one(
-            "optimizer-differs", f"{sides.other_name} uses {other['class']}, {sides.right_name} {right['class']}"
-        )
+        names = {"side": sides.other_name, "other": sides.right_name}
+        classes = {"optimizer": other["class"], "expected": right["class"]}
+        yield _one("optimizer-differs", "script-optimizer", **classes, **names)
         return
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     a, b = right["config"], other["config"]
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
-        kind = a["learning_rate"].get("class_name", "a schedule")
-        evidence = (
-            f"the learning rate is {rates[0]:.4g} in {sides.right_name} ({kind}), {rates[1]:.4g} in {sides.other_name}"
-        )
-        yield _one("learning-rate-schedule-missing", evidence)
+        numbers = {"learning_rate": rates[1], "expected": rates[0]}
+        names = {"side": sides.other_name, "other": sides.right_name}
+        schedule = a["learning_rate"].get("class_name", "a schedule")
+        yield _one("learning-rate-schedule-missing", "script-schedule", schedule=schedule, **numbers, **names)
         return
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
     if clipping and not _clip_alike(sides):
-        shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in clipping)
-        yield _one("clipping-differs", f"{sides.other_name}'s optimizer has {shown}")
+        settings = {key: [b.get(key), a.get(key)] for key in clipping}
+        yield _one(
+            "clipping-differs", "script-settings", side=sides.other_name, optimizer="optimizer", settings=settings
+        )
         return
     differing = [key for key in differing if key not in clipping]
     update = located.of(UPDATE)
@@ -748,11 +709,11 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
         digits = 6 if apart > CLOSE else 10
         a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
     if differing:
-        shown = ", ".join(f"{key}={b.get(key)} instead of {a.get(key)}" for key in differing)
-        yield _one("optimizer-differs", f"{sides.other_name}'s {other['class']} has {shown}")
+        settings = {key: [b.get(key), a.get(key)] for key in differing}
+        names = {"side": sides.other_name, "optimizer": other["class"]}
+        yield _one("optimizer-differs", "script-settings", settings=settings, **names)
     elif _begins_anew(sides):
-        evidence = f"{sides.other_name} goes on with a new {other['class']}, whose slots are empty and iteration is 0"
-        yield _one("optimizer-differs", evidence)
+        yield _one("optimizer-differs", "script-new-optimizer", side=sides.other_name, optimizer=other["class"])
 
 
 def _begins_anew(sides: Sides) -> bool:
@@ -773,7 +734,7 @@ def _optimizer(trace: Trace) -> dict[str, Any] | None:
 def _of_state(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
     if changed and not right and all("moving_" in name for name in changed):
-        yield _one("validation-changes-state", f"{changed[0]} changed between steps {sides.step - 1} and {sides.step}")
+        yield _one("validation-changes-state", "script-changed-between", variable=changed[0], steps=sides.step - 1)
 
 
 def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 
 from compare.check.causes import CATALOGUE
+from compare.check.measurement import Measurement
+from compare.check.report import named
 from compare.check.script_causes import CLOSE, penalty_of, same
 from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
@@ -24,7 +27,7 @@ UNREGULARIZED = {"loss": "loss-without-regularization", "val_loss": "validation-
 SMALL = 0.05
 """The largest error of an explanation, as a part of the difference that it explains."""
 
-Named = tuple[str, str]
+Named = tuple[str, Measurement]
 """The id of a cause, and its evidence."""
 
 
@@ -171,7 +174,7 @@ def name_reporting(
     validation: Mapping[int, Validation] | None = None,
     replicas: int = 1,
     used: Used | None = None,
-    metrics: Mapping[str, str] | None = None,
+    metrics: Mapping[str, Measurement] | None = None,
 ) -> list[Finding]:
     """The causes of different numbers from equal weights, each once.
 
@@ -186,22 +189,27 @@ def name_reporting(
     """
     found: list[Named] = []
     if running := _over_epochs(reference, candidate):
-        means = f"the mean over all epochs so far of what {reference.trainer} reports"
-        found.append((NOT_RESET, f"{' and '.join(running)} in each epoch is {means}"))
+        found.append((NOT_RESET, Measurement.of("running-means", metrics=running, other=reference.trainer)))
     if mixed := _with_training(reference, candidate):
-        text = "the mean over training and validation: the metric's state is not reset between them"
-        found.append((NOT_RESET, f"{' and '.join(mixed)} in each epoch is {text}"))
+        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
         running = [*running, *mixed]
     if "loss" not in running:
         found += _of_loss(candidate, losses or {})
     if "val_loss" not in running:
         found += _of_validation(reference, candidate, validation or {})
-    found += [(OTHER_METRIC, text) for name, text in (metrics or {}).items() if name not in running]
-    causes = dict.fromkeys(cause for cause, _ in found)
-    evidence = {cause: "; ".join(text for each, text in found if each == cause) for cause in causes}
+    found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
+    causes: dict[str, list[Measurement]] = {}
+    for cause, seen in found:
+        causes.setdefault(cause, []).append(seen)
     return [
-        Finding(cause, CATALOGUE[cause].kind, candidate.trainer, evidence[cause], script_remedy(cause, replicas, used))
-        for cause in causes
+        named(
+            cause,
+            CATALOGUE[cause].kind,
+            candidate.trainer,
+            Measurement.all(parts),
+            script_remedy(cause, replicas, used),
+        )
+        for cause, parts in causes.items()
     ]
 
 
@@ -217,17 +225,22 @@ def _of_loss(candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:
     if not mistakes:
         return []
     at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
-    shown = f"loss in epoch {epochs[at]} is {other[at]:.6g}"
-    batches = len(seen[at].values)
-    expected = f"the mean over its {sum(seen[at].examples):,.0f} examples is {right[at]:.6g}"
-    texts = {
-        UNREGULARIZED["loss"]: f"{shown}: it lacks the model's own losses, {seen[at].penalties[-1]:.6g}; {expected}",
-        AVERAGED: f"{shown}, the mean over {batches} batches, of which the last has {seen[at].examples[-1]:.0f} "
-        f"examples; {expected}",
-        LAST: f"{shown}, that of the epoch's last batch alone; {expected}",
-        NOT_RESET: f"loss in epoch {epochs[-1]} is {other[-1]:.6g}, the mean over all epochs so far",
-    }
-    return [(each, texts[each]) for each in mistakes]
+    numbers = _numbers("loss", epochs, seen, other, at)
+    return [
+        (each, Measurement.of(f"reported-{each}", examples=sum(seen[at].examples), right=right[at], **numbers[each]))
+        for each in mistakes
+    ]
+
+
+def _numbers(
+    metric: str, epochs: Sequence[int], seen: Sequence[Batches], other: Sequence[float], at: int
+) -> dict[str, dict[str, Any]]:
+    """The quantities that say a mistake of a loss, by the mistake: those of one epoch, or of the last."""
+    of = {"metric": metric, "epoch": epochs[at], "value": other[at]}
+    batch = {"batches": len(seen[at].values), "last": seen[at].examples[-1]}
+    penalty = {**of, "penalty": seen[at].penalties[-1]}
+    last = {"metric": metric, "epoch": epochs[-1], "value": other[-1]}
+    return {**dict.fromkeys(UNREGULARIZED.values(), penalty), AVERAGED: {**of, **batch}, LAST: of, NOT_RESET: last}
 
 
 def _of_validation(reference: Record, candidate: Record, validation: Mapping[int, Validation]) -> list[Named]:
@@ -251,14 +264,11 @@ def _of_validation(reference: Record, candidate: Record, validation: Mapping[int
     if not mistakes:
         return []
     at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
-    shown = f"val_loss in epoch {epochs[at]} is {other[at]:.6g}, and {right[at]:.6g} in {reference.trainer}"
-    texts = {
-        unregularized: f"{shown}: it lacks the model's own losses, {seen[at].penalties[-1]:.6g}",
-        AVERAGED: f"{shown}: it is the mean over {len(seen[at].values)} batches, of which the last has "
-        f"{seen[at].examples[-1]:.0f} examples",
-        NOT_RESET: f"val_loss in epoch {epochs[-1]} is {other[-1]:.6g}, the mean over all epochs so far",
-    }
-    return [(each, texts[each]) for each in mistakes]
+    numbers = _numbers("val_loss", epochs, seen, other, at)
+    return [
+        (each, Measurement.of(f"reported-{each}", right=right[at], other=reference.trainer, **numbers[each]))
+        for each in mistakes
+    ]
 
 
 def _mistakes(
@@ -293,7 +303,7 @@ def _reported(seen: Sequence[Batches], mistakes: Sequence[str]) -> list[float]:
 
 def name_metrics(
     reference: Trace, candidate: Trace, ends: Sequence[int], differing: Collection[str], reference_name: str
-) -> dict[str, str]:
+) -> dict[str, Measurement]:
     """The reported numbers that another metric measures than in the reference, each with the evidence.
 
     Args:
@@ -307,11 +317,13 @@ def name_metrics(
     for name, right in _measures(reference, ends, reference).items():
         other = own.get(name)
         if name in differing and other is not None and _what(other) != _what(right):
-            texts = [
-                f"{each.kind} of labels {_shape(each.true)} and predictions {_shape(each.predicted)}"
+            measured = [
+                {"metric_class": each.kind, "labels": list(each.true), "predictions": list(each.predicted)}
                 for each in (other, right)
             ]
-            found[name] = f"{name} is {texts[0]}; in {reference_name} it is {texts[1]}"
+            found[name] = Measurement.of(
+                "script-other-metric", metric=name, side=measured[0], other=reference_name, expected=measured[1]
+            )
     return found
 
 
@@ -336,13 +348,9 @@ def _what(metric: Measured) -> str:
     return metric.kind
 
 
-def _shape(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
-
-
 def evidence_on_numbers(
     candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
-) -> list[str]:
+) -> list[Measurement]:
     """What was seen that may explain other numbers, without a cause of the catalogue.
 
     Args:
@@ -359,24 +367,15 @@ def evidence_on_numbers(
     known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
     if known and all(same(value, _mean_after(losses[epoch])) for epoch, value in reported.items()):
         epoch, value = next(iter(reported.items()))
-        found.append(
-            f"loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after their update; "
-            f"before it, as fit reports it, it is {losses[epoch].mean:.6g}"
-        )
+        found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
     elif steps and 2 * again > len(steps) and any(not name.startswith("val_") for name in differing):
-        found.append(
-            f"{candidate.trainer} calls the model again with the examples of a step after its update ({again} of "
-            f"{len(steps)} steps); numbers of these predictions are those of the updated weights, and fit's are not"
-        )
+        found.append(Measurement.of("called-again", side=candidate.trainer, steps=again, of=len(steps)))
     for name in sorted(differing):
         for threshold, power in product((0.5, 0.0), (1, 2, 0)):  # probabilities or logits; how much each batch counts
             shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold, power) for epoch in candidate.logs}
             pairs = [(logs.get(name), shares[epoch]) for epoch, logs in candidate.logs.items()]
             if all(a is not None and b is not None and same(a, b) for a, b in pairs):
-                found.append(
-                    f"{name} in each epoch is the share of all pairs of a label and a prediction of a batch that are "
-                    "equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them"
-                )
+                found.append(Measurement.of("share-of-pairs", metric=name))
                 break
     return found
 

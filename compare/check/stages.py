@@ -23,6 +23,7 @@ EXAMPLES, INPUTS, PREDICTIONS, LOSS, GRADIENTS, UPDATE, STATE = STAGES = (
 )  # fmt: skip
 Weights = Sequence[np.ndarray] | None
 BEFORE, AFTER = "before the step", "after the update"
+LEARNING_RATE = "the learning rate"
 FEW_ROUNDINGS = 8 * EPSILON
 """A relative difference of a few roundings, which one noise twin may miss: gradients of correct loops differ from those
 of fit by up to five units in the last place (see ``Checker``)."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compare.check.case import MAX_KINK_RESIDUAL, Case
+from compare.check.measurement import Measurement
 from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update
 from compare.check.search import find_explanations, recognisers
@@ -39,8 +40,8 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     known, weight_gaps = segments(case), case.weight_gaps(judgement.recipe, right)
     if known is None or weight_gaps is None:
         steps, batches = len(case.observation.step_states), len(case.expected)
-        text = f"end_step was called {steps} times; the data set has {batches} batches"
-        judgement.mark_wrong("" if judgement.causes else text)
+        seen = Measurement.of("end-steps", steps=steps, batches=batches)
+        judgement.mark_wrong(None if judgement.causes else seen)
         return
     recipe = judgement.recipe
     first_wrong = weight_gaps.failing[0] if weight_gaps.failing else 0
@@ -85,11 +86,8 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     if explanations or _name_factor(case, judgement, known, first_wrong, right, partial(off, recipe), what):
         return
     beyond = not weight_gaps.only_few_off(MAX_KINK_RESIDUAL)
-    judgement.mark_wrong(
-        "the observed weights are not those that right gradients and the experiment's optimizer give: "
-        f"{relative(recipe, right):.2g} of the change, relative, is unexplained",
-        certain=beyond and len(known) == len(case.expected),
-    )
+    seen = Measurement.of("weights-off", relative_error=relative(recipe, right))
+    judgement.mark_wrong(seen, certain=beyond and len(known) == len(case.expected))
 
 
 def _name_factor(
@@ -111,8 +109,11 @@ def _name_factor(
     if off(replace(right, learning_rates=changed)) > 1:
         return False
     optimizer = type(case.replay.experiment.build_optimizer()).__name__
-    begin = f"from step {since + 1} (epoch {known[since].epoch}) on, " if since else ""
-    _name_rate(judgement, rates[since], factor, optimizer, begin, what)
+    seen = Measurement.of("weights-change", factor=factor, learning_rate=rates[since], explains=what)
+    judgement.mark_wrong(seen if optimizer in FOLLOWS_LOSS and not since else None, certain=True)
+    if since or optimizer not in FOLLOWS_LOSS:
+        place = {"since_step": since + 1, "since_epoch": known[since].epoch} if since else {}
+        judgement.causes["optimizer-differs"] = seen.but(as_rate=rates[since] * factor, **place)
     return True
 
 
@@ -124,18 +125,6 @@ def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: in
     size = float((right - before) @ (right - before))
     factor = float((after - before) @ (right - before)) / size if size else np.nan
     return factor if np.isfinite(factor) and factor != 0 else None
-
-
-def _name_rate(judgement: Judgement, rate: float, factor: float, optimizer: str, begin: str, what: str) -> None:
-    """Reports that every step, from one on, is a constant multiple of the right one."""
-    times = f"{begin}the weights change {factor:.6g} times as much as they should"
-    if optimizer in FOLLOWS_LOSS and not begin:
-        text = f"{times}, which explains {what}: the loss or the learning rate, {rate:.4g}, has this factor"
-        judgement.mark_wrong(text, certain=True)
-    else:
-        text = f"{times}, as with a learning rate of {rate * factor:.4g} instead of {rate:.4g}; this explains {what}"
-        judgement.mark_wrong(certain=True)
-        judgement.causes["optimizer-differs"] = text
 
 
 FOLLOWS_LOSS = ("SGD", "Adadelta", "Ftrl")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 from compare.check.stages import Located
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from compare.check.case import Case
     from compare.check.metric_replay import ReportedMetric
 
-__all__ = ["REPORTING", "TRAINING", "Cause", "Variant"]
+__all__ = ["REPORTING", "TRAINING", "Cause", "Measurement", "Variant"]
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,14 @@ class Variant:
 
     Attributes:
         changes: the fields that change, with their values.
-        evidence: what is true if the trainer does this, in words and numbers; no full stop.
+        evidence: what is true if the trainer does this.
         measured: whether the variant contains a number read from the observation. Such variants are tried after
             the others, and must explain all steps, too.
         remedy: what to write instead, if it is not the cause's usual remedy.
     """
 
     changes: Mapping[str, Any]
-    evidence: str
+    evidence: Measurement
     measured: bool = False
     remedy: str = ""
 
@@ -54,7 +55,7 @@ class Cause:
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
-        fact: returns evidence that was observed directly; None if the cause does not apply.
+        fact: returns what was observed directly; None if the cause does not apply.
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
     """
 
@@ -69,7 +70,7 @@ class Cause:
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
-    fact: Callable[[Case], str | None] | None = None
+    fact: Callable[[Case], Measurement | None] | None = None
     stages: tuple[str, ...] = ()
 
     def contradicted(self, located: Located) -> bool:

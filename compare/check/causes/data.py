@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Variant
+from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.recipe import Recipe, Span
-from compare.check.stages import EXAMPLES, STATE, some
+from compare.check.stages import EXAMPLES, STATE
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -26,17 +26,13 @@ def _feed(case: Case, recipe: Recipe, wanted: str) -> Iterable[Variant]:
         return
     feed = case.matched_feed(recipe)
     if feed is not None and feed != case.expected:
-        kind, text = kind_of_feed(case, feed)
+        kind, seen = kind_of_feed(case, feed)
         if kind == wanted:
-            yield Variant({"feed": feed}, text, measured=True)
+            yield Variant({"feed": feed}, seen, measured=True)
 
 
-def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, str]:
-    """Classifies the sequence of batches that the steps were made from.
-
-    Returns:
-        The id of the cause, or None, and a description of the sequence.
-    """
+def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, Measurement]:
+    """The id of the cause, or None, of the sequence of batches that the steps were made from, and the sequence."""
     user_run = case.replay.user_run
     labels = {span: f"{span.epoch}.{i}" for spans in case.replay.spans.values() for i, span in enumerate(spans, 1)}
     if any(span not in labels for span in feed):
@@ -44,41 +40,39 @@ def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, str]:
         factor = Fraction(size, expected)
         if user_run is not None and (factor * user_run.global_batch_size).denominator == 1:
             size, expected = int(factor * user_run.global_batch_size), user_run.global_batch_size
-        return "batch-size-differs", f"a full batch has {size} examples, but the global batch size is {expected}"
+        return "batch-size-differs", Measurement.of("batch-size", examples=size, expected=expected)
     by_epoch = {
         epoch: [span for step, span in zip(case.steps, feed, strict=True) if step.epoch == epoch]
         for epoch in {step.epoch for step in case.steps}
     }
-    names = [f"{', '.join(labels[span] for span in spans)} in epoch {epoch}" for epoch, spans in by_epoch.items()]
-    text = f"the steps use batches (epoch.number) {'; '.join(names)}"
+    seen = Measurement.of(
+        "batches", batches={epoch: [labels[span] for span in spans] for epoch, spans in by_epoch.items()}
+    )
     first = [span for span in case.expected if span.epoch == 1]
     if by_epoch.get(1) == first and by_epoch.get(2) == first:
-        return "not-reshuffled", text + ": the second epoch has the order of the first"
+        return "not-reshuffled", seen.but(same_order=True)
     missing = set(case.expected) - set(feed)
     repeated = len(set(feed)) < len(feed)
     in_order = list(dict.fromkeys(feed)) == [span for span in case.expected if span in feed]
     last = {case.replay.spans[epoch][-1] for epoch in case.epochs}
     if missing == last and not repeated and in_order:
-        size_of_last = f", {user_run.last} of {user_run.examples:,} examples" if user_run is not None else ""
-        return "examples-dropped", f"the last batch of each epoch is never trained on{size_of_last}"
+        sizes = {"last": user_run.last, "examples": user_run.examples} if user_run is not None else {}
+        return "examples-dropped", Measurement.of("last-batch-dropped", **sizes)
     if missing and not repeated and in_order:
-        return "examples-dropped", text + f": {', '.join(labels[span] for span in sorted(missing))} never"
+        return "examples-dropped", seen.but(never=[labels[span] for span in sorted(missing)])
     if repeated and not missing and in_order:
         twice = sorted({span for span in feed if feed.count(span) > 1})
-        return "examples-repeated", text + f": {', '.join(labels[span] for span in twice)} more than once"
-    return None, text
+        return "examples-repeated", seen.but(repeated=[labels[span] for span in twice])
+    return None, seen
 
 
-def _not_shared(case: Case) -> str | None:
+def _not_shared(case: Case) -> Measurement | None:
     """Evidence that the loop trains other variables, or starts from other weights, than the run's."""
     observation = case.observation
     if observation.foreign:
-        return (
-            f"the optimizer was applied to {observation.foreign} variables that do not belong to the model from "
-            "run.build()"
-        )
+        return Measurement.of("foreign-variables", count=observation.foreign)
     if names := observation.foreign_in_loss:
-        return f"the loss is computed from variables that do not belong to the model from run.build(): {some(names)}"
+        return Measurement.of("foreign-in-loss", variables=names)
     if not observation.optimizer_steps:
         return None
     replicas = list(zip(observation.optimizer_steps[0].state, observation.initial, strict=True))
@@ -92,11 +86,10 @@ def _not_shared(case: Case) -> str | None:
     if not moved or any(step.moved_before(observation.trainable) for step in observation.optimizer_steps[1:]):
         return None  # weights that change before every step do not show another initialization
     name = max(moved, key=lambda variable: moved[variable])
-    are = "variable is" if len(moved) == 1 else "variables are"
-    return f"before the first step {len(moved)} {are} not as built, {name} by up to {moved[name]:.3g}"
+    return Measurement.of("not-as-built", count=len(moved), variable=name, gap=moved[name])
 
 
-def _validation_changes(case: Case) -> str | None:
+def _validation_changes(case: Case) -> Measurement | None:
     """Evidence that validation trains, or changes other state as a forward pass in training mode does."""
     observation, usual = case.observation, case.reference.changed_after_steps
     trained = set(observation.names[: observation.trainable])
@@ -107,11 +100,10 @@ def _validation_changes(case: Case) -> str | None:
         if trained & set(changed):
             more = len(observation.of_epoch(epoch)) - len(case.replay.spans[epoch])
             if more > 0 and more == len(case.replay.validation):
-                return f"after the last step of epoch {epoch}, {more} updates follow, one for each batch of validation"
+                return Measurement.of("validation-updates", epoch=epoch, updates=more)
             continue
         if _explained_by_forward_pass(case, epoch, changed):
-            are = "is" if len(changed) == 1 else "are"
-            return f"{', '.join(changed)} {are} not the same before and after validation"
+            return Measurement.of("changed-by-validation", variables=changed)
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Variant
+from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.recipe import (
     BROADCAST,
     OTHER_LOGITS,
@@ -21,7 +21,7 @@ from compare.check.recipe import (
     Span,
     Split,
 )
-from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE, some
+from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -37,51 +37,45 @@ def divided_by(denominator: Callable[[Split], float]) -> Share:
     return lambda split: [1 / denominator(split)] * split.replicas
 
 
-def _times(factor: float, case: Case, recipe: Recipe, text: str) -> Iterable[Variant]:
+def _times(factor: float, case: Case, recipe: Recipe, seen: Measurement) -> Iterable[Variant]:
     """Variants in which the data's loss, or the whole loss, is multiplied by a factor."""
     if case.replicas == 1 and factor == 1:
         return
     share = scaled(recipe.share, factor)
-    yield Variant({"share": share}, text)
-    yield Variant({"share": share, "regularization": factor}, f"{text}, regularization included")
+    yield Variant({"share": share}, seen)
+    yield Variant({"share": share, "regularization": factor}, seen.but(regularization_included=True))
 
 
 def _not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    return _times(
-        float(case.replicas),
-        case,
-        recipe,
-        f"every gradient is {case.replicas} times the right one, on {case.replicas} replicas",
-    )
+    seen = Measurement.of("gradients-times-replicas", replicas=case.replicas)
+    return _times(float(case.replicas), case, recipe, seen)
 
 
 def _divided_twice(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    text = f"every gradient is 1/{case.replicas} of the right one, on {case.replicas} replicas"
-    return _times(1 / case.replicas, case, recipe, text)
+    seen = Measurement.of("gradients-by-replicas", replicas=case.replicas)
+    return _times(1 / case.replicas, case, recipe, seen)
 
 
 def _summed(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    yield Variant(
-        {"share": divided_by(lambda split: 1.0)}, "every example has weight 1, whatever the size of its batch"
-    )
+    yield Variant({"share": divided_by(lambda split: 1.0)}, Measurement.of("example-weight", divisor=1))
     if case.replicas > 1:
-        text = f"every example has weight 1/{case.replicas}, whatever the size of its batch"
-        yield Variant({"share": divided_by(lambda split: float(split.replicas))}, text)
+        seen = Measurement.of("example-weight", divisor=case.replicas)
+        yield Variant({"share": divided_by(lambda split: float(split.replicas))}, seen)
 
 
 def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
     user_run = case.replay.user_run
-    text = "an example of a short batch counts as if the batch were full"
+    seen = Measurement.of("short-batch-as-full")
     if user_run is not None:
-        text = (
-            f"each of the {user_run.last} examples of an epoch's last batch counts 1/{user_run.global_batch_size}, "
-            f"as if the batch were full ({user_run})"
-        )
-    yield Variant({"share": divided_by(lambda split: float(split.global_batch_size))}, text)
+        seen = Measurement.of(
+            "last-batch-as-full",
+            last=user_run.last, global_batch_size=user_run.global_batch_size, examples=user_run.examples,
+        )  # fmt: skip
+    yield Variant({"share": divided_by(lambda split: float(split.global_batch_size))}, seen)
     weight = _factor(case, recipe, divided_by(lambda split: 1.0))
     if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
-        text = f"every example has weight 1/{1 / weight:.6g}, whatever the size of its batch"
-        yield Variant({"share": divided_by(lambda split: 1 / weight)}, text, measured=True)
+        seen = Measurement.of("example-weight", divisor=1 / weight)
+        yield Variant({"share": divided_by(lambda split: 1 / weight)}, seen, measured=True)
     yield from _constant_micro_batches(case, recipe)
 
 
@@ -92,18 +86,16 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     yield from _weight_of_output(case, recipe)
     yield from _accumulated(case, recipe)
     if alone is not None:
-        yield Variant(
-            {"share": scaled(recipe.share, alone)}, f"the loss has a constant factor of {alone:.6g}", measured=True
-        )
+        seen = Measurement.of("loss-factor", factor=alone)
+        yield Variant({"share": scaled(recipe.share, alone)}, seen, measured=True)
     feed = case.feed(recipe)
     if recipe.regularization and feed:
         predicted = case.replay.gradients(case.steps[0], feed[0], recipe)
         whole = _projection(case.effective[0], predicted)
         if whole is not None:
             changes = {"share": scaled(recipe.share, whole), "regularization": whole * recipe.regularization}
-            yield Variant(
-                changes, f"the loss has a constant factor of {whole:.6g}, regularization included", measured=True
-            )
+            seen = Measurement.of("loss-factor", factor=whole, regularization_included=True)
+            yield Variant(changes, seen, measured=True)
 
 
 def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -111,14 +103,12 @@ def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if alone is None or not is_loss_scale(alone):
         return
     factor = float(2.0 ** np.round(np.log2(alone)))
-    text = f"the loss is not scaled, but the optimizer divides every gradient by the loss scale, {1 / factor:,.0f}"
+    seen = Measurement.of("loss-not-scaled", loss_scale=1 / factor)
     if factor > 1:
-        text = (
-            f"the loss is scaled, but its gradients are not divided by the loss scale, {factor:,.0f}, before the update"
-        )
+        seen = Measurement.of("gradients-not-unscaled", loss_scale=factor)
     for regularization in dict.fromkeys([factor * recipe.regularization, recipe.regularization]):
         changes = {"share": scaled(recipe.share, factor), "regularization": regularization}
-        yield Variant(changes, text, measured=True)
+        yield Variant(changes, seen, measured=True)
 
 
 def is_loss_scale(factor: float) -> bool:
@@ -151,20 +141,18 @@ def _uneven(case: Case, recipe: Recipe) -> Iterable[Variant]:
         return
     share = divided_by(lambda split: float(split.total))
     if case.observation.distributed:
-        text = "every example of a batch has the same weight, even if the batch does not split evenly over the replicas"
-        yield Variant({"share": share}, text)
+        yield Variant({"share": share}, Measurement.of("even-weights"))
     else:
-        text = "strategy.run is never called: one replica computes the whole batch; fit averages the replicas' means"
         remedy = (
             "dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))\n"
             "per_replica_loss = strategy.run(train_step, args=(batch,))  # or compare on one replica: --replicas 1\n"
             "loss = loss / strategy.num_replicas_in_sync  # in train_step"
         )
-        yield Variant({"share": share}, text, remedy=remedy)
+        yield Variant({"share": share}, Measurement.of("strategy-unused"), remedy=remedy)
 
 
 def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    yield Variant({"regularization": 0.0}, "the gradient does not include the layers' losses")
+    yield Variant({"regularization": 0.0}, Measurement.of("no-layer-losses"))
     feed = case.feed(recipe)
     if not feed or not recipe.regularization:
         return
@@ -175,13 +163,12 @@ def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     weights = np.linalg.lstsq(each @ each.T, each @ observed, rcond=None)[0]
     omitted = [i for i, weight in enumerate(weights) if abs(weight) < 0.1 and np.any(each[i])]
     if omitted and len(omitted) < len(each):
-        which = some([str(i + 1) for i in omitted])
-        text = f"the gradient leaves out loss{'es' * (len(omitted) > 1)} {which} of the layers' {len(each)}"
+        seen = Measurement.of("layer-losses-left-out", numbers=[i + 1 for i in omitted], of=len(each))
         touched = [[k for k, part in enumerate(case.replay.unflatten(each[i])) if np.any(part)] for i in omitted]
         if all(len(variables) == 1 for variables in touched):
-            names = some([case.observation.names[k] for (k,) in touched])
-            text = f"the gradient of {names} does not include its layer's loss"
-        yield Variant({"omitted": frozenset(omitted)}, text, measured=True)
+            names = [case.observation.names[k] for (k,) in touched]
+            seen = Measurement.of("layer-loss-left-out", variables=names)
+        yield Variant({"omitted": frozenset(omitted)}, seen, measured=True)
 
 
 def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndarray, np.ndarray]:
@@ -198,29 +185,23 @@ def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndar
 
 def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replicas > 1:
-        text = f"the layers' losses have {case.replicas} times the right weight, on {case.replicas} replicas"
-        yield Variant({"regularization": float(case.replicas)}, text)
+        seen = Measurement.of("layer-losses-times-replicas", replicas=case.replicas)
+        yield Variant({"regularization": float(case.replicas)}, seen)
 
 
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.recovers():
-        text = (
-            "the model's probabilities are taken as logits, since the experiment's loss has from_logits=True; in "
-            f"{case.reference.name}'s graph Keras finds the logits behind the softmax or sigmoid"
-        )
-        yield Variant({"loss": UNRECOVERED}, text, remedy=WITH_PROBABILITIES)
+        seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
+        yield Variant({"loss": UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
         return
     other = case.replay.other_logits()
     if other is not None:
-        yield Variant(
-            {"loss": OTHER_LOGITS},
-            f"the loss is computed with from_logits={other[1]}, the experiment's with from_logits={not other[1]}",
-        )
+        seen = Measurement.of("other-from-logits", from_logits=other[1], expected=not other[1])
+        yield Variant({"loss": OTHER_LOGITS}, seen)
     squash = case.replay.squash()
     if squash is not None:
         name = squash.__name__.removesuffix("_v2")
-        text = f"the loss, which takes logits, is given {name}(predictions): {name} is applied twice"
-        yield Variant({"loss": SQUASHED}, text)
+        yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name))
 
 
 WITH_PROBABILITIES = (
@@ -231,12 +212,12 @@ WITH_PROBABILITIES = (
 
 def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if found := case.replay.unsmoothed():
-        yield Variant({"loss": UNSMOOTHED}, f"the loss has no label smoothing, the experiment's has {found[1]:g}")
+        yield Variant({"loss": UNSMOOTHED}, Measurement.of("no-label-smoothing", expected=found[1]))
 
 
 def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.masked:
-        yield Variant({"loss": UNMASKED}, "padded positions count in the loss like any other: the mask is not used")
+        yield Variant({"loss": UNMASKED}, Measurement.of("mask-unused"))
     if case.replay.masking:
         names = [case.observation.layers[i][0] for i in case.replay.masking]
         remedy = (
@@ -244,9 +225,7 @@ def _no_mask(case: Case, recipe: Recipe) -> Iterable[Variant]:
             "# where layers are called one by one:\n"
             "x = layer(x, mask=mask)  # mask = embedding.compute_mask(tokens)"
         )
-        yield Variant(
-            {"masks": False}, f"the mask of {some(names)} is lost, so later layers see the padding", remedy=remedy
-        )
+        yield Variant({"masks": False}, Measurement.of("mask-lost", layers=names), remedy=remedy)
 
 
 def _weight_of_output(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -258,11 +237,11 @@ def _weight_of_output(case: Case, recipe: Recipe) -> Iterable[Variant]:
     for i, (name, weight) in enumerate(zip(names, weights, strict=True)):
         changed = (*weights[:i], 1.0, *weights[i + 1 :])
         if weight not in (0, 1):
-            text = f"the loss of output {name} has weight 1 instead of {weight:g}, {1 / weight:.6g} times as much"
-            yield Variant({"loss_weights": changed}, text, remedy=OF_OUTPUTS)
+            seen = Measurement.of("output-weight", output=name, expected=weight, factor=1 / weight)
+            yield Variant({"loss_weights": changed}, seen, remedy=OF_OUTPUTS)
     if sum(weight != 1 for weight in weights) > 1:
-        given = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, weights, strict=True))
-        yield Variant({"loss_weights": ones}, f"the outputs' losses all have weight 1, not {given}", remedy=OF_OUTPUTS)
+        seen = Measurement.of("output-weights", expected=dict(zip(names, weights, strict=True)))
+        yield Variant({"loss_weights": ones}, seen, remedy=OF_OUTPUTS)
 
 
 OF_OUTPUTS = "loss = tf.add_n([run.loss_weights[name] * of_output[name] for name in of_output])"
@@ -282,8 +261,8 @@ def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
         return
     count = round(factor)
     if count >= 2 and abs(factor - count) < 0.1 and size % count == 0:  # regularization may blur it
-        text = f"the gradients of micro-batches of {size // count} are added up, not averaged: {count} times too large"
-        yield Variant({"micro": size // count}, text, measured=True, remedy=OF_MICRO_BATCH)
+        seen = Measurement.of("micro-batches-summed", examples=size // count, factor=count)
+        yield Variant({"micro": size // count}, seen, measured=True, remedy=OF_MICRO_BATCH)
 
 
 def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -294,31 +273,28 @@ def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
         return
     for count in (2, 3, 4, 6, 8, 12):
         if size % count == 0 and size > count:
-            text = f"the sum over micro-batches of {size // count} is divided by {count}, also where a batch has fewer"
+            seen = Measurement.of("micro-batches-by-constant", examples=size // count, divisor=count)
             changes = {"micro": size // count, "micro_factor": 1 / count}
-            yield Variant(changes, text, measured=True, remedy=OF_MICRO_BATCH)
+            yield Variant(changes, seen, measured=True, remedy=OF_MICRO_BATCH)
 
 
 def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.broadcastable:
-        text = "labels [n] minus predictions [n, 1] gives [n, n]: every label is compared with every prediction"
-        yield Variant({"loss": BROADCAST}, text)
+        yield Variant({"loss": BROADCAST}, Measurement.of("labels-broadcast"))
 
 
 def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.weighted:
-        yield Variant({"sample_weights": False}, "every example counts the same: the sample weights are not used")
+        yield Variant({"sample_weights": False}, Measurement.of("sample-weights-unused"))
     if case.replay.class_weighted:
-        text = "every example counts the same: the experiment's class weights are not used"
         remedy = (
             "sample_weight = tf.gather(class_weights, y)  # one per class; times the data's own weights, if any\n"
             "per_example = loss_object.call(y, predictions) * sample_weight"
         )
-        yield Variant({"class_weights": False}, text, remedy=remedy)
+        yield Variant({"class_weights": False}, Measurement.of("class-weights-unused"), remedy=remedy)
         if case.replay.weighted:
-            yield Variant(
-                {"sample_weights": False, "class_weights": False}, f"{text}, and neither are the sample weights"
-            )
+            changes = {"sample_weights": False, "class_weights": False}
+            yield Variant(changes, Measurement.of("no-weights-used"))
 
 
 CAUSES = (

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compare.check.causes.base import Cause, Variant
+from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.stages import EXAMPLES, STATE, UPDATE, some
+from compare.check.stages import EXAMPLES, STATE, UPDATE
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -42,39 +42,37 @@ def _other_optimizer(case: Case, update: Update) -> Iterable[Variant]:
         return
     config, expected = _config(case), _config(case, reference=True)
     if _class(case) is not _class(case, reference=True):
-        text = (
-            f"the loop's optimizer is {_class(case).__name__}, the experiment's {_class(case, reference=True).__name__}"
-        )
-        yield Variant({"optimizer": (_class(case), config), "learning_rates": _rates(case)}, text)
+        names = {"optimizer": _class(case).__name__, "expected": _class(case, reference=True).__name__}
+        changed = {"optimizer": (_class(case), config), "learning_rates": _rates(case)}
+        yield Variant(changed, Measurement.of("other-optimizer", **names))
         return
     yield from _applied_in_parts(case)
     changes = [*_other_settings(case, config, expected), *_other_rate(case), *_lost_count(case)]
     if not changes:
         begins = frozenset(i for i in range(1, len(case.steps)) if case.steps[i].epoch != case.steps[i - 1].epoch)
-        text = "the optimizer's slots are empty again when an epoch begins"
-        yield Variant({"restarts": begins, "iterations": _counts(case)}, text)
-    for change, text in changes:
-        yield Variant(change, text)
+        yield Variant({"restarts": begins, "iterations": _counts(case)}, Measurement.of("slots-emptied-per-epoch"))
+    for change, seen in changes:
+        yield Variant(change, seen)
     if len(changes) > 1:
         merged: dict[str, Any] = {}
         for change, _ in changes:
             merged |= change
-        yield Variant(merged, "; ".join(text for _, text in changes))
+        yield Variant(merged, Measurement.all([seen for _, seen in changes]))
 
 
-Change = tuple[dict[str, Any], str]
-"""Fields of ``Update`` with their values, and what they mean in words."""
+Change = tuple[dict[str, Any], Measurement]
+"""Fields of ``Update`` with their values, and what was seen of them."""
 
 
 def _other_settings(case: Case, config: dict[str, Any], expected: dict[str, Any]) -> Iterator[Change]:
     """Hyperparameters that differ, from the beginning or from a later step on."""
     if other := _hyperparameters(config, expected):
-        yield {"overrides": other}, _in_words(case, other, expected)
+        yield {"overrides": other}, _settings(case, other, expected)
         return
     for i, (_, settings) in enumerate(case.settings()):
         if other := _hyperparameters(settings, config):
-            text = f"from step {i + 1} (epoch {case.steps[i].epoch}) on, {_in_words(case, other, expected)}"
-            yield {"overrides": other, "since": i}, text
+            seen = _settings(case, other, expected).but(since_step=i + 1, since_epoch=case.steps[i].epoch)
+            yield {"overrides": other, "since": i}, seen
             return
 
 
@@ -82,27 +80,29 @@ def _other_rate(case: Case) -> Iterator[Change]:
     rates = _other_rates(case)
     if rates and not _schedule_missing(case):
         i = next(i for i, (a, b) in enumerate(zip(*rates, strict=False)) if a != b)
-        text = f"learning_rate is {rates[0][i]:.6g} in the loop, {rates[1][i]:.6g} in the experiment, in step {i + 1}"
-        yield {"learning_rates": rates[0]}, text + _pattern(case, rates)
+        seen = Measurement.of(
+            "learning-rate", learning_rate=rates[0][i], expected=rates[1][i], step=i + 1, **_pattern(case, rates)
+        )
+        yield {"learning_rates": rates[0]}, seen
 
 
 def _applied_again(case: Case) -> Variant:
     """An optimizer that takes the same gradients several times in each step."""
-    text = f"the optimizer is applied {case.repeated} times in each step, each time with the same gradients"
+    seen = Measurement.of("applied-again", times=case.repeated)
     scheduled = len(set(_rates(case, reference=True))) > 1
     changes = {"times": case.repeated} | ({"learning_rates": None} if scheduled else {})
-    return Variant(changes, text, remedy="optimizer.apply_gradients(zip(gradients, variables))  # once in each step")
+    return Variant(changes, seen, remedy="optimizer.apply_gradients(zip(gradients, variables))  # once in each step")
 
 
 def _applied_in_parts(case: Case) -> Iterator[Variant]:
     """An optimizer that takes each part of the variables for a step of its own."""
     groups = case.steps[0].groups
     if groups and all(step.groups == groups for step in case.steps):
-        text = f"the optimizer is applied {len(groups)} times in each step, and counts as many steps"
+        seen = Measurement.of("applied-in-parts", times=len(groups))
         scheduled = any(len({call.learning_rate for call in step.calls}) > 1 for step in case.steps)
         changes = {"groups": groups} | ({"learning_rates": None} if scheduled else {})
         remedy = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step, for all variables"
-        yield Variant(changes, text, remedy=remedy)
+        yield Variant(changes, seen, remedy=remedy)
 
 
 def _lost_count(case: Case) -> Iterator[Change]:
@@ -110,11 +110,10 @@ def _lost_count(case: Case) -> Iterator[Change]:
     counts = _counts(case)
     if restarts := frozenset(_restarts(case)):
         first = case.steps[min(restarts)]
-        text = f"the optimizer begins anew in step {min(restarts) + 1} (epoch {first.epoch}): its slots are empty again"
-        yield {"restarts": restarts, "iterations": counts}, text
+        seen = Measurement.of("begins-anew", step=min(restarts) + 1, epoch=first.epoch)
+        yield {"restarts": restarts, "iterations": counts}, seen
     elif counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
-        text = f"the optimizer's iterations are {', '.join(map(str, counts))} before its steps, not 0, 1, 2 and so on"
-        yield {"iterations": counts}, text
+        yield {"iterations": counts}, Measurement.of("iterations", iterations=counts)
 
 
 def _counts(case: Case) -> tuple[int, ...]:
@@ -131,16 +130,16 @@ def _hyperparameters(config: Mapping[str, Any], expected: Mapping[str, Any]) -> 
     }
 
 
-def _in_words(case: Case, other: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    texts = []
+def _settings(case: Case, other: Mapping[str, Any], expected: Mapping[str, Any]) -> Measurement:
+    parts = []
     for name, value in other.items():
         if name == EXCLUDED:
             wrong = sorted(set(value) ^ set(expected.get(name, ())))
-            names = ", ".join(case.observation.names[i] for i in wrong)
-            texts.append(f"weight decay {'leaves out' if set(value) & set(wrong) else 'also applies to'} {names}")
+            names = [case.observation.names[i] for i in wrong]
+            parts.append(Measurement.of("decayed", variables=names, left_out=bool(set(value) & set(wrong))))
         else:
-            texts.append(f"{name} is {value} in the loop, {expected.get(name)} in the experiment")
-    return "; ".join(texts)
+            parts.append(Measurement.of("setting", name=name, value=value, expected=expected.get(name)))
+    return Measurement.all(parts)
 
 
 def _restarts(case: Case) -> Iterable[int]:
@@ -167,19 +166,20 @@ def _by_hand(case: Case, update: Update) -> Iterable[Variant]:
     gaps = case.weight_gaps(Recipe(), update)
     known = gaps is not None and gaps.failing and len(gaps.gaps) == len(case.expected)
     if config.get(EXCLUDED):
-        names = ", ".join(case.observation.names[i] for i in config[EXCLUDED])
-        yield Variant({"overrides": {EXCLUDED: ()}}, f"weight decay also applies to {names}")
+        names = [case.observation.names[i] for i in config[EXCLUDED]]
+        yield Variant({"overrides": {EXCLUDED: ()}}, Measurement.of("decayed", variables=names, left_out=False))
     if "nesterov" in config and config.get("momentum"):
-        text = f"the weights change as with nesterov={not config['nesterov']}"
-        yield Variant({"overrides": {"nesterov": not config["nesterov"]}}, text)
-    for formula, text in FORMULAS.get(cls.__name__, {}).items():
+        nesterov = not config["nesterov"]
+        yield Variant({"overrides": {"nesterov": nesterov}}, Measurement.of("as-with-nesterov", nesterov=nesterov))
+    for formula in FORMULAS.get(cls.__name__, ()):
         if formula != "damped" or config.get("momentum"):
-            yield Variant({"formula": formula}, text)
+            yield Variant({"formula": formula}, Measurement.of(f"formula-{formula}"))
     yield from _usual_values(case, gaps.failing[0] if gaps is not None and known else 0)
     yield from _by_epoch(case)
-    for formula, text in FORMULAS.get(cls.__name__, {}).items():
+    for formula in FORMULAS.get(cls.__name__, ()):
         for value in USUAL["epsilon"] if formula.startswith("epsilon-inside") else ():
-            yield Variant({"formula": formula, "overrides": {"epsilon": value}}, f"{text} (epsilon is {value:g})")
+            changes = {"formula": formula, "overrides": {"epsilon": value}}
+            yield Variant(changes, Measurement.of(f"formula-{formula}", epsilon=value))
 
 
 def _usual_values(case: Case, first: int) -> Iterator[Variant]:
@@ -190,51 +190,50 @@ def _usual_values(case: Case, first: int) -> Iterator[Variant]:
         for value in values if own is not None else ():
             if value == own:
                 continue
-            text = f"the weights change as with {name} {value:g}; the experiment's {cls.__name__} has {own:g}"
-            yield Variant({"overrides": {name: value}}, text)
+            seen = Measurement.of("as-with", name=name, value=value, expected=own, optimizer=cls.__name__)
+            yield Variant({"overrides": {name: value}}, seen)
             if first:
-                since = f"from step {first + 1} (epoch {case.expected[first].epoch}) on, {text}"
+                since = seen.but(since_step=first + 1, since_epoch=case.expected[first].epoch)
                 yield Variant({"overrides": {name: value}, "since": first}, since)
 
 
 def _by_epoch(case: Case) -> Iterator[Variant]:
     """A schedule at other steps than those made, and slots or counts that begin anew with each epoch."""
     spans = case.expected
-    for steps, text in _other_steps([span.epoch for span in spans]):
+    for steps, kind in _other_steps([span.epoch for span in spans]):
         rates = tuple(case.replay.scheduled(step) for step in steps)
         if all(rate is not None for rate in rates):
-            yield Variant({"learning_rates": rates}, text)
+            yield Variant({"learning_rates": rates}, Measurement.of(kind))
     begins = frozenset(i for i in range(1, len(spans)) if spans[i].epoch != spans[i - 1].epoch)
     counts = tuple(range(len(spans)))
     anew = tuple(i - max((begin for begin in begins if begin <= i), default=0) for i in counts)
-    yield Variant({"restarts": begins}, "the optimizer begins anew with each epoch: its slots are empty again")
-    yield Variant({"restarts": begins, "iterations": counts}, "the optimizer's slots are empty again in each epoch")
-    yield Variant({"iterations": anew}, "the optimizer's steps are counted from 1 again in each epoch")
+    yield Variant({"restarts": begins}, Measurement.of("begins-anew-per-epoch"))
+    yield Variant({"restarts": begins, "iterations": counts}, Measurement.of("slots-emptied-in-epochs"))
+    yield Variant({"iterations": anew}, Measurement.of("counted-anew-per-epoch"))
 
 
 def _other_steps(epochs: Sequence[int]) -> Iterable[tuple[list[int], str]]:
-    """Wrong steps at which a schedule may be evaluated, for each of the steps made."""
+    """Wrong steps at which a schedule may be evaluated, for each of the steps made, and what that is called."""
     counts = range(len(epochs))
-    yield [epoch - 1 for epoch in epochs], "the learning rate is that of the schedule at the epoch's number, from 0"
-    yield list(epochs), "the learning rate is that of the schedule at the epoch's number, not at the step's"
-    yield [epochs.index(epoch) for epoch in epochs], "the learning rate changes once per epoch, not with every step"
-    yield [i + 1 for i in counts], "the learning rate is that of the step after: the schedule counts steps from 0"
-    yield [max(i - 1, 0) for i in counts], "the learning rate is that of the step before"
+    yield [epoch - 1 for epoch in epochs], "rate-of-epoch-from-0"
+    yield list(epochs), "rate-of-epoch"
+    yield [epochs.index(epoch) for epoch in epochs], "rate-per-epoch"
+    yield [i + 1 for i in counts], "rate-of-next-step"
+    yield [max(i - 1, 0) for i in counts], "rate-of-step-before"
 
 
-FORMULAS: Mapping[str, Mapping[str, str]] = {
-    "SGD": {"damped": "the velocity is momentum · v + (1 - momentum) · g, not momentum · v + g"},
-    "Adam": {
-        "uncorrected": "Adam's bias correction is missing",
-        "mean-uncorrected": "Adam's mean of gradients is not divided by 1 - beta_1^t",
-        "square-uncorrected": "Adam's mean of squares is not divided by 1 - beta_2^t",
-        "epsilon-last": "epsilon is added to the root of the corrected mean of squares; Keras adds it before that is "
-        "corrected",
-        "epsilon-inside": "epsilon is added under the root; Keras adds it to the root",
-        "epsilon-inside-uncorrected": "epsilon is added under the root; Keras adds it to the root",
-    },
+FORMULAS: Mapping[str, Sequence[str]] = {
+    "SGD": ("damped",),
+    "Adam": (
+        "uncorrected",
+        "mean-uncorrected",
+        "square-uncorrected",
+        "epsilon-last",
+        "epsilon-inside",
+        "epsilon-inside-uncorrected",
+    ),
 }
-"""Formulas that no setting of the optimizer describes, in words, by its class."""
+"""Formulas that no setting of the optimizer describes (``hand_written.FORMULAS``), by its class."""
 
 
 def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -244,17 +243,16 @@ def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | No
     return (rates, expected) if rates[:shared] != expected[:shared] else None
 
 
-def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> str:
-    """Describes how the loop's learning rates differ from the reference's; empty if no pattern is seen."""
+def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> dict[str, Any]:
+    """How the loop's learning rates differ from the reference's; empty if no pattern is seen."""
     factors = [a / b for a, b in zip(*rates, strict=False) if b]
     if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
-        return f" (a constant factor of {factors[0]:.6g})"
+        return {"factor": factors[0]}
     epochs = [step.epoch for step in case.steps]
     own, expected = ([set(_of_epoch(side, epochs, epoch)) for epoch in case.epochs] for side in rates)
     if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
-        return ": it changes once per epoch, the experiment's with every step"
-    late = len(own) > 1 and own[1:] == expected[:-1]
-    return ": each epoch has the rate of the epoch before" if late else ""
+        return {"pattern": "once per epoch"}
+    return {"pattern": "one epoch late"} if len(own) > 1 and own[1:] == expected[:-1] else {}
 
 
 def _of_epoch(values: Sequence[float], epochs: Sequence[int], epoch: int) -> list[float]:
@@ -281,11 +279,12 @@ def _no_callbacks(case: Case, update: Update) -> Iterable[Variant]:
     if case.observation.optimizers and _schedule_missing(case) and _callbacks_set_rate(case):
         rates, expected = _rates(case), _rates(case, reference=True)
         i = next(i for i, (a, b) in enumerate(zip(rates, expected, strict=False)) if a != b)
-        text = (
-            f"{some(case.callbacks)} of {case.reference.name} set the learning rate to {expected[i]:.6g} from step "
-            f"{i + 1} (epoch {case.steps[i].epoch}) on; here it stays {rates[i]:.6g}"
-        )
-        yield Variant({"learning_rates": rates}, text)
+        seen = Measurement.of(
+            "callbacks-set-rate",
+            callbacks=case.callbacks, reference=case.reference.name, expected=expected[i], learning_rate=rates[i],
+            step=i + 1, epoch=case.steps[i].epoch,
+        )  # fmt: skip
+        yield Variant({"learning_rates": rates}, seen)
 
 
 def _averages(case: Case) -> bool:
@@ -293,43 +292,39 @@ def _averages(case: Case) -> bool:
     return bool(_config(case, reference=True).get("use_ema"))
 
 
-def _average_not_taken(case: Case) -> str | None:
+def _average_not_taken(case: Case) -> Measurement | None:
     """Evidence that the loop does not end with the moving averages that its optimizer keeps."""
     reference, observation = case.reference, case.observation
     if not _averages(case) or not reference.changed_after_training or observation.changed_after_training:
         return None
-    return (
-        f"after the last epoch {reference.name} gives {some(reference.changed_after_training)} the moving averages "
-        f"that the optimizer keeps (use_ema), {observation.name} does not"
-    )
+    names = {"reference": reference.name, "side": observation.name}
+    return Measurement.of("averages-not-taken", variables=reference.changed_after_training, **names)
 
 
-def _callbacks_missing(case: Case) -> str | None:
+def _callbacks_missing(case: Case) -> Measurement | None:
     """Evidence that callbacks stop the reference, or change its weights outside of steps, and not the loop's."""
     observation, reference = case.observation, case.reference
     if not case.callbacks:
         return None
-    listed = some(case.callbacks)
+    of = {"callbacks": case.callbacks, "reference": reference.name}
     epochs, expected = len(observation.epoch_end_states), len(reference.epoch_end_states)
     if epochs != expected:
-        return f"{reference.name} ends after epoch {expected} ({listed}), {observation.name} after epoch {epochs}"
+        return Measurement.of("ends-earlier", epochs=epochs, expected=expected, side=observation.name, **of)
     if reference.changed_after_training and not observation.changed_after_training and not _averages(case):
-        names = some(reference.changed_after_training)
-        return f"after the last epoch {names} change once more under {reference.name} ({listed})"
+        return Measurement.of("changed-after-training", variables=reference.changed_after_training, **of)
     for epoch, changes in reference.changed_after_steps.items():
         if changes and not observation.changed_after_steps.get(epoch):
-            names = some(list(changes))
-            return f"at the end of epoch {epoch} {names} change once more under {reference.name} ({listed})"
+            return Measurement.of("changed-at-epoch-end", epoch=epoch, variables=list(changes), **of)
     return None
 
 
 def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
     if case.by_hand and (first := case.replay.scheduled(0)) is not None:
-        yield Variant({"learning_rates": (first,)}, f"the learning rate stays {first:.6g}, that of the first step")
+        yield Variant({"learning_rates": (first,)}, Measurement.of("rate-of-first-step", learning_rate=first))
     if case.observation.optimizers and _schedule_missing(case) and not _callbacks_set_rate(case):
         rates, expected = _rates(case), _rates(case, reference=True)
-        text = f"the learning rate stays {rates[0]:.6g}; it should be {', '.join(f'{rate:.6g}' for rate in expected)}"
-        yield Variant({"learning_rates": rates}, text)
+        seen = Measurement.of("rate-stays", learning_rate=rates[0], expected=expected)
+        yield Variant({"learning_rates": rates}, seen)
 
 
 CAUSES = (

@@ -3,113 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from compare.check.causes.base import REPORTING, Cause, Variant
+from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
 
 if TYPE_CHECKING:
     from compare.check.metric_replay import ReportedMetric
 
 
+def _of(case: ReportedMetric, kind: str, **quantities: Any) -> Measurement:
+    """A measurement of a reported number."""
+    return Measurement.of(kind, metric=case.key, **quantities)
+
+
 def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
-    text = f"{case.key} includes the earlier epochs"
-    yield Variant({"carry": "own"}, text)
+    yield Variant({"carry": "own"}, _of(case, "includes-earlier-epochs"))
     if case.is_loss:
-        yield Variant(
-            {"carry": "sum", "per": "batches"},
-            f"{case.key} is a sum over all epochs, divided by the number of batches in one epoch",
-        )
+        yield Variant({"carry": "sum", "per": "batches"}, _of(case, "sum-over-epochs"))
     if case.part == "validation":
-        yield Variant({"carry": "shared"}, f"{case.key} includes the epoch's training examples")
+        yield Variant({"carry": "shared"}, _of(case, "includes-training"))
     else:
-        yield Variant({"carry": "validation"}, f"{case.key} includes the examples of the validation before")
-    yield Variant({"carry": "everything"}, f"{case.key} includes all training and validation examples since the start")
+        yield Variant({"carry": "validation"}, _of(case, "includes-validation"))
+    yield Variant({"carry": "everything"}, _of(case, "includes-everything"))
 
 
 def _other_metric(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     for kind in case.other_accuracies:
-        text = f"{case.key} is that of {kind}, and the experiment's is {case.accuracy}"
-        yield Variant({"metric": kind}, text, measured=True)  # the values of few examples are soon equal by chance
+        seen = _of(case, "other-metric", metric_class=kind, expected=case.accuracy)
+        yield Variant({"metric": kind}, seen, measured=True)  # the values of few examples are soon equal by chance
 
 
 def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss:
-        text = f"{case.key} is the mean over batches: a short batch counts as much as a full one"
-        yield Variant({"per": "batches"}, text)
-        yield Variant({"per": "batches-of-examples"}, text)
+        yield Variant({"per": "batches"}, _of(case, "mean-over-batches"))
+        yield Variant({"per": "batches-of-examples"}, _of(case, "mean-over-batches"))
     else:
-        text = f"{case.key} is the mean of its values of each batch: a short batch counts as much as a full one"
         remedy = "metric.update_state(y, predictions)  # in every step; metric.result() at the end of the epoch"
-        yield Variant({"per": "batches"}, text, remedy=remedy)
+        yield Variant({"per": "batches"}, _of(case, "mean-of-batch-values"), remedy=remedy)
 
 
 def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
-    text = f"{case.key} is that of the epoch's last batch alone"
-    yield Variant({"last": True}, text)
+    yield Variant({"last": True}, _of(case, "last-batch"))
     if case.is_loss and case.replicas > 1:
-        yield Variant({"last": True, "per": "parts"}, f"{text}, the mean over its {case.replicas} replicas")
+        yield Variant({"last": True, "per": "parts"}, _of(case, "last-batch", replicas=case.replicas))
 
 
 def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
-        yield Variant(
-            {"scale": 1 / case.replicas}, f"{case.key} is 1/{case.replicas} of the loss, on {case.replicas} replicas"
-        )
-        text = f"{case.key} is {case.replicas} times the loss, on {case.replicas} replicas"
+        yield Variant({"scale": 1 / case.replicas}, _of(case, "loss-by-replicas", replicas=case.replicas))
+        seen = _of(case, "loss-times-replicas", replicas=case.replicas)
         remedy = "loss_metric.update_state(mean, sample_weight=tf.shape(y)[0])  # averages the replicas' means"
-        yield Variant({"scale": float(case.replicas)}, text, remedy=remedy)
+        yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)
 
 
 def _no_penalty(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.part == "validation":
-        yield Variant({"regularization": False}, f"{case.key} does not include the layers' losses")
+        yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
         yield from _without_one(case)
 
 
 def _no_penalty_in_training(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.part == "train":
-        yield Variant({"regularization": False}, f"{case.key} does not include the layers' losses")
+        yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
         yield from _without_one(case)
 
 
 def _without_one(case: ReportedMetric) -> Iterable[Variant]:
     if case.penalties > 1:
         for i in range(case.penalties):
-            yield Variant({"without": i}, f"{case.key} leaves out loss {i + 1} of the layers' {case.penalties}")
+            yield Variant({"without": i}, _of(case, "without-layer-loss", number=i + 1, of=case.penalties))
 
 
 def _training_mode(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
-        yield Variant({"training": True}, f"{case.key} is computed with training=True")
+        yield Variant({"training": True}, _of(case, "in-training-mode"))
 
 
 def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         for count in reversed(range(1, case.validation_batches)):
-            text = (
-                f"{case.key} covers only the first {count} of the check's {case.validation_batches} validation batches"
-            )
+            seen = _of(case, "first-validation-batches", batches=count, of=case.validation_batches)
             if count == case.validation_batches - 1:
-                text = f"{case.key} leaves out the last validation batch"
-            yield Variant({"batches": count}, text)
+                seen = _of(case, "without-last-validation-batch")
+            yield Variant({"batches": count}, seen)
         for count in range(1, case.validation_batches):
-            text = f"{case.key} covers only {count} of the check's {case.validation_batches} validation batches"
-            yield Variant({"chosen": count}, text, measured=True)
+            seen = _of(case, "validation-batches", batches=count, of=case.validation_batches)
+            yield Variant({"chosen": count}, seen, measured=True)
 
 
 def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.replicas > 1:
         for replica in range(case.replicas):
-            text = f"{case.key} covers only replica {replica + 1} of {case.replicas}"
-            yield Variant({"replica": replica}, text)
+            seen = _of(case, "one-replica", replica=replica + 1, replicas=case.replicas)
+            yield Variant({"replica": replica}, seen)
 
 
 def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation" and case.weighted:  # affects the loss and weighted metrics
-        yield Variant(
-            {"sample_weights": False}, f"{case.key} counts every example the same: the sample weights are not used"
-        )
+        yield Variant({"sample_weights": False}, _of(case, "metric-unweighted"))
 
 
 def said(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
@@ -120,15 +112,13 @@ def said(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
 
 def _after_update(case: ReportedMetric) -> Iterable[Variant]:
     if case.part == "train":
-        text = f"{case.key} is computed with the weights that each step's update has made"
-        yield Variant({"after": "inference"}, text)
-        yield Variant({"after": "training"}, f"{text}, by model(x, training=True)")
+        yield Variant({"after": "inference"}, _of(case, "after-update"))
+        yield Variant({"after": "training"}, _of(case, "after-update", training=True))
 
 
 def _every_pair(case: ReportedMetric) -> Iterable[Variant]:
     if not case.is_loss and case.broadcastable:
-        text = f"{case.key} compares each label with the prediction of every example: labels [n, 1] against [n]"
-        yield Variant({"paired": False}, text)
+        yield Variant({"paired": False}, _of(case, "metric-broadcast"))
 
 
 CAUSES = (

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Variant
+from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss import OF_OUTPUTS, scaled
 from compare.check.causes.optimizer import CLIPPING
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update
-from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, some
+from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -22,7 +22,7 @@ MOST_LAYERS = 6
 
 
 def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    yield Variant({"training": False}, "the gradient is that of a model called with training=False")
+    yield Variant({"training": False}, Measurement.of("inference-gradient"))
     names = case.replay.layers
     modes = {i: kind for i, (_, kind) in enumerate(case.observation.layers) if "Batch" in kind or "Dropout" in kind}
     for kind in dict.fromkeys(modes.values()):
@@ -30,10 +30,10 @@ def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
         if len(modes) == 1 and "Dropout" in kind:
             continue  # then it is the whole model
         for chosen in [group, *([i] for i in group[:MOST_LAYERS] if len(group) > 1)]:
-            shown = some([case.observation.layers[i][0] for i in chosen])
-            verb = "run" if len(chosen) > 1 else "runs"
-            changes = {"inference": tuple(names[i] for i in chosen)}
-            yield Variant(changes, f"{shown} ({kind}) {verb} with training=False")
+            seen = Measurement.of(
+                "inference-layers", layers=[case.observation.layers[i][0] for i in chosen], layer_class=kind
+            )
+            yield Variant({"inference": tuple(names[i] for i in chosen)}, seen)
 
 
 # Clipping
@@ -57,10 +57,9 @@ def _clipped_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
                     case.replica_gradients(i), case.replay.replica_gradients(case.steps[i], span, recipe), strict=True
                 )
         for kind, limit in _limits(case, pairs):
-            where = "after" if reduced else "before"
-            text = f"gradients are clipped by {kind} at {limit:.6g}"
-            text += f", {where} they are summed over the replicas" if case.replicas > 1 else ""
-            yield Variant({"clip": Clip(kind, limit, reduced)}, text, measured=True)
+            when = {"when": "after" if reduced else "before"} if case.replicas > 1 else {}
+            seen = Measurement.of("gradients-clipped", by=kind, limit=limit, **when)
+            yield Variant({"clip": Clip(kind, limit, reduced)}, seen, measured=True)
 
 
 def _limits(case: Case, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterable[tuple[str, float]]:
@@ -91,14 +90,11 @@ def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
     if any(expected.values()):
         if case.replicas > 1:
             other, when = ("reduced", "after") if update.clip == "per-replica" else ("per-replica", "before")
-            yield Variant({"clip": other}, f"gradients are clipped {when} they are summed over the replicas")
-        yield Variant({"clip": "off"}, f"gradients are not clipped; the experiment's optimizer has {_list(expected)}")
+            yield Variant({"clip": other}, Measurement.of("clipped-when", when=when))
+        yield Variant({"clip": "off"}, Measurement.of("not-clipped", expected=_set(expected)))
     if options != expected and case.observation.optimizers:
-        text = (
-            f"the loop's optimizer has {_list(options) or 'no clipping'}, the experiment's has "
-            f"{_list(expected) or 'no clipping'}"
-        )
-        yield Variant({"overrides": options}, text)
+        seen = Measurement.of("other-clipping", options=_set(options), expected=_set(expected))
+        yield Variant({"overrides": options}, seen)
 
 
 # Reduction over replicas, and variables without gradient
@@ -106,9 +102,8 @@ def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
 
 def _not_reduced(case: Case, recipe: Recipe | Update) -> Iterable[Variant]:
     if case.replicas > 1:
-        text = "every replica is updated with its own gradient only, so the replicas' weights diverge"
-        yield Variant({"reduce": "own"}, text)
-        first = "only the first replica's gradient is used"
+        yield Variant({"reduce": "own"}, Measurement.of("own-gradients"))
+        first = Measurement.of("first-gradient")
         yield Variant({"reduce": "first"}, first)
         if isinstance(recipe, Recipe):  # which then is that of its whole mean, as on one replica
             share, replicas = scaled(recipe.share, float(case.replicas)), float(case.replicas)
@@ -128,15 +123,15 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
         expected |= {k for k, gradient in enumerate(predicted) if np.any(gradient)}
     if unchanged & expected and expected - unchanged:
         untrained = unchanged & expected
-        yield Variant({"untrained": frozenset(untrained)}, _no_gradient(case, untrained), measured=True)
+        seen = _no_gradient(case, untrained)
+        yield Variant({"untrained": frozenset(untrained)}, seen, measured=True)
         names, weights = case.replay.loss_weights or ((), ())
         for i, name in enumerate(names):
-            text = f"the loss of output {name} is left out: {_no_gradient(case, untrained)}"
             remedy = f"{OF_OUTPUTS}  # all outputs"
             if case.replay.experiment.loss_weights is None:
                 remedy = "loss = tf.add_n(list(of_output.values()))  # the losses of all outputs"
             changes = {"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}
-            yield Variant(changes, text, measured=True, remedy=remedy)
+            yield Variant(changes, seen.but(output=name), measured=True, remedy=remedy)
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
@@ -152,7 +147,7 @@ def _without_update(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"untrained": frozenset(unchanged)}, _no_gradient(case, unchanged), measured=True)
 
 
-def _never_changes(case: Case) -> str | None:
+def _never_changes(case: Case) -> Measurement | None:
     """Evidence that no weight ever changes, while the reference's do."""
     observation, trainable = case.observation, case.observation.trainable
     states = [*observation.step_states, *observation.epoch_end_states.values()]
@@ -162,19 +157,18 @@ def _never_changes(case: Case) -> str | None:
     if not any(changed_variables(case.reference.initial, state, trainable) for state in expected):
         return None
     if not observation.optimizer_steps:
-        return "the weights never change: no optimizer is ever applied"
+        return Measurement.of("weights-never-change", zero=None)
     any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
-    return f"the weights never change: {'its updates are zero' if any_gradient else 'all gradients are zero'}"
+    return Measurement.of("weights-never-change", zero="updates" if any_gradient else "gradients")
 
 
-def _no_gradient(case: Case, indices: Iterable[int]) -> str:
-    names = [case.observation.names[k] for k in sorted(indices)]
-    return f"{', '.join(names)} {'gets' if len(names) == 1 else 'get'} no gradient or no update"
+def _no_gradient(case: Case, indices: Iterable[int]) -> Measurement:
+    return Measurement.of("no-gradient", variables=[case.observation.names[k] for k in sorted(indices)])
 
 
-def _list(config: Mapping[str, Any]) -> str:
-    """Formats the options that are set as ``name=value``."""
-    return ", ".join(f"{name}={value}" for name, value in config.items() if value)
+def _set(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set."""
+    return {name: value for name, value in config.items() if value}
 
 
 CAUSES = (

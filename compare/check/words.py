@@ -1,0 +1,720 @@
+"""The sentences of the check, one for each kind of measurement: made to be shown, and read by no program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compare.check.measurement import Measurement
+from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE, some
+
+
+def said(measurement: Measurement) -> str:
+    """What was measured, as a sentence without its full stop."""
+    quantities = measurement.quantities
+    sentence = TEXTS[measurement.kind]
+    text = sentence.format_map(quantities) if isinstance(sentence, str) else sentence(**quantities)
+    for name, more in MORE.items():
+        if quantities.get(name) not in (None, False):
+            text = more(text, quantities)
+    return text
+
+
+def _finite(number: float | None) -> bool:
+    """Whether a number is finite; in JSON one that is not is null."""
+    return number is not None and math.isfinite(number)
+
+
+def _explained(text: str, q: Mapping[str, Any]) -> str:
+    if "residual" not in q:
+        return text
+    precision = f"to a relative error of {q['residual']:.1e}" if q["residual"] else "exactly"
+    without = f"{q['otherwise']:.2g} without it" if _finite(q["otherwise"]) else "nothing else does"
+    return f"{text}; this explains {q['explains']} {precision} ({without})"
+
+
+MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    "regularization_included": lambda text, q: f"{text}, regularization included",
+    "since_step": lambda text, q: f"from step {q['since_step']} (epoch {q['since_epoch']}) on, {text}",
+    "own_data": lambda text, q: f"the loop does not use run.train_dataset: {text}",
+    "explains": _explained,
+    "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
+    "right_loss": lambda text, q: (
+        f"the loss is {q['loss']:.6g} in {q['side']} and {q['right_loss']:.6g} in {q['other']}{text}"
+    ),
+    "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
+    "at_step": lambda text, q: f"step {q['at_step']}: {text}",
+}
+"""What quantities that any measurement may have add to its sentence, in this order."""
+
+
+def _are(names: Sequence[Any], one: str, many: str) -> str:
+    return one if len(names) == 1 else many
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def _last_as_full(*, last: int, global_batch_size: int, examples: int, **_: Any) -> str:
+    full, rest = divmod(examples, global_batch_size)
+    run = f"{examples:,} examples are {full:,} × {global_batch_size}" + (f" + {rest}" if rest else "")
+    return (
+        f"each of the {last} examples of an epoch's last batch counts 1/{global_batch_size}, as if the batch were full "
+        f"({run})"
+    )
+
+
+def _example_weight(*, divisor: float, **_: Any) -> str:
+    weight = "1" if divisor == 1 else f"1/{divisor:.6g}"
+    return f"every example has weight {weight}, whatever the size of its batch"
+
+
+def _layer_losses(*, numbers: Sequence[int], of: int, **_: Any) -> str:
+    which = some([str(number) for number in numbers])
+    return f"the gradient leaves out {_are(numbers, 'loss', 'losses')} {which} of the layers' {of}"
+
+
+def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
+    given = ", ".join(f"{name} {weight:g}" for name, weight in expected.items())
+    return f"the outputs' losses all have weight 1, not {given}"
+
+
+def _inference_layers(*, layers: Sequence[str], layer_class: str, **_: Any) -> str:
+    return f"{some(layers)} ({layer_class}) {_are(layers, 'runs', 'run')} with training=False"
+
+
+def _clipped(*, by: str, limit: float, when: str = "", **_: Any) -> str:
+    place = f", {when} they are summed over the replicas" if when else ""
+    return f"gradients are clipped by {by} at {limit:.6g}{place}"
+
+
+def _other_clipping(*, options: Mapping[str, Any], expected: Mapping[str, Any], **_: Any) -> str:
+    has = [_options(each) or "no clipping" for each in (options, expected)]
+    return f"the loop's optimizer has {has[0]}, the experiment's has {has[1]}"
+
+
+def _never_change(*, zero: str | None, **_: Any) -> str:
+    why = {
+        None: "no optimizer is ever applied",
+        "updates": "its updates are zero",
+        "gradients": "all gradients are zero",
+    }
+    return f"the weights never change: {why[zero]}"
+
+
+def _no_gradient(*, variables: Sequence[str], output: str = "", **_: Any) -> str:
+    left_out = f"the loss of output {output} is left out: " if output else ""
+    return f"{left_out}{', '.join(variables)} {_are(variables, 'gets', 'get')} no gradient or no update"
+
+
+def _batches(
+    *,
+    batches: Mapping[int, Sequence[str]],
+    same_order: bool = False,
+    never: Sequence[str] = (),
+    repeated: Sequence[str] = (),
+    **_: Any,
+) -> str:
+    used = "; ".join(f"{', '.join(labels)} in epoch {epoch}" for epoch, labels in batches.items())
+    text = f"the steps use batches (epoch.number) {used}"
+    if same_order:
+        return f"{text}: the second epoch has the order of the first"
+    if never:
+        return f"{text}: {', '.join(never)} never"
+    return f"{text}: {', '.join(repeated)} more than once" if repeated else text
+
+
+def _last_dropped(*, last: int = 0, examples: int = 0, **_: Any) -> str:
+    return "the last batch of each epoch is never trained on" + (f", {last} of {examples:,} examples" if last else "")
+
+
+def _not_as_built(*, count: int, variable: str, gap: float, **_: Any) -> str:
+    are = "variable is" if count == 1 else "variables are"
+    return f"before the first step {count} {are} not as built, {variable} by up to {gap:.3g}"
+
+
+def _changed_by_validation(*, variables: Sequence[str], **_: Any) -> str:
+    return f"{', '.join(variables)} {_are(variables, 'is', 'are')} not the same before and after validation"
+
+
+def _learning_rate(
+    *, learning_rate: float, expected: float, step: int, factor: float | None = None, pattern: str = "", **_: Any
+) -> str:
+    text = f"learning_rate is {learning_rate:.6g} in the loop, {expected:.6g} in the experiment, in step {step}"
+    if factor is not None:
+        return f"{text} (a constant factor of {factor:.6g})"
+    patterns = {
+        "": "",
+        "once per epoch": ": it changes once per epoch, the experiment's with every step",
+        "one epoch late": ": each epoch has the rate of the epoch before",
+    }
+    return text + patterns[pattern]
+
+
+def _iterations(*, iterations: Sequence[int], **_: Any) -> str:
+    return f"the optimizer's iterations are {', '.join(map(str, iterations))} before its steps, not 0, 1, 2 and so on"
+
+
+def _decayed(*, variables: Sequence[str], left_out: bool, **_: Any) -> str:
+    return f"weight decay {'leaves out' if left_out else 'also applies to'} {', '.join(variables)}"
+
+
+def _inside_root(*, epsilon: float | None = None, **_: Any) -> str:
+    text = "epsilon is added under the root; Keras adds it to the root"
+    return text if epsilon is None else f"{text} (epsilon is {epsilon:g})"
+
+
+def _callbacks_set(
+    *, callbacks: Sequence[str], reference: str, expected: float, learning_rate: float, step: int, epoch: int, **_: Any
+) -> str:
+    return (
+        f"{some(callbacks)} of {reference} set the learning rate to {expected:.6g} from step {step} (epoch {epoch}) "
+        f"on; here it stays {learning_rate:.6g}"
+    )
+
+
+def _averages(*, variables: Sequence[str], reference: str, side: str, **_: Any) -> str:
+    return (
+        f"after the last epoch {reference} gives {some(variables)} the moving averages that the optimizer keeps "
+        f"(use_ema), {side} does not"
+    )
+
+
+def _ends(verb: str) -> Callable[..., str]:
+    def text(*, reference: str, expected: int, callbacks: Sequence[str], side: str, epochs: int, **_: Any) -> str:
+        return f"{reference} {verb} after epoch {expected} ({some(callbacks)}), {side} after epoch {epochs}"
+
+    return text
+
+
+def _changed_once_more(
+    *, variables: Sequence[str], reference: str, callbacks: Sequence[str], epoch: int | None = None, **_: Any
+) -> str:
+    when = "after the last epoch" if epoch is None else f"at the end of epoch {epoch}"
+    return f"{when} {some(variables)} change once more under {reference} ({some(callbacks)})"
+
+
+def _rate_stays(*, learning_rate: float, expected: Sequence[float], **_: Any) -> str:
+    rates = ", ".join(f"{rate:.6g}" for rate in expected)
+    return f"the learning rate stays {learning_rate:.6g}; it should be {rates}"
+
+
+def _last_batch(*, metric: str, replicas: int = 0, **_: Any) -> str:
+    over = f", the mean over its {replicas} replicas" if replicas else ""
+    return f"{metric} is that of the epoch's last batch alone{over}"
+
+
+def _after_update(*, metric: str, training: bool = False, **_: Any) -> str:
+    text = f"{metric} is computed with the weights that each step's update has made"
+    return f"{text}, by model(x, training=True)" if training else text
+
+
+def _ambiguous(*, causes: Sequence[Sequence[str]], explained: str, **_: Any) -> str:
+    names = " or ".join(" and ".join(ids) for ids in causes)
+    return f"{names} would explain {explained} equally well, so no cause is named"
+
+
+def _changed_last(*, variables: Sequence[str], reference: str, side: str, **_: Any) -> str:
+    return (
+        f"after the last epoch {reference}'s {', '.join(variables)} change once more (in a callback's on_train_end), "
+        f"{side}'s do not"
+    )
+
+
+def _changed_after_last(*, epoch: int, variable: str, others: int, gap: float, **_: Any) -> str:
+    more = f" and {others} others" if others else ""
+    return f"changed after the last step of epoch {epoch}: {variable}{more}, by up to {gap:.3g}"
+
+
+def _optimizer_steps(*, steps: Mapping[int, int], batches: int, **_: Any) -> str:
+    counts = ", ".join(f"{count} in epoch {epoch}" for epoch, count in steps.items())
+    return f"the optimizer steps are {counts}; the data set has {batches} batches in all"
+
+
+def _gradient_off(
+    *, step: int, epoch: int, relative_error: float, multiples: Mapping[str, float | str], **_: Any
+) -> str:
+    error = f"has a relative error of {relative_error:.2g}" if _finite(relative_error) else "is not finite"
+    listed = [f"{name} {each if isinstance(each, str) else f'{each:.4g}'}" for name, each in multiples.items()]
+    return (
+        f"the gradient of step {step} (epoch {epoch}) {error}, and no cause explains it; as a multiple of the right "
+        f"gradient it is: {', '.join(listed)}"
+    )
+
+
+def _gradient_factors(*, factors: Sequence[float], **_: Any) -> str:
+    listed = ", ".join(f"{factor:.4g}" for factor in factors)
+    return f"all variables' gradients are the right ones times one number in each step: {listed}"
+
+
+def _update_off(*, step: int, epoch: int, relative_error: float, **_: Any) -> str:
+    unexplained = f"{relative_error:.2g} of the change, relative, is unexplained"
+    return (
+        f"the weights after step {step} (epoch {epoch}) are not what the experiment's optimizer computes from the "
+        f"gradients passed to it: {unexplained if _finite(relative_error) else 'it is not finite'}"
+    )
+
+
+def _weight_off(*, variable: str, step: int, epoch: int, relative_error: float, gradients: str = "", **_: Any) -> str:
+    text = f"{variable} after step {step} (epoch {epoch}) is off by {relative_error:.2g} of its change"
+    if gradients:
+        text = f"the gradients add up to the right ones, but {text}"
+    if gradients == "clipped":
+        text += ": the optimizer clips each replica's gradient, and these gradients differ"
+    return text
+
+
+def _between_steps(*, variables: Sequence[str], step: int, following: int, **_: Any) -> str:
+    verb = _are(variables, "changes", "change")
+    return f"{', '.join(variables)} {verb} between steps {step} and {following}, not by an optimizer"
+
+
+def _after_step(*, variables: Sequence[str], step: int, epoch: int, reference: str, **_: Any) -> str:
+    verb, does = _are(variables, "changes", "change"), _are(variables, "does", "do")
+    return f"{some(variables)} {verb} after the update of step {step} (epoch {epoch}); {reference}'s {does} not"
+
+
+def _state_off(*, variable: str, step: int, epoch: int, gap: float, noise: float, **_: Any) -> str:
+    off = f"off by {gap:.3g}, where rounding explains {noise:.1g}"
+    if not _finite(gap):
+        off = "a random state, such as dropout's, has moved on more often or less often"
+    place = f"step {step} (epoch {epoch})"
+    return f"{variable} after the forward pass of {place} is not what the model computes from the batch: {off}"
+
+
+def _as_trained(*, metric: str, loss: bool, **_: Any) -> str:
+    what = "is the loss" if loss else "weights examples as in the loss"
+    return f"{metric} {what} that is trained on, which is not the experiment's"
+
+
+def _metric_off(*, metric: str, relative_error: float, **_: Any) -> str:
+    by = f" (relative error {relative_error:.2g})" if _finite(relative_error) else ": one of them is not finite"
+    return f"{metric} differs from the value recomputed from the weights{by}"
+
+
+def _weights_change(
+    *, factor: float, learning_rate: float, explains: str, as_rate: float | None = None, **_: Any
+) -> str:
+    times = f"the weights change {factor:.6g} times as much as they should"
+    if as_rate is None:
+        return (
+            f"{times}, which explains {explains}: the loss or the learning rate, {learning_rate:.4g}, has this factor"
+        )
+    return f"{times}, as with a learning rate of {as_rate:.4g} instead of {learning_rate:.4g}; this explains {explains}"
+
+
+def _repeats(*, epoch: int, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
+    also = f", and {never:,} of all {of_all:,} are never seen" if never else ""
+    return f"in epoch {epoch}, {repeats:,} of its {of:,} examples are repeats{also}"
+
+
+def _empty_gradient(*, step: int, relative_error: float | None, **_: Any) -> str:
+    error = "is NaN" if relative_error is None else f"has a relative error of {relative_error:.2g}"
+    return f"the gradient of step {step}, whose batch leaves one replica empty, {error}; all others are right"
+
+
+def _apart(*, variable: str | None, **_: Any) -> str:
+    return (
+        "each step is right, computed from the weights that it had, but something else changes "
+        f"{variable or 'the weights'}: rounding does not explain the gap"
+    )
+
+
+def _weights_not_finite(**q: Any) -> str:
+    step, epoch, variables = q["step"], q["epoch"], q["variables"]
+    when = f"at the end of epoch {epoch}{q['training']}"
+    if step is not None:
+        when = f"in step {step:,} of epoch {epoch}{q['training']}" if step else "before the first step"
+    first = ""
+    if q["stage"]:
+        against = f", where {q['other']} has {q['other_value']}" if q["other_value"] else ""
+        place = f" of step {q['training_step']:,} of the training" if step is None and q["training_step"] else ""
+        first = f"first {_first_value(q['stage'], q['where'])}{place}: {q['value']}{against}; "
+    counts = f"{len(variables)} of {q['of']} variables" if q["of"] > 1 else "the only variable"
+    after = f"after it {counts} of {q['side']} are NaN or infinite ({some(variables)}), those of {q['other']} are not"
+    return f"{when}, {first}{after if variables else 'the weights stay finite'}"
+
+
+def _first_value(stage: str, where: str) -> str:
+    if not where:
+        return f"the {stage}"
+    if stage == STATE or where == LEARNING_RATE:
+        return where
+    joined = {INPUTS: f"the {where}", PREDICTIONS: f"the output of layer {where}"}
+    return joined.get(stage, f"the {stage} of {where}")
+
+
+def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **_: Any) -> str:
+    told = " and ".join(f"{value} with {name}" for name, value in values.items())
+    return f"{where} of epoch {epoch}{training} is {told}"
+
+
+def _script_ended(*, side: str, epochs: int, callbacks: Sequence[str], **_: Any) -> str:
+    return f"{side} ended after epoch {epochs} ({' and '.join(callbacks)})"
+
+
+def _script_rate_changed(
+    *, callbacks: Sequence[str], side: str, other: str, learning_rate: float, other_rate: float, **_: Any
+) -> str:
+    listed = " and ".join(callbacks)
+    return f"{listed} changed the learning rate of {side} to {learning_rate:.4g}; that of {other} is {other_rate:.4g}"
+
+
+def _copies(*, side: str, other: str, variables: Sequence[str], layers: Sequence[str], times: int, **_: Any) -> str:
+    return (
+        f"{side} has {len(variables)} weights more than {other} ({some(variables)}), of the shapes of {some(layers)}, "
+        f"which {other} calls {times} times in a step"
+    )
+
+
+def _script_repeats(*, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
+    also = f", and {never} of {of_all} are never seen" if never else ""
+    return f"{repeats} of the {of} examples of this epoch are repeats{also}"
+
+
+def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any) -> str:
+    how = "without training=" if training == "not given" else f"with training={training}"
+    why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
+    return f"{side} calls the model {how}, {other} with training=True{why}"
+
+
+def _script_pairs(*, side: str, labels: Any = None, predictions: Any = None, **_: Any) -> str:
+    shapes = "" if labels is None else f" (labels {labels}, predictions {predictions})"
+    return f"; that of {side} is the mean over all pairs of a label and a prediction{shapes}"
+
+
+def _script_limits(
+    *,
+    limited: str,
+    side: str,
+    other: str,
+    replicas: int,
+    clipping: Mapping[str, float],
+    other_clipping: Mapping[str, float],
+    **_: Any,
+) -> str:
+    own, others = (", ".join(f"{key}={value:g}" for key, value in each.items()) for each in (clipping, other_clipping))
+    each = " on each replica" if replicas > 1 else ""
+    then = f", and its optimizer clips by {own}" if own else ""
+    does = f"clips by its optimizer's {others}" if others else "does not"
+    return f"{side} limits {limited}{each} before it applies the gradients{then}; {other} {does}"
+
+
+def _script_settings(*, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], **_: Any) -> str:
+    shown = ", ".join(f"{key}={own} instead of {right}" for key, (own, right) in settings.items())
+    return f"{side}'s {optimizer} has {shown}"
+
+
+def _steps_made(*, steps: Mapping[str, int], **_: Any) -> str:
+    (one, first), (other, second) = steps.items()
+    return f"{one} makes {first:,} steps, {other} {second:,}"
+
+
+def _reported(lacking: str, *, joined: str = ": ") -> Callable[..., str]:
+    """The sentence on a reported loss that follows from what is lacking; one on validation names the other side."""
+
+    def text(*, metric: str, epoch: int, value: float, right: float, **q: Any) -> str:
+        shown = f"{metric} in epoch {epoch} is {value:.6g}"
+        if "other" in q:
+            return f"{shown}, and {right:.6g} in {q['other']}: {lacking.format(it='it is ', **q)}"
+        expected = f"the mean over its {q['examples']:,.0f} examples is {right:.6g}"
+        return f"{shown}{joined}{lacking.format(it='', **q)}; {expected}"
+
+    return text
+
+
+def _script_other_metric(
+    *, metric: str, side: Mapping[str, Any], other: str, expected: Mapping[str, Any], **_: Any
+) -> str:
+    own, right = (
+        f"{each['metric_class']} of labels {_shape(each['labels'])} and predictions {_shape(each['predictions'])}"
+        for each in (side, expected)
+    )
+    return f"{metric} is {own}; in {other} it is {right}"
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+
+
+_LACKS = "it lacks the model's own losses, {penalty:.6g}"
+_SO_FAR = "{metric} in epoch {epoch} is {value:.6g}, the mean over all epochs so far"
+
+TEXTS: Mapping[str, str | Callable[..., str]] = {
+    "several": lambda parts, **_: "; ".join(map(said, parts)),
+    # How the loss is put together
+    "gradients-times-replicas": "every gradient is {replicas} times the right one, on {replicas} replicas",
+    "gradients-by-replicas": "every gradient is 1/{replicas} of the right one, on {replicas} replicas",
+    "example-weight": _example_weight,
+    "short-batch-as-full": "an example of a short batch counts as if the batch were full",
+    "last-batch-as-full": _last_as_full,
+    "loss-factor": "the loss has a constant factor of {factor:.6g}",
+    "loss-not-scaled": "the loss is not scaled, but the optimizer divides every gradient by the loss scale, "
+    "{loss_scale:,.0f}",
+    "gradients-not-unscaled": "the loss is scaled, but its gradients are not divided by the loss scale, "
+    "{loss_scale:,.0f}, before the update",
+    "even-weights": "every example of a batch has the same weight, even if the batch does not split evenly over the "
+    "replicas",
+    "strategy-unused": "strategy.run is never called: one replica computes the whole batch; fit averages the replicas' "
+    "means",
+    "no-layer-losses": "the gradient does not include the layers' losses",
+    "layer-losses-left-out": _layer_losses,
+    "layer-loss-left-out": lambda variables, **_: (
+        f"the gradient of {some(variables)} does not include its layer's loss"
+    ),
+    "layer-losses-times-replicas": "the layers' losses have {replicas} times the right weight, on {replicas} replicas",
+    "probabilities-as-logits": "the model's probabilities are taken as logits, since the experiment's loss has "
+    "from_logits=True; in {reference}'s graph Keras finds the logits behind the softmax or sigmoid",
+    "other-from-logits": "the loss is computed with from_logits={from_logits}, the experiment's with "
+    "from_logits={expected}",
+    "applied-twice": "the loss, which takes logits, is given {function}(predictions): {function} is applied twice",
+    "no-label-smoothing": "the loss has no label smoothing, the experiment's has {expected:g}",
+    "mask-unused": "padded positions count in the loss like any other: the mask is not used",
+    "mask-lost": lambda layers, **_: f"the mask of {some(layers)} is lost, so later layers see the padding",
+    "output-weight": "the loss of output {output} has weight 1 instead of {expected:g}, {factor:.6g} times as much",
+    "output-weights": _output_weights,
+    "micro-batches-summed": "the gradients of micro-batches of {examples} are added up, not averaged: {factor} times "
+    "too large",
+    "micro-batches-by-constant": "the sum over micro-batches of {examples} is divided by {divisor}, also where a batch "
+    "has fewer",
+    "labels-broadcast": "labels [n] minus predictions [n, 1] gives [n, n]: every label is compared with every "
+    "prediction",
+    "sample-weights-unused": "every example counts the same: the sample weights are not used",
+    "class-weights-unused": "every example counts the same: the experiment's class weights are not used",
+    "no-weights-used": "every example counts the same: the experiment's class weights are not used, and neither are "
+    "the sample weights",
+    # The step: forward pass, clipping, reduction
+    "inference-gradient": "the gradient is that of a model called with training=False",
+    "inference-layers": _inference_layers,
+    "gradients-clipped": _clipped,
+    "clipped-when": "gradients are clipped {when} they are summed over the replicas",
+    "not-clipped": lambda expected, **_: (
+        f"gradients are not clipped; the experiment's optimizer has {_options(expected)}"
+    ),
+    "other-clipping": _other_clipping,
+    "own-gradients": "every replica is updated with its own gradient only, so the replicas' weights diverge",
+    "first-gradient": "only the first replica's gradient is used",
+    "weights-never-change": _never_change,
+    "no-gradient": _no_gradient,
+    # Examples, initial weights, validation
+    "batch-size": "a full batch has {examples} examples, but the global batch size is {expected}",
+    "batches": _batches,
+    "last-batch-dropped": _last_dropped,
+    "foreign-variables": "the optimizer was applied to {count} variables that do not belong to the model from "
+    "run.build()",
+    "foreign-in-loss": lambda variables, **_: (
+        f"the loss is computed from variables that do not belong to the model from run.build(): {some(variables)}"
+    ),
+    "not-as-built": _not_as_built,
+    "validation-updates": "after the last step of epoch {epoch}, {updates} updates follow, one for each batch of "
+    "validation",
+    "changed-by-validation": _changed_by_validation,
+    "passes": "each step computes predictions for its batch {times} times",
+    "own-order": "it takes the experiment's examples in an order of its own",
+    "other-order": "the examples are in another order",
+    "other-labels": "the labels are not those of the examples",
+    "labels-apart": "{examples:,} of {of:,} examples are trained on with another one's label",
+    "several-batches": "each update is made from {batches} batches of {examples} examples",
+    "own-batch-size": "its batches have {examples} examples, but the global batch size is {expected}",
+    "repeats": _repeats,
+    "never-seen": "{never:,} of all {of_all:,} examples are never seen in epoch {epoch}",
+    "same-order": "the second epoch has the order of the first",
+    "empty-replica-gradient": _empty_gradient,
+    "empty-replica-metric": "{metric} is NaN if a batch leaves one replica empty",
+    # The optimizer and callbacks
+    "other-optimizer": "the loop's optimizer is {optimizer}, the experiment's {expected}",
+    "slots-emptied-per-epoch": "the optimizer's slots are empty again when an epoch begins",
+    "slots-emptied-in-epochs": "the optimizer's slots are empty again in each epoch",
+    "setting": "{name} is {value} in the loop, {expected} in the experiment",
+    "learning-rate": _learning_rate,
+    "applied-again": "the optimizer is applied {times} times in each step, each time with the same gradients",
+    "applied-in-parts": "the optimizer is applied {times} times in each step, and counts as many steps",
+    "begins-anew": "the optimizer begins anew in step {step} (epoch {epoch}): its slots are empty again",
+    "begins-anew-per-epoch": "the optimizer begins anew with each epoch: its slots are empty again",
+    "counted-anew-per-epoch": "the optimizer's steps are counted from 1 again in each epoch",
+    "iterations": _iterations,
+    "decayed": _decayed,
+    "as-with-nesterov": "the weights change as with nesterov={nesterov}",
+    "as-with": "the weights change as with {name} {value:g}; the experiment's {optimizer} has {expected:g}",
+    "formula-damped": "the velocity is momentum · v + (1 - momentum) · g, not momentum · v + g",
+    "formula-uncorrected": "Adam's bias correction is missing",
+    "formula-mean-uncorrected": "Adam's mean of gradients is not divided by 1 - beta_1^t",
+    "formula-square-uncorrected": "Adam's mean of squares is not divided by 1 - beta_2^t",
+    "formula-epsilon-last": "epsilon is added to the root of the corrected mean of squares; Keras adds it before that "
+    "is corrected",
+    "formula-epsilon-inside": _inside_root,
+    "formula-epsilon-inside-uncorrected": _inside_root,
+    "rate-of-epoch-from-0": "the learning rate is that of the schedule at the epoch's number, from 0",
+    "rate-of-epoch": "the learning rate is that of the schedule at the epoch's number, not at the step's",
+    "rate-per-epoch": "the learning rate changes once per epoch, not with every step",
+    "rate-of-next-step": "the learning rate is that of the step after: the schedule counts steps from 0",
+    "rate-of-step-before": "the learning rate is that of the step before",
+    "rate-of-first-step": "the learning rate stays {learning_rate:.6g}, that of the first step",
+    "rate-stays": _rate_stays,
+    "callbacks-set-rate": _callbacks_set,
+    "averages-not-taken": _averages,
+    "ends-earlier": _ends("ends"),
+    "ended": _ends("ended"),
+    "changed-after-training": _changed_once_more,
+    "changed-at-epoch-end": _changed_once_more,
+    "callbacks-changed-rate": lambda callbacks, reference, before, learning_rate, epoch, **_: (
+        f"{some(callbacks)} of {reference} changed the learning rate from {before:.6g} to {learning_rate:.6g} for "
+        f"epoch {epoch}"
+    ),
+    "callbacks-changed-weights": lambda callbacks, reference, epoch, **_: (
+        f"at the end of epoch {epoch} {some(callbacks)} of {reference} changed the weights outside of any step"
+    ),
+    # Reported numbers
+    "includes-earlier-epochs": "{metric} includes the earlier epochs",
+    "sum-over-epochs": "{metric} is a sum over all epochs, divided by the number of batches in one epoch",
+    "includes-training": "{metric} includes the epoch's training examples",
+    "includes-validation": "{metric} includes the examples of the validation before",
+    "includes-everything": "{metric} includes all training and validation examples since the start",
+    "other-metric": "{metric} is that of {metric_class}, and the experiment's is {expected}",
+    "mean-over-batches": "{metric} is the mean over batches: a short batch counts as much as a full one",
+    "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
+    "one",
+    "last-batch": _last_batch,
+    "loss-by-replicas": "{metric} is 1/{replicas} of the loss, on {replicas} replicas",
+    "loss-times-replicas": "{metric} is {replicas} times the loss, on {replicas} replicas",
+    "without-layer-losses": "{metric} does not include the layers' losses",
+    "without-layer-loss": "{metric} leaves out loss {number} of the layers' {of}",
+    "in-training-mode": "{metric} is computed with training=True",
+    "first-validation-batches": "{metric} covers only the first {batches} of the check's {of} validation batches",
+    "without-last-validation-batch": "{metric} leaves out the last validation batch",
+    "validation-batches": "{metric} covers only {batches} of the check's {of} validation batches",
+    "one-replica": "{metric} covers only replica {replica} of {replicas}",
+    "metric-unweighted": "{metric} counts every example the same: the sample weights are not used",
+    "after-update": _after_update,
+    "metric-broadcast": "{metric} compares each label with the prediction of every example: labels [n, 1] against [n]",
+    "as-trained": _as_trained,
+    "metric-off": _metric_off,
+    # What no cause explains
+    "ambiguous": _ambiguous,
+    "other-epochs": "{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or "
+    "model.stop_training ends training",
+    "changed-last": _changed_last,
+    "changed-after-last-step": _changed_after_last,
+    "optimizer-steps": _optimizer_steps,
+    "end-steps": "end_step was called {steps} times; the data set has {batches} batches",
+    "gradient-off": _gradient_off,
+    "gradients-off-together": "no single step's gradient is off, but all steps together do not match the right "
+    "gradients",
+    "gradient-factors": _gradient_factors,
+    "update-off": _update_off,
+    "weight-off": _weight_off,
+    "weights-off": "the observed weights are not those that right gradients and the experiment's optimizer give: "
+    "{relative_error:.2g} of the change, relative, is unexplained",
+    "weights-change": _weights_change,
+    "changed-between-steps": _between_steps,
+    "changed-after-update": _after_step,
+    "state-off": _state_off,
+    "hidden-gradients": "the weights are equal, but different gradients were passed to the optimizers",
+    "apart": _apart,
+    # Two scripts: the examples, the forward pass and callbacks
+    "copies": _copies,
+    "script-ended": _script_ended,
+    "script-rate-changed": _script_rate_changed,
+    "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
+    "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
+    "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
+    "{never:,} "
+    "of {of_all:,} examples are never seen",
+    "had-again": "{side} had the same {examples} examples in step {earlier_step}",
+    "script-repeats": _script_repeats,
+    "script-never-seen": "{never} of the {of_all} examples of this epoch are not seen",
+    "script-frozen": lambda variables, side, **_: (
+        f"{some(variables)}: {side}'s optimizer gets no gradient, and a layer that is not trainable predicts in "
+        "inference mode"
+    ),
+    "script-flag": _script_flag,
+    # Two scripts: the loss, after the two losses
+    "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
+    "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",
+    "script-some-penalties": "; it lacks {losses} of the model's {of} own losses, {penalty:.6g}",
+    "script-penalty-each": "; {side} adds {penalty:.6g} on each replica",
+    "script-pairs": _script_pairs,
+    "script-probabilities": ": the model gives probabilities, and from_logits=True says that they are logits. In a "
+    "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
+    "probabilities for logits",
+    "script-from-logits": "; that of {side} is the one with from_logits={from_logits}",
+    "script-unweighted": "; that of {side} is the one without sample weights or class weights",
+    "script-loss-constant-denominator": ": {examples}/{full} of it, as this batch has {examples} examples, not {full}",
+    "script-loss-summed": ": {examples} times as much, the number of examples in the batch",
+    "script-loss-not-divided-by-replicas": ": {replicas} times as much, on {replicas} replicas",
+    "script-loss-divided-twice": ": 1/{replicas} of it, on {replicas} replicas",
+    "script-losses-summed": ": {other} takes the gradient of {losses} losses, not of their mean, so that of their sum",
+    # Two scripts: gradients, update and state
+    "script-not-scaled": "the loss is {loss_scale:,.0f} times as large in {other} as in {side}, whose optimizer "
+    "divides "
+    "the gradients by that scale all the same",
+    "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
+    "{other}: nothing divides them by the scale",
+    "script-no-gradient": lambda variables, side, **_: f"{some(variables)}: {side}'s optimizer gets no gradient",
+    "script-first-replica": "{side} applies the gradients of the first replica only",
+    "script-limits": _script_limits,
+    "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
+    "{factor}: each gradient is {factor} times that of {other}",
+    "script-pairs-next": "the loss of the next step is {next_loss:.6g} in {side}, the mean over all pairs of a label "
+    "and "
+    "a prediction, and {next_right:.6g} if each label has its own",
+    "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
+    "script-schedule": "the learning rate is {expected:.4g} in {other} ({schedule}), {learning_rate:.4g} in {side}",
+    "script-settings": _script_settings,
+    "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",
+    "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
+    # Two scripts: what may explain a difference
+    "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
+    "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
+    "never-changes": "the weights of {side} never change",
+    "drawn": lambda functions, **_: (
+        f"both call {some(functions)}, which gives other numbers in a graph than in an eager loop, whatever the seed: "
+        "draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest"
+    ),
+    "unknown-examples": "{side} was not seen to have {examples} of the {of} examples of {other}",
+    "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
+    "calls-alone": lambda side, functions, **_: f"only {side} calls {some(functions)}",
+    "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
+    "same: "
+    "the factor comes between tape.gradient and apply_gradients",
+    "apart-by-weights": lambda variables, side, other, **_: (
+        f"what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
+        f"({some(variables)}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a "
+        "penalty that is computed outside of the tape"
+    ),
+    "steps-made": _steps_made,
+    "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
+    "random "
+    "numbers (dropout): saving a model, or copying its weights, keeps no state of them",
+    # Two scripts: reported numbers
+    "running-means": lambda metrics, other, **_: (
+        f"{' and '.join(metrics)} in each epoch is the mean over all epochs so far of what {other} reports"
+    ),
+    "mixed-means": lambda metrics, **_: (
+        f"{' and '.join(metrics)} in each epoch is the mean over training and validation: the metric's state is not "
+        "reset between them"
+    ),
+    "reported-loss-without-regularization": _reported(_LACKS),
+    "reported-validation-loss-without-regularization": _reported(_LACKS),
+    "reported-loss-averaged-over-batches": _reported(
+        "{it}the mean over {batches} batches, of which the last has {last:.0f} examples", joined=", "
+    ),
+    "reported-last-batch-only": _reported("that of the epoch's last batch alone", joined=", "),
+    "reported-metrics-not-reset": _SO_FAR,
+    "script-other-metric": _script_other_metric,
+    "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
+    "their "
+    "update; before it, as fit reports it, it is {expected:.6g}",
+    "called-again": "{side} calls the model again with the examples of a step after its update ({steps} of {of} "
+    "steps); "
+    "numbers of these predictions are those of the updated weights, and fit's are not",
+    "share-of-pairs": "{metric} in each epoch is the share of all pairs of a label and a prediction of a batch that "
+    "are "
+    "equal: labels of shape [n] meet predictions of shape [n, 1]; tf.reshape one of them",
+    # Values that are not finite on one side only
+    "weights-not-finite": _weights_not_finite,
+    "metric-not-finite": _metric_not_finite,
+}
+"""A sentence for each kind of measurement: its quantities put in, or a function of them."""
