@@ -104,6 +104,9 @@ def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
     assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
     assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
     assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"
+    unexplained = factor.but(otherwise=np.inf)
+    for seen in (unexplained, Measurement.all([unexplained, Measurement.of("same-order")])):
+        assert said(Measurement.read(json.loads(json.dumps(seen.as_json())))) == said(seen)
     factor = Measurement.of("loss-factor", factor=2)
     assert said(factor.but(since_step=3, since_epoch=2)).startswith("from step 3 (epoch 2) on, the loss has")
 
