@@ -442,6 +442,17 @@ def test_random_numbers_that_both_draw_by_other_means_than_their_seed_are_said()
         assert ["both call tf.random.normal" in each for each in found] == [True] * said
 
 
+@pytest.mark.parametrize("drawing", [0, 1])
+def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> None:
+    other = linear_step(times=2.0)
+    given = sides(other)
+    traces = [replace(trace, drawn=["tf.random.normal"] * (i == drawing)) for i, trace in enumerate(given.traces)]
+    found = hints(located(other), replace(given, traces=tuple(traces)))
+    assert found == [f"only {given.names[drawing]} calls tf.random.normal"]
+    update = linear_step(rate=0.2)
+    assert hints(located(update), replace(given, traces=tuple(traces))) == [], "an update draws none"
+
+
 def weights_of(*layers: str) -> Trace:
     """A training with the weights of these layers, each with as many units as the number in its name."""
     variables = []

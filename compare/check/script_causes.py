@@ -161,10 +161,18 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found += _hints_on_gradients(sides)
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes", side=sides.other_name))
-    drawn = [name for name in sides.right_trace.drawn if name in sides.other_trace.drawn]
-    if drawn and located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
-        found.append(Measurement.of("drawn", functions=drawn))
+    if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
+        found += _hints_on_random_numbers(sides)
     return found
+
+
+def _hints_on_random_numbers(sides: Sides) -> Iterator[Measurement]:
+    drawn = sides.other_trace.drawn, sides.right_trace.drawn
+    if both := [name for name in drawn[1] if name in drawn[0]]:
+        yield Measurement.of("drawn", functions=both)
+    for name, own, others in zip((sides.other_name, sides.right_name), drawn, reversed(drawn), strict=True):
+        if own and not others:
+            yield Measurement.of("calls-alone", side=name, functions=own)
 
 
 def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
