@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras import layers
 
 from compare.app.judge import with_located
-from compare.app.script_pairs import left_out, left_over, paired_models
+from compare.app.script_pairs import changed_apart, left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on
@@ -59,6 +59,7 @@ def watch(tmp_path: Path) -> Watch:
             watch_reports(observer, writer)
             with suppress(EnoughSteps):
                 script()
+                observer.ended()
         writer.close()
         if isinstance(observer, StageObserver):
             observer.close()
@@ -830,3 +831,70 @@ def test_a_mistake_is_located_whatever_has_the_variables(watch: Watch, tmp_path:
     found = locate(first, second, [], 1, [variable.name for variable in one.variables])
     assert found.stage == stage
     assert [cause.id for cause in name_causes(found, Sides(("fit", "loop"), (one, two), (first, second), 1))] == causes
+
+
+def averaged(keep: float | None, *, inside: bool = False, eager: bool = False) -> None:
+    """Trains a model, and keeps a moving average of its weights in another one, of a model's ``fit`` or by hand."""
+    net, average = make(), make()
+    average.set_weights(net.get_weights())
+    optimizer = keras.optimizers.Adam(0.01)
+
+    def follow() -> None:
+        for weight, mean in zip(net.weights, average.weights, strict=True) if keep is not None else ():
+            mean.assign(keep * mean + (1 - keep) * weight)
+
+    def train(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - net(x, training=True)))
+        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+        if not eager:
+            follow()
+        return {"loss": loss}
+
+    class Averaged(keras.Model):  # type: ignore[misc] # keras is untyped
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.average = net, average
+
+        def train_step(self, data: Any) -> Any:
+            return train(*data)
+
+    if inside:
+        model = Averaged()
+        model.compile(optimizer)
+        model.fit(X, Y, batch_size=16, verbose=0)
+        return
+    step = tf.function(train)
+    for x, y in BATCHES:
+        step(tf.constant(x), tf.constant(y))
+        if eager:
+            follow()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"inside": True}, {}), ({"inside": True}, {"eager": True}), ({}, {"inside": True}), ({}, {"eager": True})],
+    ids=str,
+)
+@pytest.mark.parametrize(("keep", "equal"), [(0.9, True), (0.1, False), (None, False)])
+def test_a_model_that_is_changed_without_an_optimizer_is_compared_as_it_is_at_the_end(
+    watch: Watch, first: dict[str, bool], second: dict[str, bool], keep: float | None, equal: bool
+) -> None:
+    pairs = compared(watch(lambda: averaged(0.9, **first)), watch(lambda: averaged(keep, **second)))
+    assert [(one.last, two.last, bool(one.state)) for one, two in pairs] == [(3, 3, False), (3, 3, True)]
+    for one, two in pairs:
+        assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
+        same = np.allclose(one.steps["projections"][-1], two.steps["projections"][-1], rtol=1e-4, atol=1e-4)
+        assert same == (equal or not one.state)
+    assert left_out(["a", "b"], pairs[0], pairs, changing=True) == []
+
+
+def test_a_model_that_one_script_alone_changes_without_an_optimizer_is_said(watch: Watch) -> None:
+    sides = watch(lambda: averaged(0.9)), watch(lambda: by_hand(make()))
+    pairs = compared(*sides)
+    (said,) = changed_apart(["a", "b"], sides, pairs)
+    assert len(pairs) == 1 and said.startswith("only a also has sequential") and said.endswith("is not compared")
+
+
+def test_a_model_that_both_leave_as_it_is_is_not_compared(watch: Watch) -> None:
+    assert len(compared(watch(lambda: averaged(None)), watch(lambda: averaged(None)))) == 1

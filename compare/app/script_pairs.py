@@ -10,7 +10,7 @@ import numpy as np
 from compare.check.stages import some
 from compare.records import INITIAL, variable_norms
 from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired
-from compare.watch.trace import Trace
+from compare.watch.trace import APART, INSIDE, Trace
 
 Pair = tuple[Trace, Trace]
 
@@ -44,7 +44,25 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
         if i not in pairs and j not in taken:
             pairs[i] = limited(*pair, max_steps)
             taken.add(j)
-    return [pairs[i] for i in sorted(pairs)]
+    return [*(pairs[i] for i in sorted(pairs)), *(_states(traces) if pairs else ())]
+
+
+def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
+    """The models that begin with equal weights on both sides and that one side at least changes without an optimizer.
+
+    What trainings have on both sides is compared with these.
+    """
+    first, second = ([trace for trace in side if trace.state] for side in (*traces, ())[:2])
+    for one in first:
+        for other in second:
+            everything = range(len(one.variables))
+            order = paired(*_of(other, range(len(other.variables))), *_of(one, everything))
+            pair = _ordered(one, other, everything, order)
+            if pair is not None and begin_equal(*pair):
+                second.remove(other)
+                if not (all(each.never_changes for each in pair) or all(each.state == INSIDE for each in pair)):
+                    yield pair
+                break
 
 
 def _likeliest(one: Trace, other: Trace) -> list[tuple[tuple[bool, int], Pair]]:
@@ -142,7 +160,7 @@ def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Se
     for side, (name, trainings) in enumerate(zip(names, traces, strict=True)):
         taken = {pair[side].number for pair in pairs}
         for trace in trainings:
-            if trace.number not in taken:
+            if trace.number not in taken and not trace.state:
                 weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
                 parts = {each.split("/")[0] for each in weights} - {trace.model}
                 model = f"{parts.pop()} of {trace.model}" if len(parts) == 1 and trace.model else trace.model
@@ -164,12 +182,24 @@ def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changin
     """
     found = []
     for side, (name, trace) in enumerate(zip(names, pair, strict=True)):
-        elsewhere = {each.name for other in pairs for each in other[side].variables if not changing}
+        known = [other[side] for other in pairs if other[side].state or not changing]
+        elsewhere = {each.name for trace in known for each in trace.variables}
         without = [each.name for each, changes in trace.left_out if changes == changing and each.name not in elsewhere]
         if without:
             which = "change while it trains" if changing else "do not change"
             found.append(f"only {name} also has {some(without)}: weights that {which}, and are not compared")
     return found
+
+
+def changed_apart(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
+    """The models that only one of two scripts changes without an optimizer, as sentences."""
+    return [
+        f"only {name} also has {trace.model}: it changes it without an optimizer, and it is not compared"
+        for side, (name, trainings) in enumerate(zip(names, traces, strict=True))
+        for trace in trainings
+        if trace.state == APART and not trace.never_changes
+        if trace.number not in {pair[side].number for pair in pairs}
+    ]
 
 
 def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
@@ -178,7 +208,7 @@ def stretches(traces: Sequence[Trace]) -> list[list[Trace]]:
     The first of each stretch has what the script reports.
     """
     found: list[list[Trace]] = []
-    for trace in sorted(traces, key=lambda trace: trace.began):
+    for trace in sorted((each for each in traces if not each.state), key=lambda trace: trace.began):
         if found and trace.began <= max(each.ended for each in found[-1]):
             found[-1].append(trace)
         else:

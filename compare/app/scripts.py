@@ -11,7 +11,7 @@ from rich.console import Console
 from compare.app.notebooks import as_python
 from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
-from compare.app.script_pairs import begin_equal, left_out, left_over, paired_models, stretches
+from compare.app.script_pairs import begin_equal, changed_apart, left_out, left_over, paired_models, stretches
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -79,6 +79,10 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
     return ScriptsSession(options, folder, work, runner, sources, console, run, names)
 
 
+BY_HAND = "changed without an optimizer, so compared as it is at the end"
+"""What is said of a model that no optimizer trains."""
+
+
 def _strategy(replicas: int) -> dict[str, object]:
     return {
         "name": "mirrored" if replicas > 1 else "default",
@@ -121,7 +125,8 @@ def _train(session: ScriptsSession) -> bool:
         one = distinct(f"{session.names[0]} model {number}", taken)
         other = distinct(f"{session.names[1]} model {number}", [*taken, one])
         same = [trace.last for trace in pair] == [first.last, second.last]
-        session.models.append(ModelPair((one, other), pair, EpochEnds.of(*pair) or (epochs if same else EpochEnds())))
+        ends = EpochEnds.of(*pair) or (epochs if same and not pair[0].state else EpochEnds())
+        session.models.append(ModelPair((one, other), pair, ends))
     metrics = MetricsFile(session.folder / "metrics.csv")
     for model in session.models:
         like = (first if first.epochs or not second.epochs else second) if model is session.models[0] else None
@@ -134,8 +139,10 @@ def _train(session: ScriptsSession) -> bool:
     session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
     if not session.alone:
         session.left_over = left_over(session.names, traces, paired)
-        both = all(len(each) > len(paired) for each in traces)
+        made = [sum(not trace.state for trace in each) for each in (*traces, [pair[0] for pair in paired])]
+        both = min(made[:2]) > made[2]
         unknown[f"other trainings of {session.names[1]}"] = session.left_over if both else []
+        unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
     _say_what_trained(session)
@@ -174,13 +181,14 @@ def _say_what_trained(session: ScriptsSession) -> None:
         for name, trace in zip(model.names, model.traces, strict=True):
             what = f" ({trace.model})" if several and trace.model else ""
             parts = "".join(f"; {text}" for text in _continuations(trace))
-            tell(session.console, f"{name}{what}: {trace.last:,} steps by {trace.trained_by}{parts}")
+            made = f"{trace.last:,} steps by {trace.trained_by}{parts}"
+            tell(session.console, f"{name}{what}: {BY_HAND if trace.state else made}")
             if trace.last >= session.options.max_steps:
                 tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
     if several:
         tell(
             session.console,
-            f"Each makes {len(session.models)} trainings; they are paired by the shapes of their weights",
+            f"{len(session.models)} trainings of each are compared; they are paired by the shapes of their weights",
         )
     for text in (*session.left_over, *session.left_out):
         tell(session.console, f"Not compared: {text}", style="yellow")

@@ -80,7 +80,7 @@ def explain(session: ScriptsSession) -> None:
         if first.step > 0 and first.pair.exactly.weights_alone is not None:
             value = _first_not_finite(session, first, first.pair.exactly.weights_alone)
             session.run.save(not_finite={name: value.as_json()} if value else None)
-        elif first.step > 0 and not _goes_on(session, first):  # else the initial weights
+        elif first.step > 0 and not (_goes_on(session, first) or first.model.traces[0].state):  # else nothing is seen
             nearer, seen = _look_into(session, first)
             checked[name] = _checked(session, nearer, seen, first.step)
         elif more_weights(*first.model.traces):
@@ -173,7 +173,10 @@ def _checked(
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
     later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
     first = Difference(epoch, within, None, located.stage, located.where, weights=later)
+    state = departure.model.traces[0]
     reason = unsure or _other_trainings(session, departure)
+    if state.state:
+        reason = f"no optimizer trains {state.model}, and at the end its weights are different"
     return Comparison(
         departure.pair.candidate.trainer,
         Training(INCONCLUSIVE if unsure else DIFFERENT, None, first, 0, reason=reason),
@@ -225,17 +228,18 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
     while True:
         numbers = [count + 1, count + 2]
         count += 2
-        session.passes += 1
         loud = count > LEAST_TWINS
-        settings = []
+        missing = [number for number in numbers if (step, number) not in session.twins]
+        if missing:  # not trained for another model yet
+            session.passes += 1
+            nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
+            settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
+            run_scripts(session, settings, [f"noise twin {number}" for number in missing])
+            session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
         for number in numbers:
-            nudge = Nudge(step, number, rounding.LOUD if loud else 1)
-            settings.append(replace(session.settings(0), nudge=nudge, begins=False))
-        run_scripts(session, settings, [f"noise twin {number}" for number in numbers])
-        for number, each in zip(numbers, settings, strict=True):
-            for trace in read_traces(Path(each.folder)):
+            name = rounding.twin_name(number, loud)
+            for trace in read_traces(session.twins[step, number]):
                 if trace.number == reference.number:
-                    name = rounding.twin_name(number, loud)
                     write_records(where, name, trace.ordered(reference.order), model.epochs, reference, metrics)
         twins = read_records(where)
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)

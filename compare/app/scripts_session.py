@@ -56,6 +56,7 @@ class ScriptsSession:
         models: the models that both train, in pairs.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
+        twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
         passes: how many times the scripts were run.
         started: how many processes were started for them.
     """
@@ -71,6 +72,7 @@ class ScriptsSession:
     models: list[ModelPair] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    twins: dict[tuple[int, int], Path] = field(default_factory=dict)
     passes: int = 0
     started: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -22,7 +23,7 @@ from compare.engine.noise_twins import mover
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
-from compare.watch.trace import TraceWriter
+from compare.watch.trace import APART, INSIDE, TraceWriter
 
 
 class EnoughSteps(BaseException):
@@ -71,7 +72,10 @@ class Training:
         next: the training of the same variables that has begun then.
         began: the moment of its first step.
         ended: the moment of its last step.
+        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``).
     """
+
+    state = ""
 
     def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
         self.number, self.root, self.created = number, root, created
@@ -171,6 +175,8 @@ class Observer:
         self.after_steps: Callable[[int], None] = lambda steps: None
         self._moment = 0
         self._round: list[Training] = []
+        self._models: list[tuple[weakref.ref[Any], list[np.ndarray | None]]] = []
+        self._trained: set[int] = set()
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._applying = threading.local()
@@ -400,6 +406,7 @@ class Observer:
                 return training
         if not updated:
             return None
+        self._trained |= updated
         # Nothing has been computed yet while a graph is traced.
         return eagerly(lambda: self._joined(among[0] if among else None, optimizer, variables, updated))
 
@@ -548,6 +555,8 @@ class Observer:
             training.fingerprint = training.fingerprint or self._fingerprint(training)
             if not self.initial.trained:
                 self.initial.step_made()
+                roots = sorted(self.initial.roots(), key=lambda root: len(root.weights))
+                self._models = [(weakref.ref(root), [mark_of(each).value for each in root.weights]) for root in roots]
             training.steps = made
             for optimizer in training.optimizers:
                 if not any(optimizer is each for each in training.described):
@@ -562,6 +571,27 @@ class Observer:
         if stepped and (now := self.reporting) is not None:
             self.after_steps(now.steps)
         return stepped
+
+    def ended(self) -> None:
+        """Records, when the script has ended, the models that no optimizer has trained.
+
+        The script may have changed them by hand, such as an average of another model's weights.
+        """
+        known = set(self._trained)
+        steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
+        for reference, values in [] if self.settings.alone else self._models:
+            root = reference()
+            if root is None:
+                continue
+            state = Training(next(numbers), root, self.initial.place(root), root.weights)
+            initial = [value for value in values if value is not None]
+            if not state.ids or state.ids & known or len(initial) < len(state.variables):
+                continue
+            known |= state.ids
+            state.state = INSIDE if any(state.ids <= each.ids for each in self.trainings) else APART
+            state.initial, fingerprint = initial, self._fingerprint(state)
+            self.writer.begin(state, fingerprint, "loop")
+            self.writer.step(state.number, steps, *fingerprint())
 
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.

@@ -39,6 +39,7 @@ def run(settings: Settings) -> None:
     try:
         with refusing_exit():
             runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
+        observer.ended()
     except EnoughSteps:
         pass
     except SystemExit as ended:

@@ -25,6 +25,8 @@ ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
 FAILED = "failed"
 """The file that describes what the script raised."""
+INSIDE, APART = "inside", "apart"
+"""Where a model is that no optimizer trains: among the weights of a training, or not."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
@@ -141,6 +143,8 @@ class Trace:
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
         left_out: the variables that are not compared, and whether each changes.
+        state: where a model is that no optimizer trains, ``INSIDE`` or ``APART``, of which only the first and the last
+            weights are recorded; empty for a training.
         unsure: the names of variables that were paired only by their order among those of equal shape.
     """
 
@@ -166,6 +170,7 @@ class Trace:
     reseeded: Sequence[int] = ()
     order: Sequence[int] = ()
     left_out: Sequence[tuple[Variable, bool]] = ()
+    state: str = ""
     unsure: Sequence[str] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
@@ -296,7 +301,9 @@ class TraceWriter:
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {"calls": self.calls, "drawn": self.drawn, "measured": [vars(each) for each in self.measured]}
-        of_training = {name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded")}
+        of_training = {
+            name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state")
+        }
         write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
 
 
