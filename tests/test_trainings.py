@@ -894,6 +894,8 @@ def test_a_model_that_one_script_alone_changes_without_an_optimizer_is_said(watc
     pairs = compared(*sides)
     (said,) = changed_apart(["a", "b"], sides, pairs)
     assert len(pairs) == 1 and said.startswith("only a also has sequential") and said.endswith("is not compared")
+    cut = watch(lambda: by_hand(make(), epochs=2), max_steps=4)
+    assert changed_apart(["a", "b"], [sides[0], cut], pairs) == [], "nobody knows what it would have come to"
 
 
 def test_a_model_that_both_leave_as_it_is_is_not_compared(watch: Watch) -> None:

@@ -192,7 +192,9 @@ def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changin
 
 
 def changed_apart(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
-    """The models that only one of two scripts changes without an optimizer, as sentences."""
+    """The models that only one of two scripts changes without an optimizer, as sentences, if both came to their end."""
+    if not all(trace.whole for trainings in traces for trace in trainings):
+        return []
     return [
         f"only {name} also has {trace.model}: it changes it without an optimizer, and it is not compared"
         for side, (name, trainings) in enumerate(zip(names, traces, strict=True))

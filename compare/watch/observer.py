@@ -577,7 +577,7 @@ class Observer:
 
         The script may have changed them by hand, such as an average of another model's weights.
         """
-        known = set(self._trained)
+        self.writer.whole, known = True, set(self._trained)
         steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
         for reference, values in [] if self.settings.alone else self._models:
             root = reference()
@@ -585,7 +585,7 @@ class Observer:
                 continue
             state = Training(next(numbers), root, self.initial.place(root), root.weights)
             initial = [value for value in values if value is not None]
-            if not state.ids or state.ids & known or len(initial) < len(state.variables):
+            if not state.ids or state.ids & known or len(initial) != len(state.variables):
                 continue
             known |= state.ids
             state.state = INSIDE if any(state.ids <= each.ids for each in self.trainings) else APART

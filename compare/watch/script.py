@@ -36,12 +36,12 @@ def run(settings: Settings) -> None:
     sys.path[0] = os.path.dirname(os.path.abspath(settings.script))
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
+    whole = True
     try:
         with refusing_exit():
             runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
-        observer.ended()
     except EnoughSteps:
-        pass
+        whole = False
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
@@ -54,6 +54,8 @@ def run(settings: Settings) -> None:
         raise
     finally:
         write_json(Path(settings.folder) / OTHERS, other_libraries())
+        if whole and sys.exc_info()[0] is None:
+            observer.ended()
         writer.close()
         if isinstance(observer, StageObserver):
             observer.close()

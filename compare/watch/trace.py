@@ -132,6 +132,7 @@ class Trace:
         calls: calls of ``tf.data`` and the like that explain much, in order.
         drawn: the functions of ``tf.random`` that the script calls.
         measured: the metrics of the script.
+        whole: whether the script came to its end.
         model: the model's name.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
@@ -159,6 +160,7 @@ class Trace:
     calls: Sequence[str] = ()
     drawn: Sequence[str] = ()
     measured: Sequence[Measured] = ()
+    whole: bool = False
     model: str = ""
     number: int = 0
     created: int = 0
@@ -233,6 +235,7 @@ class TraceWriter:
         self.calls: list[str] = []
         self.drawn: list[str] = []
         self.measured: list[Measured] = []
+        self.whole = False
 
     def content(self, number: int) -> dict[str, Any]:
         """What is known of a training so far, as in its JSON file."""
@@ -300,7 +303,8 @@ class TraceWriter:
 
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
-        of_script = {"calls": self.calls, "drawn": self.drawn, "measured": [vars(each) for each in self.measured]}
+        of_script = {"calls": self.calls, "drawn": self.drawn, "whole": self.whole}
+        of_script["measured"] = [vars(each) for each in self.measured]
         of_training = {
             name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state")
         }
