@@ -17,7 +17,32 @@ class StorageError(NoVerdictError):
 
 
 class TrainerFailedError(RuntimeError):
-    """A user's trainer raised in another process; the message says in one line what, where, and what to do."""
+    """A user's trainer raised in another process; the message says in one line what, where, and what to do.
+
+    Args:
+        text: the message.
+        kind: ``NO_MEMORY`` or ``MAY_PASS`` where the failure may have had a passing cause; else empty.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text, kind)
+        self.text, self.kind = text, kind
+
+    def __str__(self) -> str:
+        return self.text
+
+
+NO_MEMORY, MAY_PASS = "no memory", "may pass"
+"""The kinds of failure after which the same training may go well."""
+
+
+def kind_of(error: BaseException | None) -> str:
+    """Whether a failure may have had a passing cause: ``NO_MEMORY``, ``MAY_PASS`` or empty."""
+    if isinstance(error, TrainerFailedError):
+        return error.kind
+    if isinstance(error, MemoryError) or "ResourceExhausted" in type(error).__name__:  # TensorFlow's
+        return NO_MEMORY
+    return MAY_PASS if isinstance(error, OSError) else "" if error is None else kind_of(error.__cause__)
 
 
 EXIT_REQUEST = 2

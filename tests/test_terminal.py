@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,23 @@ def test_a_name_is_printed_as_it_is_wherever_it_appears(name: str) -> None:
 def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
     told = "AttributeError: no attribute 'reset_states' (loop.py, line 3); write reset_state()"
     assert describe(TrainerFailedError(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (TrainerFailedError("its process died", MAY_PASS), "if its cause has passed, continue with --resume"),
+        (OSError(28, "No space left on device"), "if its cause has passed, continue with --resume"),
+        (pickle.loads(pickle.dumps(TrainerFailedError("told", NO_MEMORY))), "there is not enough memory"),
+        (MemoryError(), "there is not enough memory"),
+        (TrainerFailedError("OSError: as the text of a ValueError says"), "fix your trainer mine"),
+    ],
+)
+def test_whether_a_failure_may_pass_does_not_depend_on_its_words(tmp_path: Path, error: Any, remedy: str) -> None:
+    run = RunJson(folder=tmp_path, trainers=["fit", "mine"])
+    fail(run, "mine", error, Console(file=io.StringIO()))
+    (failure,) = run.failures or []
+    assert failure["remedy"].startswith(remedy) and failure.get("may_pass", False) == ("fix" not in remedy)
 
 
 @pytest.mark.parametrize(("others", "advice"), [([], ""), (["more"], ", or compare without it")])

@@ -28,7 +28,7 @@ from compare.app.standard_streams import print_traceback
 from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
-from compare.errors import EndedEarlyError, RequestError, StorageError, TrainerFailedError
+from compare.errors import MAY_PASS, EndedEarlyError, RequestError, StorageError, TrainerFailedError, kind_of
 from compare.options import Options
 from compare.records import (
     AnyRecord,
@@ -150,7 +150,7 @@ def train_in_parallel(
     for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
         fail(run, name, error, console)
         if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
-            raised = raised or (error if isinstance(error, Exception) else TrainerFailedError(error))
+            raised = raised or error
     return raised
 
 
@@ -163,7 +163,7 @@ def _train(
     live: SinkOf,
     executor: Executor,
     on_difference: Callable[[str, Place], None],
-) -> list[tuple[str, Exception | str]]:
+) -> list[tuple[str, Exception]]:
     """Train with the first trainer here and with every other in a process of its own.
 
     Returns:
@@ -200,7 +200,7 @@ def _train(
             print_traceback()
             failed.append((name, error))
 
-    failed: list[tuple[str, Exception | str]] = []
+    failed: list[tuple[str, Exception]] = []
     try:
         with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
             where, digests = folder.resolve(), _digests(task)
@@ -212,18 +212,18 @@ def _train(
             train_here(own, trainer, recorders[own])
             for name, future in futures.items():
                 try:
-                    text = future.result()
+                    error = future.result()
                 except processes.lost():
-                    text = f"{DIED}; TensorFlow's last messages are in tensorflow.log"
-                if text == OTHER_DATA:
-                    tell(console, f"{name}  trains after {own}: load_data gives other data in another process")
+                    error = TrainerFailedError(f"{DIED}; TensorFlow's last messages are in tensorflow.log", MAY_PASS)
+                if error is not None and error.kind == OTHER_DATA:
+                    tell(console, f"{name}  trains after {own}: {error}")
                     train_here(
                         name,
                         dict(others)[name],
                         Recorder(folder, metrics, name, options.seed, live(name, options.seed)),
                     )
-                elif text and kept(folder, name, options.seed)[1] is None:  # it was not made to end
-                    failed.append((name, text))
+                elif error is not None and kept(folder, name, options.seed)[1] is None:  # it was not made to end
+                    failed.append((name, error))
         if broken:
             raise broken[0]
     finally:
@@ -235,7 +235,7 @@ def _train(
 
 
 OTHER_DATA = "other data"
-"""What a worker process returns that has loaded other data than its parent."""
+"""The kind of failure of a worker process that has loaded other data than its parent."""
 
 
 def _digests(task: TrainingTask) -> tuple[str, str]:
@@ -274,15 +274,15 @@ def _train_elsewhere(
     address: Any,
     key: bytes,
     digests: tuple[str, str],
-) -> str:
+) -> TrainerFailedError | None:
     """Train with one trainer in this worker process and send its records to ``parent``.
 
     Returns:
-        What it raised, in a line; empty where all went well; ``OTHER_DATA`` if it has loaded other data.
+        What it raised, or that it has loaded other data; None where all went well.
     """
     task = get_ready(options, threads, parent)
     if _digests(task) != digests:
-        return OTHER_DATA
+        return TrainerFailedError("load_data gives other data in another process", OTHER_DATA)
 
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
@@ -296,13 +296,13 @@ def _train_elsewhere(
             raise
         except Exception as error:
             print_traceback()
-            return describe(error)
+            return TrainerFailedError(describe(error), kind_of(error))
         finally:
             with suppress(OSError, EOFError):  # the parent could not write, and says so
                 recorder.send("flush")
                 recorder.send("close")
                 connection.recv()  # all is on disk there
-    return ""
+    return None
 
 
 class _Remote(Recorder):

@@ -21,7 +21,7 @@ from compare.app.resume import ResumePlan
 from compare.app.standard_streams import print_traceback
 from compare.app.train import fail, prepare, train
 from compare.engine.keras_generation import select_keras
-from compare.errors import NoVerdictError, RequestError, TrainerFailedError
+from compare.errors import NoVerdictError, RequestError, TrainerFailedError, kind_of
 from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.records.run_json import RunJson
@@ -47,12 +47,12 @@ class Finished:
 
     Attributes:
         records: all that it reported, without the weights.
-        error: what the trainer raised, in a line; empty where all went well.
+        error: what the trainer raised; None where all went well.
         end: how it ended, where it raised nothing.
     """
 
     records: list[AnyRecord]
-    error: str = ""
+    error: TrainerFailedError | None = None
     end: End = field(default_factory=End)
 
 
@@ -156,12 +156,12 @@ def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray],
         name, trainer = load_trainers(options)[number]
         task = prepare(options, load_experiment(options))
         task.initial_weights[seed] = initial
-        error, end = "", End()
+        error, end = None, End()
         try:
             end = train(trainer, options.changed(seed=seed, seeds=1), task, [sink], name=name)
         except Exception as raised:
             print_traceback()
-            error = describe(raised)
+            error = TrainerFailedError(describe(raised), kind_of(raised))
         return Finished(records, error, end)
 
 
@@ -220,8 +220,8 @@ def train_study(
             recorder(record)
         recorder.flush()
         ended.append(job)
-        if finished.error:
-            raised.append(TrainerFailedError(finished.error))
+        if finished.error is not None:
+            raised.append(finished.error)
             fail(run, names[number], finished.error, console)
             return
         recorder.end(finished.end)

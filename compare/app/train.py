@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,7 @@ from compare.app.resume import ResumePlan, ResumePoint
 from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
-from compare.errors import EndedEarlyError, RequestError, StorageError
+from compare.errors import MAY_PASS, NO_MEMORY, EndedEarlyError, RequestError, StorageError, kind_of
 from compare.naming import file_name
 from compare.options import Options
 from compare.records import (
@@ -356,21 +355,19 @@ def train(
     return End()
 
 
-def fail(run: RunJson, name: str, error: Exception | str, console: Console) -> None:
+def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
     """Record a trainer's failure, once, and print it."""
     run.failures = run.failures or []
     if name in [failure["side"] for failure in run.failures]:
         return
-    text = error if isinstance(error, str) else describe(error)
-    # Where a trainer failed in another process, its text is all that is left.
-    kind = type(error) if isinstance(error, Exception) else getattr(builtins, text.partition(":")[0], Exception)
+    text, kind = describe(error), kind_of(error)
     remedy = f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2)
     failure: FailureEntry = {"side": name, "error": text, "remedy": remedy}
-    if issubclass(kind, MemoryError) or "ResourceExhausted" in text:
+    if kind == NO_MEMORY:
         failure["remedy"] = "there is not enough memory: free some and continue with --resume, or start another run "
         failure["remedy"] += "with a smaller --batch-size"
         failure["may_pass"] = True
-    elif issubclass(kind, OSError) or text.startswith(DIED):
+    elif kind == MAY_PASS:
         failure["remedy"] = f"if its cause has passed, continue with --resume; else fix your trainer {name}"
         failure["may_pass"] = True
     run.failures.append(failure)
