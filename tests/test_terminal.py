@@ -17,7 +17,7 @@ from rich.console import Console
 from compare.app import cli, standard_streams
 from compare.app.publish import judge_and_publish
 from compare.app.train import fail
-from compare.errors import RequestError, TrainerFailedError
+from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
