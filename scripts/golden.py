@@ -180,7 +180,7 @@ def loops(only: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     from corpus import planted
 
     for replicas in (1, 2):
-        names = [bug.name for bug in [*planted.BUGS, *map(planted.Bug, [*planted.STYLES, *planted.UNKNOWN])]]
+        names = [bug.name for bug in [*planted.BUGS, *planted.STYLES, *planted.UNKNOWN]]
         wanted = [name for name in names if f"loops/{name} {replicas}".startswith(only)]
         with tempfile.TemporaryDirectory() as folder:
             measure.call_in_process(check_loops, Path(folder), replicas, wanted)
@@ -201,7 +201,7 @@ def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
     model, optimizer = "mlp-l2-bn", "adam"
     strategy = strategies.make("mirrored", replicas)
     checker = Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
-    for bug in [*planted.BUGS, *map(planted.Bug, [*planted.STYLES, *planted.UNKNOWN])]:
+    for bug in [*planted.BUGS, *planted.STYLES, *planted.UNKNOWN]:
         if bug.name in wanted and (
             (not bug.training and not bug.reporting) or planted.shows(bug, model, optimizer, replicas)
         ):

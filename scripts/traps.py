@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 sys.path.append(str(ROOT / "tests"))
 
+from corpus.traps import STAGES, Stage, tutorials_example  # noqa: E402
+
 from compare.check.causes import CATALOGUE  # noqa: E402
 from scripts import measure, tables  # noqa: E402
 from scripts.pages import traps  # noqa: E402
@@ -33,66 +35,6 @@ GLOBAL_BATCH = 64
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A wrong loop, and a small task on which its cause shows.
-
-    The last batch of 1,000 examples in batches of 64 has 40, which splits evenly over two replicas.
-    """
-
-    loop: str
-    experiment: str = "fashion-mnist-sample"
-    replicas: int = 2
-    examples: int = 1000
-    epochs: int = 8
-
-
-# Loops without a module are in tests/corpus/planted.py, and experiments without one are built in.
-STAGES = {
-    "not-finite": Stage("LogOfLogits", epochs=2),
-    "loss-not-divided-by-replicas": Stage("NotDivided", "regularized"),
-    "loss-divided-twice": Stage("KerasDividesToo", "traps_loops:mlp"),
-    "loss-summed": Stage("Summed", "traps_loops:mlp"),
-    "loss-constant-denominator": Stage("ConstantDenominator"),
-    "loss-scaled": Stage("LossWeight"),
-    "loss-scale-missing": Stage("NoLossScale", "mixed-precision-float16", replicas=1),
-    "label-smoothing-missing": Stage("NotSmoothed", "traps_loops:smoothed"),
-    "mask-missing": Stage("PaddingCounts", "traps_loops:masked", replicas=1, examples=200),
-    "uneven-replica-batches": Stage("TrueCount", "traps_loops:mlp", examples=963),
-    "regularization-missing": Stage("NoPenalty", "regularized"),
-    "regularization-not-divided-by-replicas": Stage("PenaltyNotDivided", "regularized"),
-    "logits-mismatch": Stage("LogitsAsProbabilities"),
-    "label-shape-broadcast": Stage("Broadcast", "regression"),
-    "sample-weights-dropped": Stage("WeightsForgotten", "weighted"),
-    "training-flag-missing": Stage("NoFlagDropout", "traps_loops:mlp_batchnorm"),
-    "clipping-differs": Stage("ClippedGlobally", "traps_loops:mlp"),
-    "gradients-not-reduced": Stage("EachItsOwn", "traps_loops:mlp"),
-    "variables-not-trained": Stage("HeadOnly"),
-    "optimizer-differs": Stage("OtherRate"),
-    "learning-rate-schedule-missing": Stage("NoSchedule", "traps_loops:scheduled"),
-    "callbacks-missing": Stage("NoCallbacks", "traps_loops:plateau"),
-    "labels-shuffled-apart": Stage("LabelsShuffled"),
-    "not-reshuffled": Stage("SameOrder"),
-    "examples-dropped": Stage("TailCut"),
-    "examples-repeated": Stage("WholeTwice"),
-    "batch-size-differs": Stage("DoubleBatches"),
-    "weights-not-shared": Stage("NewWeights"),
-    "validation-changes-state": Stage("traps_loops:TrainingFlagInValidation", "traps_loops:mlp_batchnorm"),
-    "empty-replica-batch": Stage("MeanOfNothing", "traps_loops:mlp", examples=961),
-    "metrics-not-reset": Stage("NeverReset"),
-    "metric-differs": Stage("OtherAccuracy", "traps_loops:mlp"),
-    "loss-averaged-over-batches": Stage("MeanOverBatches", examples=964),
-    "last-batch-only": Stage("LastBatch"),
-    "loss-without-regularization": Stage("ReportsWithoutPenalty", "regularized"),
-    "loss-not-reduced": Stage("LossOfShares"),
-    "validation-loss-without-regularization": Stage("NoPenaltyInValidation", "regularized"),
-    "validation-in-training-mode": Stage("traps_loops:TrainingFlagInValidation", "dropout"),
-    "validation-examples-dropped": Stage("ThreeValidationSteps"),
-    "metrics-from-one-replica": Stage("FirstReplicaReports"),
-    "validation-sample-weights-dropped": Stage("ValidationWeightsForgotten", "weighted"),
-}
-
-
 def main() -> None:
     parser = measure.parser(__doc__, "reports/traps")
     text = "measure or redraw these causes only"
@@ -100,7 +42,7 @@ def main() -> None:
     parser.add_argument("--redraw", action="store_true", help="train nothing and use the existing CSV files")
     options = parser.parse_args()
     if missing := CATALOGUE.keys() - STAGES.keys():
-        parser.error(f"STAGES in scripts/traps.py lacks a loop and a task for {', '.join(sorted(missing))}")
+        parser.error(f"STAGES in tests/corpus/traps.py lacks a loop and a task for {', '.join(sorted(missing))}")
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.redraw:
         measure_causes(options.out, options.only or list(CATALOGUE))
@@ -122,7 +64,7 @@ def measure_causes(out: Path, causes: list[str]) -> None:
     theater: Theater | None = None
     for number, id in enumerate(causes, 1):
         began = time.perf_counter()
-        if theater is None or not theater.serves(STAGES[id]):
+        if theater is None or replace(STAGES[id], loop=theater.stage.loop) != theater.stage:
             theater = Theater(STAGES[id])
         result, epochs, steps = theater.play(id, STAGES[id])
         for table, rows in ((traps.RESULTS, [result]), (traps.EPOCHS, epochs), (traps.STEPS, steps)):
@@ -157,10 +99,6 @@ class Theater:
         self.folder = tempfile.TemporaryDirectory()
         self.fit = self.train(KerasFit(), "fit")
 
-    def serves(self, stage: Stage) -> bool:
-        """Returns whether a stage has this task."""
-        return replace(stage, loop=self.stage.loop) == self.stage
-
     def train(self, trainer: Any, name: str) -> tuple[Any, dict[tuple[int, int], list[list[np.ndarray]]]]:
         """Returns the record of a run, and every replica's copy of every weight after each step."""
         from compare.engine.run import Run
@@ -185,22 +123,17 @@ class Theater:
 
     def play(self, id: str, stage: Stage) -> tuple[Row, list[Row], list[Row]]:
         """Trains the wrong loop and returns the rows of the three tables."""
+        import corpus
+
         from compare.verdict import compare_training
 
-        loop = find_loop(stage.loop)
+        loop = corpus.named(stage.loop)
         (fit, ours), (record, theirs) = self.fit, self.train(loop(), "loop")
         training = compare_training(fit, record)
         trainer = loop()
         report = self.checker.look_inside(self.checker.check(trainer), trainer)
-        steps = [
-            {
-                "cause": id,
-                "epoch": epoch,
-                "step": step,
-                "gap": largest_gap(ours[epoch, step], theirs.get((epoch, step))),
-            }
-            for epoch, step in ours
-        ]
+        gaps = {place: largest_gap(ours[place], theirs.get(place)) for place in ours}
+        steps = [{"cause": id, "epoch": epoch, "step": step, "gap": gap} for (epoch, step), gap in gaps.items()]
         epochs = [
             {"cause": id, "trainer": each.trainer, "epoch": epoch}
             | {key: f"{value:.7g}" for key, value in logs.items()}
@@ -210,11 +143,7 @@ class Theater:
         first = training.first_difference
         result = {
             "cause": id,
-            "loop": stage.loop,
-            "experiment": stage.experiment,
-            "replicas": stage.replicas,
-            "examples": stage.examples,
-            "epochs": stage.epochs,
+            **asdict(stage),
             "training": training.verdict,
             "first_epoch": first.epoch if first else "",
             "first_step": first.step if first and first.step is not None else "",
@@ -236,48 +165,11 @@ def largest_gap(ours: list[list[np.ndarray]], theirs: list[list[np.ndarray]] | N
     return f"{gap:.3g}"
 
 
-def tutorials_example() -> Row:
-    """Averages the losses [2, 3] and [4, 5] of two replicas in the tutorial's ways."""
-    import tensorflow as tf
-
-    from compare.engine import strategies
-
-    strategy = strategies.make("mirrored", 2)
-    losses = [[2.0, 3.0], [4.0, 5.0]]
-    with strategy.scope():
-        metric = tf.keras.metrics.Mean()
-
-    def of_replica(context: Any) -> Any:
-        return tf.constant(losses[context.replica_id_in_sync_group])
-
-    @tf.function
-    def step(per_example: Any) -> Any:
-        scaled = tf.nn.compute_average_loss(per_example, global_batch_size=4)
-        metric.update_state(scaled)
-        return scaled
-
-    values = strategy.experimental_distribute_values_from_function(of_replica)
-    shares = strategy.run(step, args=(values,))
-    first, second = (float(share) for share in strategy.experimental_local_results(shares))
-    return {
-        "first": first,
-        "second": second,
-        "metric": float(metric.result()),
-        "sum": float(strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)),
-        "mean": float(np.mean(losses)),
-    }
-
-
-def find_loop(name: str) -> Any:
-    module, _, attribute = name.rpartition(":")
-    return getattr(import_module(f"scripts.{module}" if module else "planted"), attribute)
-
-
 def find_experiment(name: str) -> Any:
     from compare.experiments import BUILT_IN
 
     module, _, attribute = name.rpartition(":")
-    return getattr(import_module(f"scripts.{module}"), attribute) if module else BUILT_IN[name](None)
+    return getattr(import_module(f"corpus.{module}"), attribute) if module else BUILT_IN[name](None)
 
 
 if __name__ == "__main__":

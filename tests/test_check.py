@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
+from corpus import planted
 
 from compare.check import words
 
@@ -21,8 +22,6 @@ pytestmark = [
 
 @functools.cache
 def checker(model, optimizer, replicas):
-    from corpus import planted
-
     from compare.check import Checker
     from compare.engine import strategies
     from compare.trainers.keras_fit import KerasFit
@@ -31,29 +30,7 @@ def checker(model, optimizer, replicas):
     return Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
 
 
-@pytest.fixture(scope="module")
-def planted(tensorflow):
-    from corpus import planted
-
-    return planted
-
-
-def bugs():
-    """Returns the names of planted mistakes, from the source: collecting tests must not import TensorFlow."""
-    import ast
-    from pathlib import Path
-
-    tree = ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text())
-    found = {"plant": [], "unknown": []}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.decorator_list:
-            name = ast.unparse(node.decorator_list[0]).partition("(")[0]
-            if name in found:
-                found[name].append(node.name)
-    return found
-
-
-def nearest(planted, bug):
+def nearest(bug):
     """Returns where the mistake shows with the fewest replicas, if possible on the first model with momentum."""
     names = ["momentum", *planted.OPTIMIZERS]
     replicas = max(bug.least, 1)
@@ -65,7 +42,7 @@ def nearest(planted, bug):
     )
 
 
-def in_turn(planted, bug):
+def in_turn(bug):
     """Returns a model and an optimizer with which the mistake shows; on the first model, the optimizers in turn."""
     start = [each.name for each in planted.BUGS].index(bug.name)
     if bug.least > 1 and start % 4 == 0 and planted.shows(bug, MODELS[0], "adam", 4):
@@ -82,26 +59,19 @@ def in_turn(planted, bug):
 
 def once_per_cause():
     """Parameters: one mistake per cause is in the gate; more mistakes, and more models, are slow tests."""
-    import ast
-    from pathlib import Path
-
     seen, params = set(), []
-    for node in ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text()).body:
-        if isinstance(node, ast.ClassDef) and node.name in bugs()["plant"]:
-            (plant,) = node.decorator_list
-            reporting = [ast.literal_eval(each.value) for each in plant.keywords if each.arg == "reporting"]
-            causes = {ast.literal_eval(each) for each in plant.args}.union(*reporting)
-            marks = [pytest.mark.slow] if causes <= seen else []
-            params.append(pytest.param(node.name, nearest, id=node.name, marks=marks))
-            params.append(pytest.param(node.name, in_turn, id=f"{node.name}-in-turn", marks=pytest.mark.slow))
-            seen |= causes
+    for bug in planted.BUGS:
+        causes = {*bug.training, *bug.reporting}
+        marks = [pytest.mark.slow] if causes <= seen else []
+        params.append(pytest.param(bug, nearest, id=bug.name, marks=marks))
+        params.append(pytest.param(bug, in_turn, id=f"{bug.name}-in-turn", marks=pytest.mark.slow))
+        seen |= causes
     return params
 
 
-@pytest.mark.parametrize(("name", "where"), once_per_cause())
-def test_a_planted_mistake_is_caught_and_named(planted, name, where):
-    bug = next(each for each in planted.BUGS if each.name == name)
-    where, trainer = checker(*where(planted, bug)), bug.trainer()
+@pytest.mark.parametrize(("bug", "where"), once_per_cause())
+def test_a_planted_mistake_is_caught_and_named(tensorflow, bug, where):
+    where, trainer = checker(*where(bug)), bug.trainer()
     report = where.look_inside(where.check(trainer), trainer)
     assert report.verdict == "different", report
     training, reporting = ({finding.id for finding in found} for found in (report.training, report.reporting))
@@ -140,11 +110,11 @@ def test_no_verdict_or_cause_rests_on_a_sentence(planted, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if i else []) for i, name in enumerate(bugs()["unknown"])],
+    "bug",
+    [pytest.param(bug, id=bug.name, marks=[pytest.mark.slow] if i else []) for i, bug in enumerate(planted.UNKNOWN)],
 )
-def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(planted, name):
-    report = checker("mlp-l2-bn", "momentum", 2).check(getattr(planted, name)())
+def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(tensorflow, bug):
+    report = checker("mlp-l2-bn", "momentum", 2).check(bug.trainer())
     assert report.verdict == "different", report
     assert report.findings == (), report
     assert report.evidence, "a difference without a cause has evidence"
@@ -152,15 +122,15 @@ def test_a_mistake_of_no_known_cause_is_caught_and_no_cause_is_named(planted, na
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_mistake_is_located_in_its_stage_of_the_step(planted, replicas):
+def test_a_mistake_is_located_in_its_stage_of_the_step(tensorflow, replicas):
     stages = {
         "StepSkipped": (1, 1, "examples", ""),
         "InputsScaled": (1, 1, "inputs", ""),
-        "NoFlag": (1, 1, "predictions", "batch_normalization"),
-        "NoPenalty": (1, 1, "loss", ""),
+        "NoTrainingFlag": (1, 1, "predictions", "batch_normalization"),
+        "NoPenaltyInTraining": (1, 1, "loss", ""),
         "StoppedGradient": (1, 1, "gradients", "sequential/dense/kernel"),
         "OtherRate": (1, 1, "update", None),
-        "NewWeights": (1, 1, "state", None),
+        "WeightsAnew": (1, 1, "state", None),
     }
     same = checker("mlp-l2-bn", "momentum", replicas)
     for name, (epoch, step, stage, where) in stages.items():
@@ -177,14 +147,14 @@ def test_a_mistake_is_located_in_its_stage_of_the_step(planted, replicas):
         assert stage == "state" or all(equal[each] for each in order[: order.index(stage)]), report
 
 
-def test_looking_inside_leaves_keras_as_it_was(planted):
+def test_looking_inside_leaves_keras_as_it_was(tensorflow):
     import keras
     import tensorflow as tf
 
     places = [(keras.Model, "__call__"), (keras.Model, "__new__"), (keras.optimizers.Optimizer, "apply")]
     places += [(tf.GradientTape, "gradient"), (tf.distribute.Strategy, "run"), (keras.losses, "mean_squared_error")]
     before = [getattr(owner, name) for owner, name in places]
-    same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenalty()
+    same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenaltyInTraining()
     report = same.look_inside(same.check(trainer), trainer)
     assert "Inside that step, examples, inputs and predictions agree; the loss does not: " in str(report)
     (entry,) = report.as_json()["comparisons"]
@@ -199,22 +169,17 @@ STYLES_IN_THE_GATE = {"WholeEpoch", "ReducedByHand"}
 
 
 def styles():
-    """Parameters: the name of each style, from the source as in ``bugs``, with every model and number of replicas."""
-    import ast
-    from pathlib import Path
-
-    tree = ast.parse((Path(__file__).parent / "corpus" / "planted.py").read_text())
-    (names,) = [node.value.elts for node in tree.body if ast.unparse(node).startswith("STYLES = ")]
+    """Parameters: each style with every model and number of replicas."""
     for model, replicas in (("mlp-l2-bn", 2), ("mlp-weights", 1), ("mlp-l2-bn", 1), ("mlp-weights", 2)):
-        for name in (ast.unparse(each).rpartition(".")[2] for each in names):
-            in_gate = (model, replicas) == ("mlp-l2-bn", 2) and name in STYLES_IN_THE_GATE
-            yield pytest.param(name, model, replicas, marks=[] if in_gate else [pytest.mark.slow])
+        for style in planted.STYLES:
+            in_gate = (model, replicas) == ("mlp-l2-bn", 2) and style.name in STYLES_IN_THE_GATE
+            marks = [] if in_gate else [pytest.mark.slow]
+            yield pytest.param(style, model, replicas, id=f"{style.name}-{model}-{replicas}", marks=marks)
 
 
 @pytest.mark.parametrize(("style", "model", "replicas"), list(styles()))
-def test_a_correct_loop_is_never_different_whatever_its_style(planted, style, model, replicas):
-    (loop,) = [each for each in planted.STYLES if each.__name__ == style]
-    report = checker(model, "momentum", replicas).check(loop())
+def test_a_correct_loop_is_never_different_whatever_its_style(tensorflow, style, model, replicas):
+    report = checker(model, "momentum", replicas).check(style.trainer())
     assert report.verdict in ("identical", "alike"), report
     assert report.findings == (), report
     assert report.evidence == (), report
@@ -228,7 +193,7 @@ def test_a_correct_loop_is_never_different_whatever_its_style(planted, style, mo
         ("ScaledAndSlower", "momentum"),
     ],
 )
-def test_mistakes_that_cancel_exactly_are_correct(planted, name, optimizer):
+def test_mistakes_that_cancel_exactly_are_correct(tensorflow, name, optimizer):
     bug = next(each for each in planted.MADE_UP_FOR if each.name == name)
     report = checker("mlp-l2-bn", optimizer, 2).check(bug.trainer())
     assert report.comparison.training.verdict in ("identical", "alike"), report
@@ -236,11 +201,11 @@ def test_mistakes_that_cancel_exactly_are_correct(planted, name, optimizer):
 
 
 @pytest.mark.slow
-def test_a_mistake_that_the_optimizer_hides_is_caught(planted, tmp_path):
+def test_a_mistake_that_the_optimizer_hides_is_caught(tensorflow, tmp_path):
     import compare
     from compare.check.causes import CATALOGUE
 
-    bug = next(each for each in planted.BUGS if each.name == "NeitherDivided")
+    bug = next(each for each in planted.BUGS if each.name == "LossNotDivided")
     trainers = "fit", bug.trainer()
     experiment = planted.experiment("mlp-l2-bn", "adam")
     result = compare.run(experiment, trainers=trainers, replicas=2, epochs=4, batch_size=8, reports=tmp_path)
@@ -256,21 +221,21 @@ def test_a_mistake_that_the_optimizer_hides_is_caught(planted, tmp_path):
     assert (last.val_accuracy.max() - last.val_accuracy.min()) <= 0.01
 
 
-def test_two_mistakes_at_once_are_both_named(planted):
+def test_two_mistakes_at_once_are_both_named(tensorflow):
     class Both(planted.Loop):
-        def data_loss(self, per_example):
+        def mean(self, values):
             import tensorflow as tf
 
-            return tf.reduce_sum(per_example)
+            return tf.reduce_sum(values) * self.replicas
 
-        def call(self, x):
+        def forward(self, x):
             return self.model(x)
 
     report = checker("mlp-l2-bn", "momentum", 2).check(Both())
     assert {finding.id for finding in report.training} == {"loss-summed", "training-flag-missing"}, report
 
 
-def test_a_penalty_without_a_gradient_is_not_called_missing(planted):
+def test_a_penalty_without_a_gradient_is_not_called_missing(tensorflow):
     """Its gradients are those of a missing penalty, but the loss has it: to add it once more would be worse."""
     import tensorflow as tf
 
@@ -288,18 +253,18 @@ def test_a_penalty_without_a_gradient_is_not_called_missing(planted):
     assert report.evidence[-1].endswith("; but the loss agrees"), report
 
 
-def test_a_wrong_reference_is_named(planted):
+def test_a_wrong_reference_is_named(tensorflow):
     from compare.check import Checker
     from compare.engine import strategies
 
-    bug = planted.LossWeight()
+    bug = planted.LossTimesFive()
     bug.name = "wrong-reference"
     report = Checker(planted.experiment("mlp", "sgd"), bug, strategies.make("mirrored", 1)).check(planted.Loop())
     assert [(finding.id, finding.side) for finding in report.training] == [("loss-scaled", "wrong-reference")], report
 
 
 @pytest.mark.slow
-def test_the_tutorials_loop_has_both_of_its_causes(planted):
+def test_the_tutorials_loop_has_both_of_its_causes(tensorflow):
     from compare.trainers.tutorial import Tutorial
 
     report = checker("mlp-dropout", "sgd", 2).check(Tutorial())

@@ -220,32 +220,18 @@ def test_mixed_precision_is_judged_by_the_rounding_of_its_own_type(tensorflow, n
     assert_named(report, ["loss-not-divided-by-replicas"])
 
 
-def compiled_by_xla(loop):
-    """The same loop with its step compiled by XLA."""
-    import tensorflow as tf
-
-    class Compiled(loop):
-        def compile(self, data):
-            if self._step is None:
-                self._step = tf.function(self.whole_step, jit_compile=True)
-
-        # Metrics without variables of their own: XLA or not, they are the same.
-        def begun(self):
-            self.name = "xla"
-
-    return Compiled()
-
-
 def by_hand(loop, rate=0.1, momentum=0.9):
     """The same loop with a hand-written optimizer instead of a Keras optimizer."""
     import tensorflow as tf
 
     class ByHand(loop):
-        def begun(self):
-            self.name = "by-hand"
+        name = "by-hand"
+
+        def make(self):
+            super().make()
             self.slots = [tf.Variable(tf.zeros_like(v)) for v in self.model.trainable_variables]
 
-        def apply(self, gradients, variables):
+        def update(self, gradients, variables):
             for gradient, slot, variable in zip(gradients, self.slots, variables, strict=True):
                 slot.assign(momentum * slot - rate * gradient)
                 variable.assign_add(slot)
@@ -256,10 +242,14 @@ def by_hand(loop, rate=0.1, momentum=0.9):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_a_step_compiled_by_xla_is_judged_by_its_weights(planted, name):
-    report = checker(name, 1).check(compiled_by_xla(planted.Loop))
+    report = checker(name, 1).check(planted.CompiledByXla())
     assert_passes(report)
     assert "jit_compile=True" in report.not_applicable[0].reason
-    report = checker(name, 1).check(compiled_by_xla(planted.ConstantDenominator))
+
+    class Wrong(planted.ConstantDenominator, planted.CompiledByXla):
+        pass
+
+    report = checker(name, 1).check(Wrong())
     assert_named(report, ["loss-constant-denominator"])
 
 
@@ -278,7 +268,7 @@ def test_a_hand_written_optimizer_is_judged_by_its_weights(planted):
     report = checker("momentum", 1).check(by_hand(planted.Loop))
     assert_passes(report)
     assert "Keras optimizer" in report.not_applicable[0].reason
-    assert_named(checker("momentum", 1).check(by_hand(planted.NoFlag)), ["training-flag-missing"])
+    assert_named(checker("momentum", 1).check(by_hand(planted.NoTrainingFlag)), ["training-flag-missing"])
     report = checker("momentum", 1).check(by_hand(planted.Loop, momentum=0.8))
     assert_named(report, ["optimizer-differs"])
     assert "as with momentum 0.8; the experiment's SGD has 0.9" in report.training[0].evidence

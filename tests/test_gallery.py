@@ -30,7 +30,7 @@ class Trap:
 class LogitsAgain(planted.Loop):
     """Takes the softmax of probabilities; Keras's own loss would find the logits that they were computed from."""
 
-    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> Any:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(y, tf.int32), predictions)
 
 
@@ -44,43 +44,36 @@ class LayersOnly(planted.Loop):
 class PixelsSummed(planted.Loop):
     """Divides the sum over images and pixels by the number of images."""
 
-    def data_loss(self, per_example: Any) -> Any:
-        return tf.reduce_sum(per_example) / tf.cast(tf.shape(per_example)[0], tf.float32) / self.replicas
+    def mean(self, values: Any) -> Any:
+        return tf.reduce_sum(values) / tf.cast(tf.shape(values)[0], tf.float32)
 
 
 class LossInHalfPrecision(planted.Loop):
     """Computes the loss in the dtype of the model's output: bfloat16."""
 
-    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
-        return tf.cast(super().per_example(y, predictions, w), tf.float32)
-
-
-class NotScaled(planted.Loop):
-    """Ignores the optimizer's loss scale."""
-
-    def per_example(self, y: Any, predictions: Any, w: Any) -> Any:
-        return super().per_example(y, tf.cast(predictions, tf.float32), w)
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        return tf.cast(loss.call(y, predictions), tf.float32)
 
 
 GALLERY = {
     "fashion-mnist-sample": Trap(planted.ConstantDenominator, "loss-constant-denominator"),
     "fashion-mnist-softmax": Trap(LogitsAgain, "logits-mismatch"),
-    "fashion-mnist-functional": Trap(planted.OwnModel, "weights-not-shared"),
+    "fashion-mnist-functional": Trap(planted.ModelCloned, "weights-not-shared"),
     "fashion-mnist-subclassed": Trap(LayersOnly, "variables-not-trained"),
-    "regression": Trap(planted.Broadcast, "label-shape-broadcast"),
+    "regression": Trap(planted.LabelBroadcast, "label-shape-broadcast"),
     "segmentation": Trap(PixelsSummed, "loss-scaled"),
-    "weighted": Trap(planted.WeightsForgotten, "sample-weights-dropped"),
-    "class-weighted": Trap(planted.Loop, "sample-weights-dropped"),
+    "weighted": Trap(planted.WeightsDroppedEverywhere, "sample-weights-dropped"),
+    "class-weighted": Trap(planted.ClassWeightsDropped, "sample-weights-dropped"),
     "regularized": Trap(planted.PenaltyNotDivided, "regularization-not-divided-by-replicas"),
-    "batchnorm": Trap(planted.ValidationTrains, "validation-changes-state"),
-    "dropout": Trap(planted.NoFlag, "training-flag-missing"),
-    "densenet": Trap(planted.NoFlag, "training-flag-missing"),
-    "transformer": Trap(planted.WeightsForgotten, "sample-weights-dropped"),
-    "ncf": Trap(planted.SameOrder, "not-reshuffled"),
-    "nmt": Trap(planted.Loop),
+    "batchnorm": Trap(planted.ValidationInTrainingMode, "validation-changes-state"),
+    "dropout": Trap(planted.NoTrainingFlag, "training-flag-missing"),
+    "densenet": Trap(planted.NoTrainingFlag, "training-flag-missing"),
+    "transformer": Trap(planted.WeightsDroppedEverywhere, "sample-weights-dropped"),
+    "ncf": Trap(planted.NeverReshuffled, "not-reshuffled"),
+    "nmt": Trap(planted.MaskIgnored),
     # Training is no further off than half precision rounds, but the reported losses are.
     "mixed-precision": Trap(LossInHalfPrecision, "differs from the value recomputed from the weights"),
-    "mixed-precision-float16": Trap(NotScaled, "loss-scale-missing"),
+    "mixed-precision-float16": Trap(planted.NoLossScale, "loss-scale-missing"),
 }
 ELSEWHERE = {"fashion-mnist"}
 """Tested with all of its data by ``test_readme`` and ``test_command``."""

@@ -36,10 +36,10 @@ TRAINERS = [
 ]
 """Where the two generations need different code: data and callbacks of fit, optimizers, strategies."""
 CHECKED = [
-    (("mlp-weights", "adamw-schedule", 1), "WeightsForgotten", "sample-weights-dropped"),
-    (("mlp-weights", "adamw-schedule", 1), "ValidationWeightsForgotten", "validation-sample-weights-dropped"),
-    (("mlp-dropout", "sgd", 1), "NoFlagDropout", "training-flag-missing"),
-    (("mlp-dropout", "sgd", 1), "ValidationDrops", "validation-in-training-mode"),
+    (("mlp-weights", "adamw-schedule", 1), "WeightsDroppedEverywhere", "sample-weights-dropped"),
+    (("mlp-weights", "adamw-schedule", 1), "ValidationWithoutWeights", "validation-sample-weights-dropped"),
+    (("mlp-dropout", "sgd", 1), "NoTrainingFlag", "training-flag-missing"),
+    (("mlp-dropout", "sgd", 1), "ValidationInTrainingMode", "validation-in-training-mode"),
 ]
 
 
@@ -50,7 +50,7 @@ sys.path.append({str(Path(__file__).parent)!r})
 from corpus import planted
 import tasks
 
-Loop, NoFlag, WeightsForgotten = planted.Loop, planted.NoFlagDropout, planted.WeightsForgotten
+Loop, NoFlag, WeightsForgotten = planted.Loop, planted.NoTrainingFlag, planted.WeightsDroppedEverywhere
 uneven = tasks.experiment(train=69, validation=29, batch_norm=True, dropout=True, regularize=True)
 weights = planted.experiment("mlp-weights", "adamw-schedule")
 dropout = planted.experiment("mlp-dropout", "sgd")

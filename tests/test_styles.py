@@ -1,6 +1,7 @@
 """Loops in many styles: a correct one is never different, and a mistake is never given a wrong cause.
 
-These are a sample of ``tests/corpus``; ``python scripts/styles.py`` checks them all and writes reports/detector.
+These are a sample of ``tests/corpus``; ``python scripts/accuracy.py styles`` checks them all and writes
+reports/detector.
 """
 
 from __future__ import annotations

@@ -17,13 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
 
-from compare.check.causes import CATALOGUE
-from compare.check.causes import data as data_causes
-from compare.check.causes import loss as loss_causes
-from compare.check.causes import not_finite as not_finite_causes
-from compare.check.causes import optimizer as optimizer_causes
-from compare.check.causes import reporting as reporting_causes
-from compare.check.causes import step as step_causes
+from compare.check.causes import CATALOGUE, data, loss, not_finite, optimizer, reporting, step
 from compare.check.causes.base import Cause
 from compare.records import replace_file
 from compare.reporting.html import environment
@@ -36,12 +30,12 @@ RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "examp
 Data = Mapping[str, pd.DataFrame]
 
 FAMILIES: tuple[tuple[str, tuple[Cause, ...]], ...] = (
-    ("Values that are not finite", not_finite_causes.CAUSES),
-    ("From the examples' losses to one number", loss_causes.CAUSES),
-    ("The step: forward pass and gradients", step_causes.CAUSES),
-    ("The optimizer, its schedule and callbacks", optimizer_causes.CAUSES),
-    ("Which examples, which weights, and validation", data_causes.CAUSES),
-    ("The numbers that are printed", reporting_causes.CAUSES),
+    ("Values that are not finite", not_finite.CAUSES),
+    ("From the examples' losses to one number", loss.CAUSES),
+    ("The step: forward pass and gradients", step.CAUSES),
+    ("The optimizer, its schedule and callbacks", optimizer.CAUSES),
+    ("Which examples, which weights, and validation", data.CAUSES),
+    ("The numbers that are printed", reporting.CAUSES),
 )
 DARK = "#000000"
 COLOURS = 48
@@ -126,10 +120,9 @@ def _layers(trainer: str, validation: bool) -> list[dict[str, Any]]:
     """The line styles of a trainer: fit is a wide pale line, the loop a thin dark one on top; validation is hollow."""
     if trainer == "fit":
         band = {"color": PALE, "linewidth": 8, "solid_capstyle": "round", "zorder": 2.1}
-        core = {"color": "white", "linewidth": 5, "solid_capstyle": "round", "zorder": 2.2}
-        return [band, core] if validation else [band]
-    line = {"color": DARK, "linewidth": 1.4, "marker": "o", "markersize": 4.5, "zorder": 3}
-    return [line | {"markerfacecolor": "white" if validation else DARK}]
+        return [band, *([band | {"color": "white", "linewidth": 5, "zorder": 2.2}] if validation else [])]
+    hollow = {"markerfacecolor": "white" if validation else DARK}
+    return [{"color": DARK, "linewidth": 1.4, "marker": "o", "markersize": 4.5, "zorder": 3} | hollow]
 
 
 def _draw_metric(axes: Axes, shown: Shown, metric: str, label: str) -> None:
@@ -156,15 +149,9 @@ def _draw_metric(axes: Axes, shown: Shown, metric: str, label: str) -> None:
 def _cross(axes: Axes, places: Sequence[float], text: str) -> None:
     """Marks places without a number at the upper edge."""
     if places:
-        style: dict[str, Any] = {
-            "color": "#D55E00",
-            "markeredgewidth": 1.8,
-            "markersize": 5,
-            "linestyle": "",
-            "zorder": 5,
-        }
         edge = axes.get_xaxis_transform()
-        axes.plot(places, [0.97] * len(places), marker="x", transform=edge, clip_on=False, **style)
+        style: dict[str, Any] = {"markeredgewidth": 1.8, "markersize": 5, "zorder": 5, "transform": edge}
+        axes.plot(places, [0.97] * len(places), "x", color="#D55E00", clip_on=False, **style)
         axes.text(places[0], 0.9, text, color="#A04600", fontsize=8.5, transform=edge, va="top")
 
 
@@ -250,7 +237,9 @@ def caption(shown: Shown) -> str:
 def command(shown: Shown) -> str:
     """The command that repeats the run, with a comment on how to run only the check."""
     result = shown.result
-    loop, experiment = _file(result["loop"], "tests/corpus/planted.py"), _file(result["experiment"], "")
+    module, _, task = result["experiment"].rpartition(":")
+    loop = f"tests/corpus/planted.py:{result['loop']}"
+    experiment = f"tests/corpus/{module}.py:{task}" if module else task
     replicas, batch = int(result["replicas"]), 64
     return (
         f"python scripts/compare.py --experiment {experiment} --trainers fit {loop} --replicas {replicas} \\\n"
@@ -259,35 +248,21 @@ def command(shown: Shown) -> str:
     )
 
 
-def _file(name: str, default: str) -> str:
-    module, _, attribute = name.rpartition(":")
-    file = f"scripts/{module}.py" if module else default
-    return f"{file}:{attribute}" if file else attribute
+def story(shown: Shown, cause: Cause) -> dict[str, Any]:
+    """What the template shows of one cause."""
+    met = [_met(line) for line in cause.met.splitlines()]
+    measured = {"caption": caption(shown), "evidence": shown.result["evidence"], "command": command(shown)}
+    return {"cause": cause, "picture": f"{cause.id}.png", "met": met, **measured}
 
 
 def write_page(folder: Path) -> Path:
     """Writes ``index.html``, the page with the story of every cause, next to its pictures and CSV files."""
-    data = read(folder)
-    families = []
-    for title, causes in FAMILIES:
-        stories = []
-        for cause in causes:
-            shown = Shown(data, cause.id)
-            stories.append(
-                {
-                    "cause": cause,
-                    "picture": f"{cause.id}.png",
-                    "caption": caption(shown),
-                    "evidence": shown.result["evidence"],
-                    "met": [_met(line) for line in cause.met.splitlines()],
-                    "command": command(shown),
-                }
-            )
-        families.append((title, stories))
+    tables_of = read(folder)
+    families = [(title, [story(Shown(tables_of, cause.id), cause) for cause in causes]) for title, causes in FAMILIES]
     templates = ChoiceLoader([FileSystemLoader(Path(__file__).parent / "templates"), environment().loader])
     template = environment().overlay(loader=templates).get_template("traps.html")
     path = folder / "index.html"
-    (example,) = data[EXAMPLE].astype(float).to_dict("records")
+    (example,) = tables_of[EXAMPLE].astype(float).to_dict("records")
     replace_file(path, template.render(families=families, count=len(CATALOGUE), example=example).encode())
     return path
 

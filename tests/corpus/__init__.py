@@ -67,21 +67,41 @@ class Cell:
         return f"{self.style}/{self.experiment}/{self.replicas}/{self.fault or 'correct'}"
 
     @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Its row in tables."""
+        return self.style, self.experiment, str(self.replicas), self.fault or ""
+
+    @property
     def batch_size(self) -> int:
         """Per replica."""
         return GLOBAL_BATCH_SIZE // self.replicas
 
     def build(self) -> tuple[Any, Any]:
         """The ``compare.Experiment``, and the trainer."""
-        from corpus import data_faults, faults, loops, report_faults, steps, update_faults
-
-        modules = (loops, steps, faults, update_faults, data_faults, report_faults)
-        known = {name: value for module in modules for name, value in vars(module).items()}
-        bases = [known[camel_case(name)] for name in (self.fault, self.style) if name is not None]
+        bases = [named(camel_case(name)) for name in (self.fault, self.style) if name is not None]
         experiment = EXPERIMENTS[self.experiment].build()
         members = {"name": self.name.replace("/", "-"), "load_data": staticmethod(experiment.load_data)}
         trainer = type("".join(base.__name__ for base in bases), tuple(bases), members)
         return experiment, trainer()
+
+
+def named(name: str) -> Any:
+    """A class of the corpus, a trainer in itself; right ones and faults can be mixed.
+
+    Raises:
+        KeyError: if there is none of this name.
+    """
+    return _loops()[name]
+
+
+@cache
+def _loops() -> dict[str, Any]:
+    import compare
+    from corpus import data_faults, faults, loops, report_faults, steps, update_faults
+
+    modules = (loops, steps, faults, update_faults, data_faults, report_faults)
+    known = {name: value for module in modules for name, value in vars(module).items()}
+    return {"CustomLoop": compare.CustomLoop} | {name: each for name, each in known.items() if isinstance(each, type)}
 
 
 def camel_case(name: str) -> str:

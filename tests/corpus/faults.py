@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from corpus.loop import SUM, Loop
+from corpus.steps import ReducedByHand
 
 # The loss and its gradient.
 
@@ -17,6 +18,27 @@ from corpus.loop import SUM, Loop
 class LossNotDivided(Loop):
     def share(self, loss: tf.Tensor) -> tf.Tensor:
         return loss
+
+
+class NotDivided(Loop):
+    """The penalty is divided."""
+
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss - self.penalty() + self.penalty() / self.replicas
+
+
+class DividedTwice(Loop):
+    """The penalty is divided once."""
+
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return super().share((loss - self.penalty()) / self.replicas + self.penalty())
+
+
+class KerasDividesToo(Loop):
+    """Keras 3's Loss.__call__ divides by the replicas inside strategy.run."""
+
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        return loss(y, predictions, sample_weight=weight)[tf.newaxis]
 
 
 class LossDividedTwice(Loop):
@@ -27,6 +49,18 @@ class LossDividedTwice(Loop):
 class LossSummed(Loop):
     def mean(self, values: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(values)
+
+
+class Summed(Loop):
+    """Over all replicas' examples."""
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(values) * self.replicas
+
+
+class HardCodedBatchSize(Loop):
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(values) / 64.0 * self.replicas
 
 
 class ConstantDenominator(Loop):
@@ -42,6 +76,25 @@ class LossTimesFive(Loop):
 class LossHalved(Loop):
     def share(self, loss: tf.Tensor) -> tf.Tensor:
         return super().share(loss) / 2.0
+
+
+class OnlyDataScaled(Loop):
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return super().share(0.7 * (loss - self.penalty()) + self.penalty())
+
+
+class SharedByTheBusy(Loop):
+    """Divides by the number of replicas that have examples."""
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        busy = context.all_reduce(SUM, tf.cast(tf.size(values) > 0, tf.float32))
+        return super().mean(values) * self.replicas / busy
+
+
+class HardestExample(Loop):
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_max(values)
 
 
 class TrueCount(Loop):
@@ -127,6 +180,11 @@ class LogitsAsProbabilities(Loop):
         return tf.keras.losses.sparse_categorical_crossentropy(y, tf.cast(predictions, tf.float32), from_logits=False)
 
 
+class LogOfLogits(Loop):
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        return -tf.reduce_sum(tf.one_hot(y, predictions.shape[-1]) * tf.math.log(predictions), axis=-1)
+
+
 class LabelBroadcast(Loop):
     def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
         return tf.square(y - predictions)
@@ -175,6 +233,13 @@ class LabelSmoothing(Loop):
 class AbsoluteError(Loop):
     def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
         return tf.abs(y - predictions[:, 0])
+
+
+class ExamplesReversedInBatch(Loop):
+    """Labels of other examples."""
+
+    def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
+        return super().example_losses(loss, tf.reverse(y, [0]), predictions, weight)
 
 
 class FocalLoss(Loop):
@@ -293,6 +358,11 @@ class TwoForwardPasses(Loop):
         return super().forward(x)
 
 
+class InputsScaled(Loop):
+    def forward(self, x: Any) -> Any:
+        return super().forward(0.9 * x)
+
+
 class NoisyInputs(Loop):
     def forward(self, x: Any) -> Any:
         return super().forward(x + 0.3 * tf.random.stateless_normal(tf.shape(x), seed=(1, 2), dtype=x.dtype))
@@ -391,6 +461,52 @@ class StaleGradients(Loop):
         return before
 
 
+class GradientsScaled(Loop):
+    def gradients(self, *args: Any) -> list[Any]:
+        return [0.3 * gradient for gradient in super().gradients(*args)]
+
+
+class OneVariableScaled(Loop):
+    def gradients(self, *args: Any) -> list[Any]:
+        first, *others = super().gradients(*args)
+        return [2.0 * first, *others]
+
+
+class StoppedGradient(Loop):
+    def gradients(self, *args: Any) -> list[Any]:
+        first, *others = super().gradients(*args)
+        return [tf.zeros_like(first), *others]
+
+
+class OnlyFirstReplica(Loop):
+    def gradients(self, *args: Any) -> list[Any]:
+        chosen = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+        return [gradient if chosen else tf.zeros_like(gradient) for gradient in super().gradients(*args)]
+
+
+class EachItsOwn(Loop):
+    """The optimizer of each replica sees its own gradients."""
+
+    def make(self) -> None:
+        super().make()
+        self.optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+
+
+class ClippedEach(Loop):
+    def gradients(self, *args: Any) -> list[Any]:
+        return [tf.clip_by_norm(gradient, 0.05) for gradient in super().gradients(*args)]
+
+
+class ClippedAfterwards(ReducedByHand):
+    """Keras 3 clips what each replica hands in: shares of the sum are clipped to something else."""
+
+
+class OptimizerClips(Loop):
+    def make(self) -> None:
+        super().make()
+        self.optimizer.clipvalue = 0.01
+
+
 class ClippedByHand(Loop):
     def gradients(self, *args: Any) -> list[Any]:
         return tf.clip_by_global_norm(super().gradients(*args), 0.2)[0]
@@ -431,3 +547,36 @@ class FirstReplicasGradients(Loop):
 class MeanOfGradients(Loop):
     def summed(self, strategy: Any, gradient: Any) -> tf.Tensor:
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, gradient, axis=None)
+
+
+# Two mistakes that hide each other: the optimizer makes the same weights of wrong gradients.
+
+
+class ScaledAndEpsilon(Loop):
+    """Adam takes a loss a thousand times too large, and its epsilon as much, for nothing."""
+
+    def make(self) -> None:
+        super().make()
+        self.optimizer.epsilon *= 1024
+
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return 1024 * super().share(loss)
+
+
+class DividedTwiceAndEpsilon(LossDividedTwice):
+    """So does it take one too small, and the penalty with it."""
+
+    def make(self) -> None:
+        super().make()
+        self.optimizer.epsilon /= self.replicas
+
+
+class ScaledAndSlower(Loop):
+    """Plain descent and momentum are linear: a loss eight times too large, and an eighth of the rate."""
+
+    def make(self) -> None:
+        super().make()
+        self.optimizer.learning_rate = self.optimizer.learning_rate / 8
+
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return 8 * super().share(loss)

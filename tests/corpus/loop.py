@@ -17,7 +17,7 @@ def examples_in(batch: Any) -> tf.Tensor:
 class Loop:
     """The plain style: strategy.run inside a tf.function with an input signature."""
 
-    name = "signature"
+    name = "planted"
     persistent = False
     load_data: Callable[[], Any]
     """The experiment's, for loops that take examples from there and not from the run."""
@@ -115,7 +115,9 @@ class Loop:
     def unpack(self, batch: Any) -> Any:
         x, y, weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
         if self.run.class_weight is not None:
-            weight = tf.gather([self.run.class_weight[i] for i in range(len(self.run.class_weight))], y)
+            weight = tf.gather(
+                [self.run.class_weight[i] for i in range(len(self.run.class_weight))], tf.cast(y, tf.int32)
+            )
         return x, y, weight
 
     def forward(self, x: Any) -> Any:
@@ -140,7 +142,7 @@ class Loop:
             yield self.run.loss_weights[key], self.loss[key], y[key], predictions[key], weight
 
     def example_losses(self, loss: Any, y: Any, predictions: Any, weight: Any) -> tf.Tensor:
-        values = loss.call(y, tf.cast(predictions, loss.dtype))
+        values = loss.call(y, tf.cast(predictions, getattr(loss, "dtype", predictions.dtype)))  # Keras 2: none
         return values if weight is None else values * tf.cast(weight, values.dtype)
 
     def masked(self, values: tf.Tensor, predictions: Any) -> tf.Tensor:
@@ -163,7 +165,7 @@ class Loop:
         return loss / self.replicas
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        return self.optimizer.scale_loss(loss)
+        return self.optimizer.scale_loss(loss) if hasattr(self.optimizer, "scale_loss") else loss  # Keras 2: none
 
     def variables(self) -> list[Any]:
         return list(self.model.trainable_variables)

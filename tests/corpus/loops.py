@@ -138,6 +138,51 @@ class EpochOverDataset(NoStrategy):
         self.on_test(self.validation_batches())
 
 
+class WholeEpoch(Loop):
+    """A whole epoch in one call, as ``for batch in dataset`` over distributed batches."""
+
+    def compiled(self, step: Callable[..., Any], dataset: Any) -> Callable[..., Any]:
+        @tf.function
+        def on_epoch(dataset: Any) -> None:
+            for batch in dataset:
+                self.strategy.run(step, args=(batch,))
+
+        return on_epoch
+
+    def train_epoch(self, epoch: int) -> None:
+        self.on_train(self.distribute(self.batches(epoch)))
+
+    def validate(self) -> None:
+        self.on_test(self.distribute(self.validation_batches()))
+
+
+class RunEagerly(Loop):
+    """tf.function everywhere, and all of it switched off."""
+
+    def train(self, run: Any) -> None:
+        tf.config.run_functions_eagerly(True)
+        try:
+            super().train(run)
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+
+class CompiledByXla(Loop):
+    """The training step is compiled by XLA, which TensorFlow supports on one replica only."""
+
+    def compiled(self, step: Callable[..., Any], dataset: Any) -> Callable[..., Any]:
+        if step != self.train_step:
+            return super().compiled(step, dataset)
+        return tf.function(lambda batch: self.strategy.run(step, args=(batch,)), jit_compile=True)
+
+
+class Backwards(Loop):
+    """Reverses each replica's examples, so that sums are taken in another order."""
+
+    def unpack(self, batch: Any) -> Any:
+        return super().unpack(tf.nest.map_structure(lambda tensor: tf.reverse(tensor, [0]), batch))
+
+
 class NumpySlices(Loop):
     """All of an epoch as NumPy arrays, cut into batches by hand, and those into replicas' halves."""
 

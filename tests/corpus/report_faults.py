@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from corpus.loop import Loop, examples_in
+from corpus.loop import SUM, Loop, examples_in
 
 # Validation.
 
@@ -28,6 +28,11 @@ class ValidationTailDropped(Loop):
     def validation_batches(self) -> tf.data.Dataset:
         dataset = super().validation_batches()
         return dataset.take(dataset.cardinality() - 1)
+
+
+class ThreeValidationSteps(Loop):
+    def validation_batches(self) -> tf.data.Dataset:
+        return super().validation_batches().take(3)
 
 
 class OneValidationBatch(Loop):
@@ -120,6 +125,49 @@ class MeanOverBatches(Loop):
     def reset_metrics(self) -> None:
         super().reset_metrics()
         self.batch_losses.reset_state()
+
+
+class InPython(Loop):
+    """Keeps the loss and the number of examples of every batch in Python."""
+
+    def record(self, loss: Any, x: Any, y: Any, predictions: Any, weight: Any) -> Any:
+        super().record(loss, x, y, predictions, weight)
+        count = tf.cast(examples_in(x), loss.dtype)
+        return loss * count, count
+
+    def compiled(self, step: Any, dataset: Any) -> Any:
+        on_batch = super().compiled(step, dataset)
+
+        def keep(batch: Any) -> None:
+            loss, count = (float(self.strategy.reduce(SUM, each, axis=None)) for each in on_batch(batch))
+            self.kept.append(loss / count)
+
+        return keep
+
+    def results(self) -> dict[str, float]:
+        return super().results() | {"loss": self.epoch_loss()}
+
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.kept: list[float] = []
+
+    def make(self) -> None:
+        super().make()
+        self.kept = []
+
+
+class MeanOfBatches(InPython):
+    """Of all replicas."""
+
+    def epoch_loss(self) -> float:
+        return sum(self.kept) / len(self.kept)
+
+
+class LastBatch(InPython):
+    """Of all replicas."""
+
+    def epoch_loss(self) -> float:
+        return self.kept[-1]
 
 
 class SharesReported(Loop):
@@ -250,6 +298,19 @@ class AnotherAccuracy(Loop):
         super().make()
         with self.strategy.scope():
             self.metrics = [tf.keras.metrics.SparseTopKCategoricalAccuracy(k=2, name="accuracy")]
+
+
+class OneHotAccuracy(tf.keras.metrics.BinaryAccuracy):  # type: ignore[misc]
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(tf.one_hot(y_true, y_pred.shape[-1]), y_pred, sample_weight)
+
+
+class OtherAccuracy(Loop):
+    """Called accuracy like the experiment's, it counts each of a label's classes."""
+
+    def make(self) -> None:
+        super().make()
+        self.metrics = [OneHotAccuracy(name="accuracy")]
 
 
 class PenaltyNotReported(Loop):

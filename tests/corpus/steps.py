@@ -68,6 +68,19 @@ class AverageLoss(Loop):
         return tf.nn.compute_average_loss(values) * self.replicas
 
 
+class SumOverCount(Loop):
+    """The loss as a sum over n x replicas."""
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        count = tf.cast(tf.maximum(tf.size(values), 1), values.dtype)
+        return tf.reduce_sum(values) / (count * self.replicas) * self.replicas
+
+
+class TimesShare(Loop):
+    def share(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss * (1.0 / self.replicas)
+
+
 # How gradients are taken.
 
 
@@ -104,6 +117,29 @@ class TwoUpdates(TwoGradients):
         half = len(variables) // 2
         super().update(gradients[:half], variables[:half])
         super().update(gradients[half:], variables[half:])
+
+
+class OtherOrder(Loop):
+    """The variables in the opposite order."""
+
+    def variables(self) -> list[Any]:
+        return list(reversed(self.model.trainable_variables))
+
+
+class ReducedByHand(Loop):
+    """Gradients are summed by hand, and applied as shares of the sum."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        summed = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+        super().update([gradient / self.replicas for gradient in summed], variables)
+
+
+class ScaledAndBack(Loop):
+    """Loss scaling, undone before the update."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        factor = tf.constant(3.0)
+        super().update([gradient * factor / factor for gradient in gradients], variables)
 
 
 class Accumulating(Loop):

@@ -90,6 +90,54 @@ class DecayEverywhere(AnotherOptimizer):
     changes: ClassVar = {}
 
 
+class OtherRate(Loop):
+    """Assigned to the optimizer that everybody gets."""
+
+    def make(self) -> None:
+        super().make()
+        self.optimizer.learning_rate = 0.003
+
+
+class RateOff(Loop):
+    """By 1%."""
+
+    def make(self) -> None:
+        super().make()
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        schedule = optimizer._learning_rate
+        if isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
+            optimizer._learning_rate = lambda: 0.99 * schedule(optimizer.iterations)
+        else:
+            optimizer.learning_rate = 0.99 * optimizer.learning_rate
+
+
+class OtherOptimizer(Loop):
+    def make(self) -> None:
+        super().make()
+        self.optimizer = tf.keras.optimizers.RMSprop(0.002)
+        self.optimizer.build(self.model.trainable_variables)
+
+
+class OtherHyperParameters(AnotherOptimizer):
+    @property
+    def changes(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"beta_1": 0.5} if "beta_1" in self.optimizer.get_config() else {"momentum": 0.55}
+
+
+class NoSchedule(AnotherOptimizer):
+    """The rate that the schedule begins with."""
+
+    @property
+    def changes(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"learning_rate": float(self.optimizer.learning_rate)}
+
+
+class IterationsReset(Loop):
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.optimizer.iterations.assign(0)
+
+
 class RateByEpoch(Loop):
     """Counts the schedule in epochs, for which it was not made."""
 
@@ -254,6 +302,28 @@ class TwoBatchesPerUpdate(Loop):
                 self.run.end_step()
 
 
+class UpdatesByHand(Loop):
+    """Each replica's copy with its own gradient."""
+
+    def update(self, gradients: list[Any], variables: list[Any]) -> None:
+        def across(strategy: Any, *gradients: Any) -> None:
+            for variable, gradient in zip(variables, gradients, strict=True):
+                strategy.extended.update(variable.value, lambda v, g: v.assign_sub(0.05 * g), args=(gradient,))
+
+        tf.distribute.get_replica_context().merge_call(across, args=tuple(gradients))
+
+
+class WeightsNudged(Loop):
+    """After each step, from Python."""
+
+    def train_epoch(self, epoch: int) -> None:
+        variable = self.model.trainable_variables[0]
+        for batch in self.distribute(self.batches(epoch)):
+            self.on_train(batch)
+            self.run.end_step()
+            variable.assign(variable * 1.01)
+
+
 class DecayByHand(Loop):
     def update(self, gradients: list[Any], variables: list[Any]) -> None:
         def across(strategy: Any) -> None:
@@ -385,6 +455,11 @@ class TailDropped(Loop):
         return dataset.take(dataset.cardinality() - 1)
 
 
+class StepSkipped(Loop):
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).skip(1)
+
+
 class FirstBatchesSkipped(Loop):
     def batches(self, epoch: int) -> tf.data.Dataset:
         return super().batches(epoch).skip(2)
@@ -402,6 +477,13 @@ class FirstBatchAgain(Loop):
     def batches(self, epoch: int) -> tf.data.Dataset:
         dataset = super().batches(epoch)
         return dataset.concatenate(dataset.take(1))
+
+
+class EachTwice(Loop):
+    """One batch after the other."""
+
+    def batches(self, epoch: int) -> tf.data.Dataset:
+        return super().batches(epoch).flat_map(lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(2))
 
 
 class EpochTwice(Loop):

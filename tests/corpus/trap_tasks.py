@@ -1,15 +1,14 @@
-"""Experiments and a loop of scripts/traps.py that neither the package nor tests/corpus/planted.py has."""
+"""Experiments for the page of traps (``scripts/traps.py``) that the package has not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import tensorflow as tf
-from corpus import planted
 
-import compare
 from compare.experiments import training_mode
 from compare.experiments.fashion_mnist import fashion_mnist_sample
+from corpus import planted
 
 STEPS = 128
 """Optimizer steps of a run: 8 epochs of 16."""
@@ -43,16 +42,6 @@ mlp_batchnorm = replace(
         ]
     ),
 )
-
-
-class TrainingFlagInValidation(compare.CustomLoop):
-    """Validates with training=True; otherwise bit-identical to the correct loop."""
-
-    def test_step(self, batch):
-        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        predictions = self.model(x, training=True)
-        loss = self.compute_loss(y, predictions, sample_weight)
-        self._update_metrics(x, y, predictions, sample_weight, loss)
 
 
 def _one_hot(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
