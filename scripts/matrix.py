@@ -52,11 +52,7 @@ def run_cell(strategy: str, size: list[str], keras: int, folder: Path, limit: fl
 
 
 def distance_to_truth(truth: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    """Returns the larger of the trainers' distances to one replica in float64; None if it is unknown.
-
-    The first is that of the weights after the first observable step, relative to how far training moved them; the
-    second is the largest of all reported numbers.
-    """
+    """Returns the larger of the trainers' distances to one replica in float64, of weights and of reported numbers."""
     if not truth:
         return None, None
     seen = [[d for d in each["distance"].values() if d is not None] for each in truth["after"]]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "compare" / "datasets" / "fashion-mnist-sample"
 
 
 def parser(description: str, out: str) -> argparse.ArgumentParser:
@@ -36,17 +37,9 @@ def parser(description: str, out: str) -> argparse.ArgumentParser:
 
 
 def add_data_dir(created: argparse.ArgumentParser) -> None:
-    """Adds the option --data-dir: Fashion-MNIST's folder, which has to exist."""
-
-    def folder(text: str) -> Path:
-        if not Path(text).is_dir():
-            raise argparse.ArgumentTypeError(f"{text} is not a folder: set it to the folder with Fashion-MNIST's files")
-        return Path(text).resolve()
-
-    default = "/usr/share/datasets/fashion-mnist"
-    created.add_argument(
-        "--data-dir", type=folder, default=default, help="Fashion-MNIST's folder (default: %(default)s)"
-    )
+    """Adds the option --data-dir."""
+    default, text = Path("/usr/share/datasets/fashion-mnist"), "Fashion-MNIST's folder (default: %(default)s)"
+    created.add_argument("--data-dir", type=Path, default=default, help=text)
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,6 @@ class PeakMemory(threading.Thread):
 
     Memory that several share counts once (proportional set size). Short peaks of a single process are seen better by
     the kernel, which knows no sum.
-
-    Args:
-        session: the process that has begun the session.
     """
 
     def __init__(self, session: int) -> None:
@@ -113,12 +103,9 @@ def run(
     """Runs a Python program in the project's folder and measures it.
 
     Args:
-        command: the script and its arguments.
-        python: the interpreter.
         limit: seconds after which the program and all processes it started are killed.
         until: what is in the line after which they are killed, which is no failure.
         check: whether this program ends if the measured one fails; else ``failure`` tells why it failed.
-        environment: additional environment variables.
 
     Raises:
         SystemExit: if the program fails, with the end of its output.
@@ -188,6 +175,25 @@ def call_in_process(function: Callable[..., None], *arguments: Any) -> None:
     process = multiprocessing.get_context("spawn").Process(target=function, args=arguments, daemon=True)
     process.start()
     process.join()
+
+
+def write_scripts(folder: Path, epochs: int, data: Path = SAMPLE, examples: int = 60_000) -> None:
+    """Writes the tests' tutorial.py and tutorial_fit.py to a folder: more epochs, other data, a line for each epoch."""
+    sample = 'Path(__file__).resolve().parents[2] / "compare" / "datasets" / "fashion-mnist-sample"'
+    changes = {
+        "tutorial.py": {"EPOCHS = 1": f"EPOCHS = {epochs}"},
+        "tutorial_fit.py": {"verbose=0": f"verbose=2, epochs={epochs}"},
+        "images.py": {
+            sample: f"Path({str(data)!r})",
+            'part("train"),': f'tuple(each[:{examples}] for each in part("train")),',
+        },
+    }
+    for name, replaced in changes.items():
+        text = (ROOT / "tests" / "scripts" / name).read_text()
+        for old, new in replaced.items():
+            assert text.count(old) == 1, (name, old)
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
 
 
 def cpu_seconds(pid: int) -> float:

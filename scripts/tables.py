@@ -1,4 +1,4 @@
-"""Tables of measurements: CSV files that grow row by row, and Markdown."""
+"""Tables of measurements: CSV files that grow row by row, and pages in Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Path(__file__).parent / "pages" / "templates"
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -42,3 +45,15 @@ def most_common(texts: pd.Series, count: int = 3) -> str:
     """Lists the most common values and how often they occur."""
     counts = texts.replace("", "none").value_counts(sort=False).sort_values(ascending=False, kind="stable")
     return "; ".join(f"{text} ({times})" for text, times in counts.head(count).items())
+
+
+def page(name: str, **parts: Any) -> str:
+    """Fills in one of the templates of pages."""
+    options = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": StrictUndefined}
+    template = Environment(loader=FileSystemLoader(TEMPLATES), **options).get_template(f"{name}.md")
+    return template.render(parts)
+
+
+def listed(lines: Sequence[str]) -> str:
+    """A list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines) or "none."

@@ -1,7 +1,4 @@
-"""Runs that are killed at random moments and resumed: what they leave is what an uninterrupted run leaves.
-
-Used by tests, and many times over by ``scripts/kill_and_resume.py``.
-"""
+"""Runs that are killed at random moments and resumed: what they leave is what an uninterrupted run leaves."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps,
 MAX_KINK_RESIDUAL = 0.1
 """The largest relative residual of a step that may be explained by a kink, such as that of a ReLU at 0.
 
-In the checks of ``scripts/detector.py`` no right recipe needed it. A wrong recipe was this close on a single step five
+In the checks of ``scripts/accuracy.py`` no right recipe needed it. A wrong recipe was this close on a single step five
 times, and perturbed weights brought it no closer; on most steps a wrong recipe is farther off.
 """
 

@@ -59,7 +59,7 @@ class Report:
         not_applicable: the probes that could not be made.
         certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
         distributed: whether the candidate uses the strategy it is given.
-        fits: how well the observations are explained; ``scripts/detector.py`` reads them.
+        fits: how well the observations are explained; ``scripts/accuracy.py`` reads them.
         stages: the stages of the first differing step; empty if they could not be recorded.
         seconds: the wall time of the check, in seconds.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROUNDING = 32.0
 """Residuals up to this multiple of the measured noise floor count as rounding.
 
-Measured by ``scripts/detector.py``; reports/detector/README.md has the figures of its last run. In the first 530 checks
+Measured by ``scripts/accuracy.py``; reports/detector/README.md has the figures of its last run. In the first 530 checks
 of five models, five optimizers and 1, 2 and 4 replicas, right explanations left residuals of up to 3.7 floors, and the
 best of all others 1,130 or more. The geometric mean of the two is about 64.
 """

@@ -23,7 +23,7 @@ In 303 combinations with correct loops (eager, XLA, other summation orders, whol
 numbers of threads and replicas; five optimizers and all built-in experiments except the full data set) the largest
 ratio was 94, for densenet, where rounding crosses a kink; it was 13 elsewhere in float32, and 22 in half precision.
 The smallest ratio of a planted bug that changed float32 weights by more than the optimizer hides was 1,447. Half
-precision hides several bugs, which only the short check finds (``scripts/calibrate.py``, reports/calibration).
+precision hides several bugs, which only the short check finds (``scripts/accuracy.py``, reports/calibration).
 """
 LOUD = 16
 """The number of units in the last place by which a loud twin's weights are moved; its gaps are divided by this number.
@@ -45,7 +45,7 @@ The additional twins are loud (``LOUD``), since larger noise crosses a kink much
 HOPELESS = 300.0
 """If the gap exceeds ``FACTOR`` by this factor, no more twins are trained.
 
-At a kink, gaps of up to 85 times ``FACTOR`` were seen (``scripts/calibrate.py``: XLA on densenet, with three twins).
+At a kink, gaps of up to 85 times ``FACTOR`` were seen (``scripts/accuracy.py``: XLA on densenet, with three twins).
 """
 
 
