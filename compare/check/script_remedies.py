@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compare.check.causes import CATALOGUE
+from compare.check.causes.optimizer import OWN_OPTIMIZER, with_callbacks
 from compare.watch.trace import ON_BATCHES, Trace
 
 if TYPE_CHECKING:
@@ -66,9 +67,7 @@ WITHOUT_RUN = {
     "clipping-differs": "gradients = tape.gradient(loss, variables)\n"
     "optimizer.apply_gradients(zip(gradients, variables))\n"
     "# the optimizer clips, with the same clipnorm, clipvalue or global_clipnorm as fit's",
-    "callbacks-missing": CATALOGUE["callbacks-missing"]
-    .remedy.replace("run.build_callbacks()", "[...]")
-    .replace("run.epochs", "range(1, epochs + 1)"),
+    "callbacks-missing": with_callbacks("[...]", "range(1, epochs + 1)"),
     "examples-repeated": "for batch in dataset: ...  # in every epoch, once over all examples, without repeat()",
     "batch-size-differs": "dataset = dataset.batch(batch_size)  # fit's, which is 32 if it is not given",
 }
@@ -125,7 +124,6 @@ ALONE = {
     "batch-size-differs": "batch_size = run.global_batch_size  # run.train_dataset uses it",
 }
 """What to write in a loop with a ``Run`` that does not use the strategy."""
-OF_EMA = "\noptimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 
 
 def remedy_for_loop(cause: str, observation: Observation, ema: bool) -> str:
@@ -138,5 +136,5 @@ def remedy_for_loop(cause: str, observation: Observation, ema: bool) -> str:
     """
     texts = {} if observation.distributed or observation.replicas > 1 else WITHOUT_STRATEGY | ALONE
     texts |= ON_BATCH if observation.on_batch else {}
-    text = texts.get(cause, CATALOGUE[cause].remedy)
-    return text if ema else text.replace(OF_EMA, "")
+    texts |= {} if ema else {"optimizer-differs": OWN_OPTIMIZER}
+    return texts.get(cause, CATALOGUE[cause].remedy)

@@ -327,6 +327,26 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, seen)
 
 
+OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
+OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
+
+
+def with_callbacks(callbacks: str, epochs: str) -> str:
+    """How a loop runs fit's callbacks, with the code that gives them, and that of the epochs."""
+    return (
+        "model.optimizer = optimizer  # where callbacks look for it\n"
+        f"callbacks = tf.keras.callbacks.CallbackList({callbacks}, model=model)  # the list that fit gets\n"
+        "callbacks.on_train_begin()\n"
+        f"for epoch in {epochs}:\n"
+        "    callbacks.on_epoch_begin(epoch - 1)\n"
+        "    ...\n"
+        "    callbacks.on_epoch_end(epoch - 1, logs)  # logs of training and validation\n"
+        "    if model.stop_training:\n"
+        "        break\n"
+        "callbacks.on_train_end()"
+    )
+
+
 CAUSES = (
     Cause(
         id="optimizer-differs",
@@ -334,8 +354,7 @@ CAUSES = (
         symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
         explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
-        remedy="model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged\n"
-        "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only",
+        remedy=f"{OWN_OPTIMIZER}\n{OF_EMA}",
         recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
         "class, hyperparameters, learning rates or step counts of the loop's optimizer, or applied in as many parts.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
@@ -367,16 +386,7 @@ CAUSES = (
         explanation="fit runs callbacks that change training: they set the learning rate, stop early or average "
         "weights. A loop has to do the same by itself.",
         wrong="for epoch in range(epochs):\n    train_one_epoch()",
-        remedy="model.optimizer = optimizer  # where callbacks look for it\n"
-        "callbacks = tf.keras.callbacks.CallbackList(run.build_callbacks(), model=model)  # the list that fit gets\n"
-        "callbacks.on_train_begin()\n"
-        "for epoch in run.epochs:\n"
-        "    callbacks.on_epoch_begin(epoch - 1)\n"
-        "    ...\n"
-        "    callbacks.on_epoch_end(epoch - 1, logs)  # logs of training and validation\n"
-        "    if model.stop_training:\n"
-        "        break\n"
-        "callbacks.on_train_end()",
+        remedy=with_callbacks("run.build_callbacks()", "run.epochs"),
         recognised="Until then all weights agree, fit has callbacks, and from this step on its learning rate has "
         "changed without a schedule while the loop's has not; or fit has ended in another epoch, or has changed "
         "weights outside of its steps.",
