@@ -84,14 +84,14 @@ def test_a_planted_mistake_is_caught_and_named(tensorflow, bug, where):
         assert report.comparison.training.verdict in ("identical", "alike"), report
 
 
-def test_no_verdict_or_cause_rests_on_a_sentence(planted, monkeypatch):
+def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, monkeypatch):
     names = [
         "NotDivided",
-        "NoFlag",
-        "ClippedGlobally",
+        "NoTrainingFlag",
+        "ClippedByHand",
         "OtherRate",
-        "TailCut",
-        "NewWeights",
+        "TailDropped",
+        "WeightsAnew",
         "NeverReset",
         "GradientNoise",
     ]
