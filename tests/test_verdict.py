@@ -42,12 +42,14 @@ from compare.verdict import (
     MetricGap,
     Reporting,
     Training,
+    Verdict,
     compare_records,
     noise_start,
     with_noise,
     within_rounding,
     worst,
 )
+from compare.verdict.codec import decode
 from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import measure
 
@@ -435,6 +437,17 @@ def test_verdict_json_is_as_documented(train: Train, tmp_path: Path) -> None:
     assert other["reporting"]["verdict"] is None
     assert late["training"]["first_difference"] == {"epoch": 2, "step": None}
     assert as_json("fit", [compare_records(fit, others[0])])["verdict"] == "identical"
+
+
+def test_what_is_computed_when_judging_is_believed_when_it_is_read(train: Train) -> None:
+    content = as_json("fit", [compare_records(train("fit"), train())])
+    content["verdict"] = content["comparisons"][0]["verdict"] = "alike"
+    read = decode(Verdict, content | {"of a later version": 1})
+    assert (read.verdict, read.comparisons[0].verdict, read.comparisons[0].training.verdict) == (
+        *["alike"] * 2,
+        "identical",
+    )
+    assert read.content() == content
 
 
 def test_verdict_json_is_valid_json_whatever_blew_up(train: Train) -> None:

@@ -25,6 +25,7 @@ from compare.reporting.page_summary import results
 from compare.reporting.page_tables import default_row
 from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
+from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import overlaid_gaps
 from compare.verdict import FROM_BEST, Failure, Verdict
 
@@ -162,7 +163,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not Markup, which is escaped text
     )
-    created.globals["answers"] = ANSWERS
+    created.globals |= {"answers": ANSWERS, "difference": difference, "interval": interval}
     script = read_file(Path(__file__).parent / "templates" / "script.js").decode()
     created.globals["script"] = Markup(script)
     created.globals["script_hash"] = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -14,20 +14,17 @@ from compare.check.stage_views import StageView, stage_sentence, stage_views
 from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, difference, differing_numbers, interval, sentence, where
+from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, where
 from compare.verdict import (
     Comparison,
     Difference,
     DifferingVariable,
-    Failure,
     Finding,
     MetricGap,
-    NotApplicable,
     Reporting,
     Training,
     warning,
 )
-from compare.verdict.seeds import Study
 
 
 @dataclass(frozen=True)
@@ -35,46 +32,20 @@ class NamedCause:
     """A cause that a comparison names.
 
     Attributes:
-        id: its id in the catalogue.
-        side: the trainer at fault; empty if it is unknown.
+        found: the cause.
         evidence: the evidence, a sentence.
         seen: what of it is seen in the run itself, in the run's numbers; may be empty.
-        remedy: the line of code to write, or what to do.
         known: its entry in the catalogue; None if the catalogue does not have it.
         link: the address of its story, relative to the page; empty if there is none.
         of_reference: whether the reference is at fault.
     """
 
-    id: str
-    side: str
+    found: Finding
     evidence: str
     seen: str
-    remedy: str
     known: Cause | None
     link: str
     of_reference: bool
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """One test of a study, as text."""
-
-    metric: str
-    epoch: int
-    difference: str
-    interval: str
-    margin: str
-    verdict: str
-
-
-@dataclass(frozen=True)
-class StudyTable:
-    """The tests of a study of several seeds."""
-
-    seeds: int
-    seeds_needed: int | None
-    reason: str
-    rows: Sequence[StudyRow]
 
 
 @dataclass(frozen=True)
@@ -83,9 +54,6 @@ class ComparisonView:
 
     Attributes:
         entry: the comparison.
-        candidate: the name of the candidate.
-        verdict: the verdict of the comparison.
-        against: the folder of a recorded run that the candidate is compared with; else empty.
         reference: the name of the reference.
         sentence: the verdict as a sentence.
         basis: (heading, sentence) pairs that state what the verdict is based on.
@@ -94,9 +62,6 @@ class ComparisonView:
         evidence: sentences on what was measured, if no cause is named.
         numbers: the reported numbers that differ, if nothing else does and no cause is named; else empty.
         advice: what to look at then.
-        not_applicable: the probes that could not run.
-        failure: why one side could not run; else None.
-        study: the tests of several seeds; else None.
         reason: why there is no verdict, or how the runs differ other than in weights; else empty.
         equal_before: whether all weights are equal before, bit for bit.
         before: what is known of the steps before the first difference, as a sentence; else empty.
@@ -108,9 +73,6 @@ class ComparisonView:
     """
 
     entry: Comparison
-    candidate: str
-    verdict: str
-    against: str
     reference: str
     sentence: str
     basis: Sequence[tuple[str, str]]
@@ -119,9 +81,6 @@ class ComparisonView:
     evidence: Sequence[str]
     numbers: str
     advice: str
-    not_applicable: Sequence[NotApplicable]
-    failure: Failure | None
-    study: StudyTable | None
     reason: str
     before: str
     equal_before: bool
@@ -144,9 +103,6 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> Compari
     first, advice = training.first_difference, advice_on_numbers(entry)
     return ComparisonView(
         entry=entry,
-        candidate=entry.candidate,
-        verdict=entry.verdict,
-        against=entry.against,
         reference=reference_name(entry, reference),
         sentence=sentence(entry, reference) + ".",
         basis=_basis(entry, files),
@@ -155,9 +111,6 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> Compari
         evidence=[_as_sentence(text, files) for text in entry.evidence or ()],
         numbers=differing_numbers(entry.reporting.metrics) if advice else "",
         advice=_as_sentence(advice, files) if advice else "",
-        not_applicable=entry.not_applicable or (),
-        failure=entry.failure,
-        study=_study(entry.study) if entry.study else None,
         reason=training.reason if entry.weights_seen else "",  # else it is in the sentence
         before=_before(first, alone=any(each.alone for each in entry.not_finite)),
         equal_before=first is None or first.equal_before,
@@ -192,11 +145,9 @@ def _before(first: Difference | None, *, alone: bool = False) -> str:
 def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: str) -> NamedCause:
     known, reference = CATALOGUE.get(cause.id), files.names[0]
     return NamedCause(
-        id=cause.id,
-        side=cause.side,
+        found=cause,
         evidence=_as_sentence(cause.evidence, files),
         seen=in_this_run(entry, known.kind, cause.evidence, files, entry.reference or reference) if known else "",
-        remedy=cause.remedy,
         known=known,
         link=f"{quote(stories)}#{quote(cause.id)}" if stories and cause.id in CATALOGUE else "",
         of_reference=cause.side == reference,
@@ -273,19 +224,3 @@ def _basis_of_numbers(reporting: Reporting) -> list[tuple[str, str]]:
 
 def _metric_name(name: str, metric: MetricGap) -> str:
     return f"{name} (reported as {metric.reported_as})" if metric.reported_as else name
-
-
-def _study(study: Study) -> StudyTable:
-    """Formats the tests of a study."""
-    rows = [
-        StudyRow(
-            metric=test.metric,
-            epoch=test.epoch,
-            difference=difference(test.mean, test.relative),
-            interval=interval(test),
-            margin=f"±{difference(test.margin, test.relative, '')}",
-            verdict=test.verdict,
-        )
-        for test in study.tests
-    ]
-    return StudyTable(study.seeds, study.seeds_needed, study.reason, rows)

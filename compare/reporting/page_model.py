@@ -237,7 +237,7 @@ def _answer(files: RunFiles, comparisons: Sequence[ComparisonView]) -> str:
         return "Yes, up to the interruption."
     if files.scope == "logs" and files.verdict_word in CURVES:
         return CURVES[files.verdict_word]
-    training = first.entry.training.verdict if first and first.verdict == "different" else ""
+    training = first.entry.training.verdict if first and first.entry.verdict == "different" else ""
     if training == "identical":
         return "They train exactly alike, but report different numbers."
     if training == "alike":

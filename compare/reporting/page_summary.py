@@ -61,11 +61,11 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
     if first.causes:
-        sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
+        sides = dict.fromkeys(cause.found.side for cause in first.causes if cause.found.side)
         more = f"in {' and '.join(sides)}" if sides else ""
-        return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
-    if first.failure:
-        return f"{first.failure.side} cannot run" if first.failure.side else "No trainer can run", ""
+        return ", ".join(dict.fromkeys(cause.found.id for cause in first.causes)), more
+    if failure := first.entry.failure:
+        return f"{failure.side} cannot run" if failure.side else "No trainer can run", ""
     if not first.entry.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":

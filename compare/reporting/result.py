@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from compare.reporting.live import UNLIMITED
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
 from compare.reporting.terminal import print_verdict
-from compare.verdict import EXIT_STATUS, Comparison, Difference, Finding, Source, Verdict
+from compare.verdict import EXIT_STATUS, Comparison, Difference, Finding, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,36 +25,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cause:
-    """A named cause of a difference.
+class Cause(Finding):
+    """A named cause of a difference; ``title`` is what the mistake looks like from outside, a sentence."""
 
-    Attributes:
-        id: its name, as in ``verdict.json``.
-        kind: ``training`` or ``reporting``.
-        title: what the mistake looks like from outside, a sentence.
-        side: the trainer that makes the mistake.
-        evidence: what was measured, with numbers.
-        measurements: quantities by name, where there are any.
-        remedy: what to write instead.
-        source: the line of code that makes the mistake (``file``, ``line``, ``text``); None if it was not seen.
-    """
-
-    id: str
-    kind: str
-    title: str
-    side: str
-    evidence: str
-    measurements: Mapping[str, Any]
-    remedy: str
-    source: Source | None
+    title: str = ""
 
     @classmethod
     def of(cls, found: Finding) -> Cause:
         """The cause, with what the catalogue says about it."""
         known = CATALOGUE.get(found.id)
-        kind, title = (known.kind, known.symptom) if known else ("", found.id)
-        more = found.side, found.evidence, found.measurements, found.remedy, found.source
-        return cls(found.id, kind, title, *more)
+        more = {"kind": known.kind, "title": known.symptom} if known else {}
+        return cls(**{each.name: getattr(found, each.name) for each in fields(found)} | more)
 
 
 @dataclass(frozen=True)
