@@ -38,8 +38,6 @@ def unknown(given: str, known: Iterable[str], more: str = "") -> str:
     """What is wrong with a name that is not known, for error messages: all that there are, and a similar one.
 
     Args:
-        given: the name.
-        known: all names.
         more: what is possible besides, at the end of the list.
     """
     return f"unknown; there are {', '.join(known)}{more}{did_you_mean(given, known)}"

@@ -56,8 +56,6 @@ def try_trainers(trainers: Sequence[tuple[str, Trainer]], options: Options, task
 
     Args:
         trainers: the trainers by name, the reference first.
-        options: the request.
-        task: what is trained.
 
     Raises:
         RequestError: if a trainer fails; the message names its line.

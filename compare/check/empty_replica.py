@@ -25,11 +25,7 @@ class EmptyReplicaProbe:
     """Compares a candidate with the reference on batches that leave one replica without examples.
 
     Args:
-        task: the task of the short runs.
-        batches: the sizes of its batches.
-        trainer: the reference.
         reference: the observation of the reference on the usual batches.
-        seed: the seed of the short runs.
     """
 
     def __init__(

@@ -54,11 +54,7 @@ class LookInside:
     """Locates the first difference of any number of candidates from one reference.
 
     Args:
-        task: the task of the short runs.
-        batches: the sizes of its batches.
         reference: the trainer that candidates are compared with.
-        seed: the seed of the short runs.
-        twins: noise twins of the reference.
         everything: the experiment's own training examples, of which the task has a few.
     """
 

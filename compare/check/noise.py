@@ -23,14 +23,7 @@ class CraftedTwin(CraftedRun, TwinRun):
 
 
 class NoiseTwins:
-    """Trains noise twins of the reference when they are needed, and keeps their records.
-
-    Args:
-        task: the task of the short runs.
-        batches: the sizes of its batches.
-        reference: the trainer to repeat.
-        seed: the seed of the short runs.
-    """
+    """Trains noise twins of the reference when they are needed, and keeps their records."""
 
     def __init__(self, task: TrainingTask, batches: Batches, reference: Trainer, seed: int) -> None:
         self._task, self._batches, self._reference, self._seed = task, batches, reference, seed

@@ -318,10 +318,6 @@ def observe(
     """Runs a trainer on the check's batches (see ``compare.check.batches``) and observes it.
 
     Args:
-        task: what to train.
-        batches: the sizes of its batches.
-        trainer: the trainer to observe.
-        seed: the seed of the run.
         empty: whether the last batch of each epoch leaves one replica without examples.
         similar: another observation; equal arrays are shared with it to save memory.
 

@@ -108,9 +108,7 @@ def refuse_another(variables: Sequence[Any], shapes: Sequence[Sequence[int]], ex
     """Refuses a model that differs from the first one.
 
     Args:
-        variables: the variables of the model.
         shapes: the shapes of the first model's variables.
-        experiment: the experiment.
 
     Raises:
         RequestError: if the model has other variables.
@@ -152,8 +150,6 @@ def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str
 
     Args:
         model: what ``build_model`` returned.
-        experiment: the experiment.
-        trainer: the trainer's name.
 
     Raises:
         RequestError: if the model's class overrides ``train_step`` or ``test_step``.

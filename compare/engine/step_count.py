@@ -21,8 +21,6 @@ class StepCount:
     only where no trainable weight has changed since the last report, or where this optimizer made all steps before.
 
     Args:
-        model: the model that is trained.
-        optimizer: the optimizer, built.
         strategy: the strategy under which it was built.
     """
 

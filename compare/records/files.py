@@ -67,8 +67,6 @@ def append_to_file(path: Path, content: bytes, after: int | None = None) -> None
     """Appends to a file and flushes it to disk.
 
     Args:
-        path: the file.
-        content: what to append.
         after: the number of bytes to keep; what follows them, of an interrupted write, is removed. None keeps all.
 
     Raises:

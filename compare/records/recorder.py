@@ -40,10 +40,7 @@ class Recorder:
     """The sink that writes one trainer's records to disk.
 
     Args:
-        folder: the run's folder.
         metrics: the run's ``metrics.csv``, shared by all recorders of the run.
-        trainer: the trainer's name.
-        seed: the run's seed.
         live: also receives every record, after it was kept.
     """
 
