@@ -222,6 +222,7 @@ def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: st
 
 def _of_reporting(found: NotFinite, reference: str, candidate: str, of: str) -> Finding:
     seen = Measurement.of("metric-not-finite", epoch=found.epoch, step=None, stage=None, where=found.metric)
+    seen = seen.but(metric=found.metric)
     of_reference, of_candidate = found.values or ("", "")
     values = {candidate: of_candidate, reference: of_reference}
     return named(NOT_FINITE, REPORTING, found.side or "", seen.but(values=values, training=of), REMEDIES[REPORTING])

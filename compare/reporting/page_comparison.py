@@ -147,7 +147,7 @@ def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: st
     return NamedCause(
         found=cause,
         evidence=_as_sentence(cause.evidence, files),
-        seen=in_this_run(entry, known.kind, cause.evidence, files, entry.reference or reference) if known else "",
+        seen=in_this_run(entry, known.kind, cause, files, entry.reference or reference) if known else "",
         known=known,
         link=f"{quote(stories)}#{quote(cause.id)}" if stories and cause.id in CATALOGUE else "",
         of_reference=cause.side == reference,

@@ -5,28 +5,27 @@ The evidence in ``verdict.json`` comes from the short check, which trains a few 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from compare.check.causes.base import REPORTING
 from compare.reporting.run_files import RunFiles
-from compare.verdict import Comparison
+from compare.verdict import Comparison, Finding
 
 
-def in_this_run(entry: Comparison, kind: str, evidence: str, files: RunFiles, reference: str) -> str:
+def in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles, reference: str) -> str:
     """What of a cause is seen in the run, as sentences; empty if nothing is.
 
     Args:
         entry: the comparison.
         kind: the kind of the cause, ``TRAINING`` or ``REPORTING``.
-        evidence: the evidence of the cause, which may name the metrics that it concerns.
+        cause: the cause, whose measurements may name the metrics that it concerns.
         files: the content of the run's files.
         reference: the reference's name.
     """
     if files.scope == "check":
         return ""
     if kind == REPORTING:
-        return _numbers(entry, evidence, files, reference)
+        return _numbers(entry, cause.metrics, files, reference)
     return " ".join(filter(None, [_weights(entry, files), _last_epoch(entry, files, reference)]))
 
 
@@ -75,13 +74,11 @@ def _last_epoch(entry: Comparison, files: RunFiles, reference: str) -> str:
     return f"After epoch {last}, {'; '.join(shown)}." if shown else ""
 
 
-def _numbers(entry: Comparison, evidence: str, files: RunFiles, reference: str) -> str:
-    """What both sides reported where a metric differs most; of the metrics that the evidence names, if it names any."""
+def _numbers(entry: Comparison, concerned: Sequence[str], files: RunFiles, reference: str) -> str:
+    """What both sides reported where a metric differs most; of those that a cause concerns, if they are known."""
     sides = _rows(entry, files, reference)
     metrics = entry.reporting.metrics
-    named = {
-        name: metric for name, metric in metrics.items() if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", evidence)
-    }
+    named = {name: metric for name, metric in metrics.items() if name in concerned}
     shown = []
     for name, metric in (named or metrics).items():
         values = {side: rows.get(metric.epoch, {}).get(name) for side, rows in sides.items()}

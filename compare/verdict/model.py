@@ -172,6 +172,12 @@ class Finding:
     measurements: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
 
+    @property
+    def metrics(self) -> list[str]:
+        """The reported numbers that it concerns, as far as they were measured."""
+        parts = [self.measurements, *self.measurements.get("parts", ())]
+        return [name for part in parts for name in (*part.get("metrics", ()), *filter(None, [part.get("metric")]))]
+
 
 @dataclass(frozen=True)
 class NotApplicable:
