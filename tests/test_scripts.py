@@ -53,6 +53,19 @@ def compared(folder: Path, *names: str, **options: Any) -> tuple[dict[str, Any],
     return result.details, entry
 
 
+def test_a_training_that_only_one_script_makes_is_never_green(tmp_path: Path) -> None:
+    scripts = [str(SCRIPTS / name) for name in ("my_fit.py", "both.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    first, others = result.details["comparisons"]
+    assert first["verdict"] in ("identical", "alike") and first["training"]["steps_compared"]
+    assert (others["candidate"], others["verdict"], result.exit_status) == (
+        "other trainings of both",
+        "inconclusive",
+        3,
+    )
+    assert "only both also trains" in others["training"]["reason"]
+
+
 def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     verdict, entry = compared(tmp_path, "my_fit.py", "my_loop.py")
     assert (verdict["scope"], verdict["reference"], entry["candidate"]) == ("scripts", "my_fit", "my_loop")

@@ -139,9 +139,7 @@ def _train(session: ScriptsSession) -> bool:
     session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
     if not session.alone:
         session.left_over = left_over(session.names, traces, paired)
-        made = [sum(not trace.state for trace in each) for each in (*traces, [pair[0] for pair in paired])]
-        both = min(made[:2]) > made[2]
-        unknown[f"other trainings of {session.names[1]}"] = session.left_over if both else []
+        unknown[f"other trainings of {session.names[1]}"] = session.left_over
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
