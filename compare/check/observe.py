@@ -191,7 +191,8 @@ class ProbeRun(CraftedRun):
 
     def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""
-        found = type(optimizer), configuration(optimizer, variables)
+        with tf.init_scope():  # inside a graph that is traced, a learning rate has no value
+            found = type(optimizer), configuration(optimizer, variables)
         for i, (cls, config) in enumerate(self.observation.optimizers):
             if cls is found[0] and _without_rate(config) == _without_rate(found[1]):
                 return i

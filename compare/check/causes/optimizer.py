@@ -112,7 +112,7 @@ def _lost_count(case: Case) -> Iterator[Change]:
         first = case.steps[min(restarts)]
         seen = Measurement.of("begins-anew", step=min(restarts) + 1, epoch=first.epoch)
         yield {"restarts": restarts, "iterations": counts}, seen
-    elif counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
+    if counts != tuple(range(len(counts))) and all(len(step.calls) == 1 for step in case.steps):
         yield {"iterations": counts}, Measurement.of("iterations", iterations=counts)
 
 
