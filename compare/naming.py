@@ -76,6 +76,12 @@ def is_folder_name(name: Any) -> bool:
     return name.isprintable() and len(name.encode()) < 256  # what file systems allow
 
 
+class Code(str):
+    """A line of code among sentences: it is shown as it is, and not broken between words."""
+
+    __slots__ = ()
+
+
 def printable(text: str) -> str:
     """The text with control characters, such as those that move a terminal's cursor, as escapes: ``\\x1b``.
 

@@ -43,7 +43,7 @@ FIT = record("fit", [each.mean for each in LOSSES.values()])
     ("reported", "causes"),
     [
         ([each.mean for each in LOSSES.values()], []),
-        ([each.mean_of_batches for each in LOSSES.values()], ["loss-averaged-over-batches"]),
+        ([np.mean(each.values) for each in LOSSES.values()], ["loss-averaged-over-batches"]),
         ([1.0, 0.3], ["last-batch-only"]),
         ([1.0, 0.31], []),
         ([LOSSES[1].mean, (LOSSES[1].mean + LOSSES[2].mean) / 2], ["metrics-not-reset"]),
@@ -323,7 +323,7 @@ def test_the_losses_of_validation_are_those_seen_after_the_last_step_of_an_epoch
 
 
 def test_remedies_for_several_replicas_use_the_strategy() -> None:
-    loop = record("loop", [each.mean_of_batches for each in LOSSES.values()])
+    loop = record("loop", [np.mean(each.values) for each in LOSSES.values()])
     remedies = [name_reporting(FIT, loop, LOSSES, replicas=replicas)[0].remedy for replicas in (1, 2)]
     assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
 

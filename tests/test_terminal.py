@@ -18,6 +18,7 @@ from compare.app import cli, standard_streams
 from compare.app.publish import judge_and_publish
 from compare.app.train import fail
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError
+from compare.naming import Code
 from compare.options import Options
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
@@ -154,7 +155,7 @@ def test_in_a_terminal_metrics_and_words_stay_whole_and_paths_and_code_can_be_co
     console = Console(file=out, force_terminal=True, no_color=True, width=40, highlight=False)
     say_items(console, ["fit", "epoch 1/2", "val_accuracy 0.7010", "val_loss 0.8226", "3.9 s, 777 examples/s"])
     tell(console, "their weights differ from step 47 of epoch 1 on", head="different: ")
-    code = "    metric.update_state(value, sample_weight=tf.shape(y)[0])"
+    code = Code("    metric.update_state(value, sample_weight=tf.shape(y)[0])")
     path = "/a/folder with spaces/and a long/name.csv"
     tell(console, code)
     say(console, path)

@@ -137,10 +137,10 @@ def _check(
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
         console.print()
-        first, *others = str(reports[-1]).splitlines()
+        first, *others = reports[-1].lines()
         tell(console, first, style_of(report.verdict), head=f"{report.verdict}: ")
         for line in others:
-            (say if line.startswith(" ") else tell)(console, line)  # what is indented is code
+            tell(console, line)
         tell(console, f"Checked in {report.seconds:.1f} s.")
     verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")
     verdict.write(folder / "verdict.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stage_views import stage_sentence
+from compare.naming import Code
 from compare.verdict import FROM_BEST, Comparison, Finding, NotApplicable, NotFinite, StageValues, Verdict, warning
 
 TRAINING = "training"
@@ -117,7 +117,11 @@ class Report:
         return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas).content()
 
     def __str__(self) -> str:
-        """Formats the report for a terminal, or for the message of a failed assertion."""
+        """The report as the message of a failed assertion."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The report's lines; those of remedies are ``Code``."""
         candidate = self.comparison.candidate
         replicas = " and ".join(map(str, self.replicas))
         training, reporting = self.comparison.training.verdict, self.comparison.reported
@@ -132,12 +136,11 @@ class Report:
             lines.append(f"WARNING: {text}")
         for finding in self.findings:
             lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
-            lines.append(textwrap.indent(finding.remedy, "  "))
+            lines += [Code(f"  {line}") for line in finding.remedy.splitlines()]
         if who := self.comparison.training.steps_not_reported_by:
             lines.append(f"{who} never calls run.end_step(): its weights were compared at the ends of epochs only")
         lines += [f"evidence: {text}" for text in self.evidence]
-        lines += [f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable]
-        return "\n".join(lines)
+        return [*lines, *(f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable)]
 
 
 def merged(reports: Sequence[Report]) -> Report:

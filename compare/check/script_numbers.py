@@ -52,11 +52,6 @@ class Losses:
         """The mean over examples, as fit reports it."""
         return float(np.average(self.values, weights=self.examples))
 
-    @property
-    def mean_of_batches(self) -> float:
-        """The mean over batches, whatever their size."""
-        return float(np.mean(self.values))
-
     def parts(self) -> Batches:
         """The losses without the model's own, and these."""
         penalties = np.array(self.penalties or [0.0] * len(self.values))

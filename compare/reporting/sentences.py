@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compare.naming import did_you_mean
+from compare.naming import Code, did_you_mean
 from compare.verdict import DIFFERENT, FROM_BEST, Comparison, MetricGap, NotFinite, Reporting, Training, Verdict
 from compare.verdict.model import Truth
 from compare.verdict.seeds import Test
@@ -290,7 +290,7 @@ def causes(comparison: Comparison) -> list[str]:
     for cause in comparison.causes:
         side = f" (in {cause.side})" if cause.side else ""
         lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
-        lines += [f"    {line}" for line in cause.remedy.splitlines()]
+        lines += [Code(f"    {line}") for line in cause.remedy.splitlines()]
     lines = lines or [f"  evidence: {text}." for text in comparison.evidence or ()]
     return lines or (
         [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compare.check.stage_views import stage_sentence
-from compare.naming import printable
+from compare.naming import Code, printable
 from compare.records import EPOCH_END, INITIAL, AnyRecord, EpochRecord, Place, Record, StepRecord, shortest, total_norm
 from compare.reporting.live import UNLIMITED, live_line, progress_line
 from compare.reporting.sentences import (
@@ -53,13 +53,13 @@ def tell(console: Console, sentence: str, style: str | None = None, *, head: str
 
     Args:
         console: where to print.
-        sentence: the text; its indentation is kept on all lines. Code, which is indented by four, is not broken.
+        sentence: the text; its indentation is kept on all lines. ``Code`` is not broken.
         style: the Rich style.
         head: what it begins with, in this style.
     """
     text = f"{head}{sentence}"
     indent = " " * (len(text) - len(text.lstrip(" ")))
-    lines = [text] if len(indent) >= 4 else _wrapped(console, text, indent)
+    lines = [text] if isinstance(sentence, Code) else _wrapped(console, text, indent)
     for number, line in enumerate(lines):
         shown = verbatim(line)
         if style is not None:
