@@ -441,12 +441,14 @@ def test_the_other_probes_go_on_if_one_fails(tensorflow, monkeypatch):
 
 def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
     from compare.app.judge import Pair
+    from compare.verdict import Comparison, Reporting, Training
 
-    def certain(**checked):
+    def certain(verdict, **known):
+        checked = Comparison("loop", Training(verdict, None, None, 0), Reporting(None, {}), **known)
         return Pair(None, None, None, None, checked).certain
 
-    assert certain(training={"verdict": "different"}, certain=True)
-    assert certain(training={"verdict": "different"}), "as runs recorded it before"
-    assert not certain(training={"verdict": "different"}, certain=False)
-    assert not certain(training={"verdict": "alike"}, certain=False)
-    assert not certain()
+    assert certain("different", certain=True)
+    assert certain("different"), "as runs recorded it before"
+    assert not certain("different", certain=False)
+    assert not certain("alike", certain=False)
+    assert not Pair(None, None, None, None, None).certain

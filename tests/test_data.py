@@ -6,7 +6,6 @@ import gzip
 import shutil
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -353,23 +352,3 @@ def test_the_full_data_reads_and_the_sample_is_the_first_of_each_class() -> None
     for (x, y), (x_sample, y_sample), count in zip(full, sample, (600, 100), strict=True):
         for label in range(10):
             np.testing.assert_array_equal(x_sample[y_sample == label], x[y == label][:count])
-
-
-@needs_full_data
-def test_make_sample_reproduces_the_embedded_sample(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "scripts" / "make_sample.py"), "--data-dir", str(FULL_FOLDER)]
-    run = subprocess.run([*script, "--out", str(tmp_path)], check=True, capture_output=True, text=True)
-    for name in FILES:
-        assert f'"{name}": "{data.SAMPLE_SHA256[name]}"' in run.stdout
-        made, shipped = ((folder / f"{name}.gz").read_bytes() for folder in (tmp_path, data.SAMPLE_FOLDER))
-        assert gzip.decompress(made) == gzip.decompress(shipped)
-        # zlib-ng, which some systems have in place of zlib, packs the same content otherwise.
-        assert made == shipped or "ng" in zlib.ZLIB_RUNTIME_VERSION
-
-
-def test_make_sample_makes_no_sample_without_the_data(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "scripts" / "make_sample.py"), "--data-dir", str(tmp_path)]
-    run = subprocess.run([*script, "--out", str(tmp_path / "out")], capture_output=True, text=True)
-    assert run.returncode == 2
-    assert f"{tmp_path} lacks {TRAIN_IMAGES}" in run.stderr
-    assert not (tmp_path / "out").exists()
