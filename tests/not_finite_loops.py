@@ -154,9 +154,9 @@ class BranchNotTaken(Loop):
     stage = "gradients"
 
     def value(self, x, y, predictions):
-        small = predictions * (1 - self.wrong())
-        penalty = tf.where(small > 0, tf.sqrt(tf.maximum(small, 0.0)), 0.0)
-        return super().value(x, y, predictions) + 1e-6 * tf.reduce_sum(penalty)
+        size = tf.abs(predictions) * (1 - self.wrong())
+        penalty = tf.where(size > 0, tf.math.log(size), 0.0)
+        return super().value(x, y, predictions) + 1e-30 * tf.reduce_sum(penalty)
 
 
 class Standardized(Loop):

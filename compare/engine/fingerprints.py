@@ -149,7 +149,8 @@ class Projection:
                 part[:whole] = self._rows(value[: whole * BLOCK].reshape(whole, BLOCK))
         if whole < len(self._outer):
             parts[:, whole] = self._rows([value[whole * BLOCK :] for value in flat])
-        return np.asarray(np.einsum("vbk,bk->vk", parts, self._outer))
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.einsum("vbk,bk->vk", parts, self._outer))
 
     def _rows(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Projects rows of equal length, a block at most, with the signs of a block; returns float64 ``[rows, k]``."""
@@ -159,5 +160,6 @@ class Projection:
         for start in range(0, len(rows), several):
             some = rows[start : start + several]
             block = np.concatenate(some, out=self._buffer[: len(some) * length])
-            projected[start : start + several] = (inner @ block.reshape(-1, length).T).T
+            with np.errstate(invalid="ignore"):  # infinite weights of both signs: their projection is NaN
+                projected[start : start + several] = (inner @ block.reshape(-1, length).T).T
         return projected
