@@ -96,7 +96,7 @@ def _applied_again(case: Case) -> Variant:
 
 def _applied_in_parts(case: Case) -> Iterator[Variant]:
     """An optimizer that takes each part of the variables for a step of its own."""
-    groups = case.steps[0].groups
+    groups = case.steps[0].groups if case.steps else ()  # nothing is seen inside XLA
     if groups and all(step.groups == groups for step in case.steps):
         seen = Measurement.of("applied-in-parts", times=len(groups))
         scheduled = any(len({call.learning_rate for call in step.calls}) > 1 for step in case.steps)
