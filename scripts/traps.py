@@ -94,8 +94,9 @@ class Theater:
         experiment = find_experiment(stage.experiment)
         train, validation = input_pipeline.load(experiment)
         self.strategy = strategies.make("mirrored", stage.replicas)
-        self.task = TrainingTask(experiment, train.first(stage.examples), validation, self.strategy, GLOBAL_BATCH)
-        self.checker = Checker(experiment, KerasFit(), self.strategy)
+        data = train.first(stage.examples), validation
+        self.task = TrainingTask(experiment, *data, self.strategy, GLOBAL_BATCH)
+        self.checker = Checker(experiment, KerasFit(), self.strategy, data=data)
         self.folder = tempfile.TemporaryDirectory()
         self.fit = self.train(KerasFit(), "fit")
 

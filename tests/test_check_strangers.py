@@ -452,3 +452,14 @@ def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
     assert not certain("different", certain=False)
     assert not certain("alike", certain=False)
     assert not Pair(None, None, None, None, None).certain
+
+
+def test_a_mask_is_not_taken_for_a_softmax_behind_which_keras_finds_logits(tensorflow):
+    from corpus import planted
+
+    from compare.check import Checker
+    from compare.engine import strategies
+    from compare.trainers.keras_fit import KerasFit
+
+    checker = Checker(planted.masked(), KerasFit(), strategies.make("default", 1))
+    assert not checker._replay().recovers()

@@ -177,10 +177,10 @@ class Replay:
             def losses() -> tuple[tf.Tensor, tf.Tensor]:
                 predictions = self.model(x, training=False)
                 loss = self._losses[GIVEN]
-                return loss(y, predictions), loss(y, tf.nest.map_structure(tf.identity, predictions))
+                return loss(y, predictions), loss(y, tf.nest.map_structure(unrecovered, predictions))
 
-            given, unrecovered = (float(value) for value in tf.function(losses)())
-            self._recovers = abs(given - unrecovered) > 1e-3 * max(abs(given), abs(unrecovered))
+            given, behind = (float(value) for value in tf.function(losses)())
+            self._recovers = abs(given - behind) > 1e-3 * max(abs(given), abs(behind))
         return self._recovers
 
     def unsmoothed(self) -> tuple[Any, float] | None:
@@ -491,7 +491,7 @@ class Replay:
             value = loss(y, tf.nest.map_structure(tf.identity, squashed), weights)  # see below
         elif kind in (OTHER_LOGITS, UNRECOVERED):
             # From a Softmax layer's output Keras recovers the logits whatever the flag says, but not through identity.
-            value = loss(y, tf.nest.map_structure(tf.identity, predictions), weights)
+            value = loss(y, tf.nest.map_structure(unrecovered, predictions), weights)
         else:
             value = loss(y, predictions, weights)
         # Keras gives one replica's mean, to be multiplied by the number of examples; a sum is corrected by the factor.
@@ -541,6 +541,13 @@ def in_inference(model: tf.keras.Model, names: Sequence[str]) -> Iterator[None]:
     finally:
         for layer in layers:
             object.__delattr__(layer, "call")
+
+
+def unrecovered(predictions: tf.Tensor) -> tf.Tensor:
+    """The same predictions with their mask, behind which Keras finds no logits."""
+    same = tf.identity(predictions)
+    same._keras_mask = getattr(predictions, "_keras_mask", None)
+    return same
 
 
 def is_masking(layer: Any) -> bool:

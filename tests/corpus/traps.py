@@ -50,7 +50,7 @@ STAGES = {
     "batch-size-differs": Stage("LargerBatches"),
     "weights-not-shared": Stage("WeightsAnew"),
     "validation-changes-state": Stage("ValidationInTrainingMode", "trap_tasks:mlp_batchnorm"),
-    "empty-replica-batch": Stage("MeanOfNothing", "trap_tasks:mlp", examples=961),
+    "empty-replica-batch": Stage("MeanOfNothing", "trap_tasks:mlp", examples=897),
     "metrics-not-reset": Stage("NeverReset"),
     "metric-differs": Stage("OtherAccuracy", "trap_tasks:mlp"),
     "loss-averaged-over-batches": Stage("MeanOfBatches", examples=964),
