@@ -22,7 +22,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,49 +32,42 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)
 sys.path.append(str(ROOT / "tests"))
 
+import compare  # noqa: E402
 from scripts import measure  # noqa: E402
 
-SMALL = "--train-examples 150 --epochs 2 --batch-size 32 --sequential"
+SMALL = "--train-examples 150 --epochs 2 --batch-size 32"
 REGRESSION = f"--experiment regression {SMALL}"
 PLANTED = "tests/corpus/planted.py"
-STRATEGIES = {
-    "default": "",
-    "one-device": "",
-    "mirrored": "--replicas 2",
-    "central-storage": "--replicas 2",
-    "multi-worker": "--workers 2",
-    "parameter-server": "--workers 1",
-}
-RUNS = {
-    **{f"strategies/{name}": f"{REGRESSION} --strategy {name} {more}" for name, more in STRATEGIES.items()},
+IN_TURN = {
+    **{f"strategies/{name}": f"{REGRESSION} --strategy {name}" for name in ("default", "one-device")},
+    **{f"strategies/{two}": f"{REGRESSION} --strategy {two} --replicas 2" for two in ("mirrored", "central-storage")},
     **{f"iteration/{way}": f"{REGRESSION} --iteration {way}" for way in ("for", "iterator", "function")},
     "iteration/several-steps": f"{REGRESSION} --steps-per-execution 2",
     "modes/alike": f"{SMALL} --trainers fit {PLANTED}:OtherOrder --replicas 2",
     "modes/different": f"{SMALL} --trainers fit {PLANTED}:ConstantDenominator",
     "modes/reporting": f"{SMALL} --trainers fit {PLANTED}:NeverReset",
     "modes/unknown": f"{SMALL} --trainers fit {PLANTED}:OneVariableScaled",
-    "modes/not-comparable": f"{REGRESSION} --strategy parameter-server --workers 1 --trainers fit loop --keras 2",
+    "modes/truth": f"{REGRESSION} --truth",
+}
+RUNS = {
+    **{name: f"{options} --sequential" for name, options in IN_TURN.items()},
+    "strategies/multi-worker": f"{REGRESSION} --strategy multi-worker --workers 2",
+    "strategies/parameter-server": f"{REGRESSION} --strategy parameter-server --workers 1",
+    "modes/keras-2": f"{REGRESSION} --strategy parameter-server --workers 1 --keras 2 --trainers fit loop",
     "modes/study": f"{REGRESSION} --seeds 3 --trainers fit {PLANTED}:OtherRate",
     "modes/check": f"--experiment regression --check --trainers fit {PLANTED}:MeanOverBatches",
-    "modes/truth": f"{REGRESSION} --truth",
-    "modes/resumed": f"{REGRESSION} --name resumed;{REGRESSION} --name resumed --resume --epochs 3",
-    "modes/parallel": f"{SMALL} --quiet".replace("--sequential", "--parallel"),
-    "modes/logs": "--logs reports/example/metrics.csv reports/example-different/metrics.csv",
+    "modes/resumed": "{0} until loop  epoch 1;{0} --resume".format(f"{REGRESSION} --sequential --name run"),
+    "modes/parallel": f"{SMALL} --quiet --parallel",
+    "modes/logs": "--logs reports/example-different/metrics.csv",
 }
-SCRIPTS = (
-    ("my_fit.py", "my_loop.py"),
-    ("my_fit.py", "averaged.py"),
-    ("my_fit.py", "eager.py"),
-    ("both.py",),
-    ("tutorial_fit.py", "tutorial.py"),
-    ("guide_fit.py", "guide.py"),
-    ("gan_fit.py", "gan_loop.py"),
-)
+LOOPS = ("my_fit.py my_loop.py", "my_fit.py averaged.py", "my_fit.py eager.py", "both.py")
+SCRIPTS = (*LOOPS, "tutorial_fit.py tutorial.py", "guide_fit.py guide.py", "gan_fit.py gan_loop.py")
 MOVES = (
     (r"\d[\d,.]*( ?)(ms|s|min|seconds|examples/s|MiB|GiB|KiB|B)\b", r"#\1\2"),
     (r"/tmp/[\w./-]+|\.\./[\w./-]+", "FOLDER"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:+.]*( UTC)?", "TIME"),
-    (r"\b[0-9a-f]{16,64}\b", "DIGEST"),
+    (r"\b(?=\d*[a-f])[0-9a-f]{16,64}\b", "DIGEST"),
+    (r"(?m)  (continues after|starts again).*", "  goes on"),
     (r"(?s)What did they cost\?\n.*?(?=What exactly was run)", ""),
 )
 """What of a text changes from one run to the next: times, sizes, folders, dates and random names."""
@@ -132,25 +124,31 @@ def all_runs() -> dict[str, str]:
     from compare.options import EXPERIMENTS
 
     gallery = {
-        f"experiments/{name}": f"--experiment {name} {SMALL} --replicas 2 --trainers fit loop train-step"
+        f"experiments/{name}": f"--experiment {name} {SMALL} --sequential --replicas 2 --trainers fit loop train-step"
         for name in EXPERIMENTS
     }
     pairs = {
-        f"scripts/{' '.join(pair)}": f"--scripts {' '.join(f'tests/scripts/{script}' for script in pair)}"
+        f"scripts/{pair}": f"--scripts {' '.join(f'tests/scripts/{script}' for script in pair.split())}"
         for pair in SCRIPTS
     }
     return gallery | RUNS | pairs
 
 
 def run(commands: str) -> dict[str, str]:
-    """Runs commands one after the other in an empty folder; returns what the last of them says and leaves."""
+    """Runs commands one after the other in an empty folder; returns what the last of them says and leaves.
+
+    A command that ends with "until" and a few words is killed as soon as it says them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for command in commands.split(";"):
-            arguments = [*command.split(), "--reports", folder, *([] if "--name" in command else ["--name", "run"])]
-            done = subprocess.run(
-                [sys.executable, "scripts/compare.py", *arguments], cwd=ROOT, text=True, capture_output=True
-            )
-        texts = {"terminal.txt": f"{settled(done.stdout)}\n{settled(done.stderr)}\nstatus {done.returncode}\n"}
+            options, _, last = command.partition(" until ")
+            arguments = [*options.split(), "--reports", folder, *([] if "--name" in command else ["--name", "run"])]
+            done = measure.run("scripts/compare.py", *arguments, until=last or None, check=False)
+        status = done.failure or "status 0"
+        if status == "status 2":
+            raise SystemExit(f"{command}: {done.errors}")
+        said = "\n".join(line.text for line in done.lines)
+        texts = {"terminal.txt": f"{settled(said)}\n{settled(done.errors)}\n{status}\n"}
         for found in (entry for entry in Path(folder).iterdir() if (entry / "run.json").exists()):
             texts |= left(found)
     return texts
@@ -163,7 +161,9 @@ def left(folder: Path) -> dict[str, str]:
     kept = ("status", "title", "notes", "trainers", "models", "unpaired", "check", "not_finite", "failures")
     texts["run.json"] = settled(json.dumps({key: run.get(key) for key in kept}, indent=1))
     if (verdict := folder / "verdict.json").exists():
-        texts["verdict.json"] = re.sub(r',\s*"sha256": "\w+"', "", verdict.read_text())
+        text = verdict.read_text()
+        assert compare.load(folder).to_json() == text, f"{verdict} is not what compare.load reads from it"
+        texts["verdict.json"] = re.sub(r',\s*"sha256": "\w+"', "", text)
     if (metrics := folder / "metrics.csv").exists():
         rows = (line.rsplit(",", 2)[0] for line in metrics.read_text().splitlines())
         texts["metrics.csv"] = "\n".join(sorted(rows)) + "\n"  # trainers may run at the same time
@@ -189,8 +189,6 @@ def loops(only: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
-    import compare
-
     compare.configure(replicas=replicas)
     from corpus import planted
 
