@@ -310,12 +310,10 @@ def test_the_check_of_a_loop_that_has_trained_judges_its_numbers(wrong_loss, tmp
 
 
 def test_numbers_that_nobody_could_judge_are_never_alike(wrong_loss, tmp_path, monkeypatch, capsys):
-    from compare.app import diagnose
-
     def broken(*args, **options):
         raise ValueError("no check today")
 
-    monkeypatch.setattr(diagnose, "Checker", broken)
+    monkeypatch.setattr("compare.check.probe.Checker", broken)
     result = compared(wrong_loss(), tmp_path)
     (comparison,) = json.loads((result.path / "verdict.json").read_text())["comparisons"]
     assert (comparison["training"]["verdict"], comparison["reporting"]["verdict"]) == ("alike", "inconclusive")

@@ -288,7 +288,7 @@ def test_a_file_of_ones_own_that_ends_the_process_is_no_verdict(
     more: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("compare.app.session.limit_threads", lambda threads: None)  # another test may have used them
+    monkeypatch.setattr("compare.app.ready.limit_threads", lambda threads: None)  # another test may have used them
     (tmp_path / "broken.py").write_text(code)
     arguments = ["--experiment", "broken.py", "--trainers", "fit", "loop", *more]
     if "--resume" in more:

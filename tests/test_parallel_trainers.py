@@ -20,7 +20,7 @@ from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
 from compare.app.early_check import EarlyChecks
-from compare.app.parallel_trainers import _listening, at_once, why_not
+from compare.app.parallel_trainers import _listening, at_once, why_not, worker_of
 from compare.check.measurement import Measurement
 from compare.check.report import Report, named
 from compare.errors import RequestError
@@ -371,7 +371,7 @@ def test_other_data_in_each_process_are_noticed_and_a_difference_is_said_at_once
     assert "cause: loss-scaled (in wrong)" in out
 
 
-def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> None:
+def test_what_an_early_check_finds_is_printed_while_training_goes_on_only(tmp_path: Path) -> None:
     finding = named("loss-scaled", "training", "loop", Measurement.of("loss-factor", factor=2), "loss")
     comparison = Comparison("loop", Training("different", 1.0, None, 1), Reporting("identical", {}))
     report = Report("fit", (1,), comparison, findings=(finding,))
@@ -379,7 +379,7 @@ def test_what_an_early_check_finds_is_printed_while_training_goes_on_only() -> N
     done.set_result(report)
     for training in (True, False):
         out = StringIO()
-        with EarlyChecks(Options(), ["fit", "loop"], 1, Console(file=out, width=200)) as early:
+        with EarlyChecks(worker_of(Options(), tmp_path), Console(file=out, width=200)) as early:
             assert training or early.reports() == {}
             early._tell("loop", done)
         assert ("cause: loss-scaled (in loop): the loss has a constant factor of 2" in out.getvalue()) == training

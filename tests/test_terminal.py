@@ -16,7 +16,7 @@ from rich.console import Console
 
 from compare.app import cli, standard_streams
 from compare.app.publish import judge_and_publish
-from compare.app.train import fail
+from compare.app.ready import fail
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError
 from compare.naming import Code
 from compare.options import Options

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from pathlib import Path
 
 from rich.console import Console
 
 from compare.app import local_cluster
-from compare.app.loading import load, load_experiment, load_trainers
-from compare.app.resume import ResumePlan
+from compare.app.ready import Session
 from compare.app.standard_streams import print_traceback
-from compare.app.train import prepare, train_on
+from compare.app.train import train_on
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
@@ -63,24 +61,21 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
         The verdict with the findings; None if this process cannot make the check.
     """
     same = in_one_process(options)
+    run = RunJson.read(folder)
     try:
-        select_keras(same.keras)
-        trainers, experiment = load(same, Console(quiet=True))
-        task = prepare(same, experiment)
+        session = Session.begin(same, run, Console(quiet=True))
     except RequestError as error:
         tell(console, f"The cause was not looked for: {error}")
-        RunJson.read(folder).save(status=FINISHED)
+        run.save(status=FINISHED)
         return None
     from compare.app import diagnose  # noqa: PLC0415 (lazy)
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
-    tell(
-        console,
-        f"In this process, with {same.strategy} on {task.strategy.num_replicas_in_sync} replica(s), which computes the "
-        f"same as {options.strategy}:",
-    )
-    run = RunJson.read(folder)
-    diagnose.diagnose(run, trainers, task, same, console)
+    replicas = session.task.strategy.num_replicas_in_sync
+    what = f"with {same.strategy} on {replicas} replica(s), which computes the same as {options.strategy}"
+    tell(console, f"In this process, {what}:")
+    session.console = console
+    diagnose.diagnose(session)
     return finish(run, console)
 
 
@@ -116,16 +111,14 @@ def take_part(options: Options, folder: Path) -> None:
         return
     from compare.app import describe_run  # noqa: PLC0415 (lazy)
 
-    trainers = load_trainers(options)
-    task = prepare(options, load_experiment(options))
-    problems = preflight.problems(describe_run.for_preflight(options, task, [name for name, _ in trainers]))
+    session = Session.begin(options, RunJson(folder=folder), Console(quiet=True))
+    problems = preflight.problems(describe_run.for_preflight(session))
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
     if any(problem.severity in stops for problem in problems):
         return  # as the chief does, which says why
-    plan = ResumePlan(folder, options.resume)
     for seed in options.all_seeds:
-        for name, trainer in trainers:
+        for name in session.trainers:
             try:
-                train_on(name, trainer, dataclasses.replace(options, seed=seed), task, folder, plan)
+                train_on(session, name, seed)
             except Exception:
                 print_traceback()  # the chief goes on with the next trainer, and reports

@@ -10,15 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from compare.app.provenance import provenance
+from compare.app.ready import Session
 from compare.engine import preflight, strategies
 from compare.engine.building import built
-from compare.engine.run import TrainingTask
 from compare.engine.tf_config import this_task
-from compare.options import Options
 
 
-def before_training(options: Options, task: TrainingTask, trainers: Sequence[str]) -> dict[str, Any]:
+def before_training(session: Session) -> dict[str, Any]:
     """Values for ``RunJson`` that are known once the data are loaded and the strategy is made."""
+    options, task, trainers = session.options, session.task, list(session.trainers)
     strategy, experiment = task.strategy, task.experiment
     replicas = strategy.num_replicas_in_sync
     member = this_task()
@@ -56,14 +56,14 @@ def before_training(options: Options, task: TrainingTask, trainers: Sequence[str
     }
 
 
-def for_preflight(options: Options, task: TrainingTask, trainers: Sequence[str]) -> preflight.Facts:
+def for_preflight(session: Session) -> preflight.Facts:
     """The facts that the preflight checks use; builds a model and discards it."""
-    member = this_task()
+    options, task, member = session.options, session.task, this_task()
     layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
     return preflight.Facts(
         strategy=options.strategy,
         keras=options.keras,
-        trainers=trainers,
+        trainers=list(session.trainers),
         replicas=task.strategy.num_replicas_in_sync,
         workers=member.workers if member else 1,
         examples=(task.train.count, task.validation.count),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, redirect_stdout
 from io import StringIO
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from compare.app import processes
-from compare.app.loading import load_trainers
-from compare.options import Options
-from compare.records import Place
+from compare.app.parallel_trainers import get_ready
+from compare.app.ready import Worker
 from compare.reporting.sentences import causes
 from compare.reporting.terminal import tell
 from compare.user_errors import without_exit
@@ -22,35 +20,26 @@ if TYPE_CHECKING:
     from compare.check import Report
 
 
-class EarlyChecks:
+class EarlyChecks(ExitStack):
     """Short checks that run beside the trainings; to be used as a context, which ends them.
 
     Args:
-        options: the request.
-        names: the trainers' names, the reference first.
-        threads: the number of threads of each process.
+        worker: what their process is told.
         console: where what they find is printed.
     """
 
-    def __init__(self, options: Options, names: list[str], threads: int, console: Console) -> None:
-        self._options, self._names, self._threads, self._console = options, names, threads, console
-        self._stack = ExitStack()
+    def __init__(self, worker: Worker, console: Console) -> None:
+        super().__init__()
+        self._worker, self._console = worker, console
         self._executor: Executor | None = None
         self._running: dict[str, Future[Report]] = {}
         self._training = True
 
-    def __enter__(self) -> EarlyChecks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def start(self, trainer: str, place: Place) -> None:
+    def start(self, trainer: str) -> None:
         """Checks a trainer whose weights differ from the reference's."""
         if self._executor is None:
-            self._executor = self._stack.enter_context(processes.local(1))
-        number = self._names.index(trainer)
-        future = self._executor.submit(_check, self._options, self._threads, os.getpid(), number)
+            self._executor = self.enter_context(processes.local(1))
+        future = self._executor.submit(_check, self._worker, trainer)
         future.add_done_callback(lambda done: self._tell(trainer, done))
         self._running[trainer] = future
 
@@ -68,18 +57,8 @@ class EarlyChecks:
 
 
 @without_exit("your code")
-def _check(options: Options, threads: int, parent: int, number: int) -> Report:
+def _check(worker: Worker, trainer: str) -> Report:
     """Checks one trainer in this worker process."""
-    from compare.app.parallel_trainers import get_ready  # noqa: PLC0415 (lazy)
-
-    task = get_ready(options, threads, parent)
-    from compare.check import Checker  # noqa: PLC0415 (lazy)
-
-    trainers = load_trainers(options)
-    (_, reference), (_, trainer) = trainers[0], trainers[number]
-    data = task.train, task.validation
-    checker = Checker(
-        task.experiment, reference, task.strategy, batch_size=options.batch_size, seed=options.seed, data=data
-    )
+    session = get_ready(worker)
     with redirect_stdout(StringIO()):  # what a loop prints belongs to the training that goes on
-        return checker.look_inside(checker.check(trainer), trainer)
+        return session.checker()(session.trainers[trainer])

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -22,20 +22,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from compare.app import processes
-from compare.app.loading import TRAINERS, load_experiment, load_trainers
-from compare.app.resume import ResumePlan
-from compare.app.standard_streams import print_traceback
-from compare.app.train import DIED, StopAtDifference, both, fail, no_progress, prepare, running_gap, train_on
-from compare.engine.keras_generation import select_keras
+from compare.app.ready import Session, Worker, told
+from compare.app.train import StopAtDifference, both, no_progress, running_gap, train_on, train_or_fail
 from compare.engine.tf_config import this_task
-from compare.errors import MAY_PASS, EndedEarlyError, RequestError, StorageError, TrainerFailedError, kind_of
+from compare.errors import MAY_PASS, EndedEarlyError, StorageError, TrainerFailedError
 from compare.options import Options
 from compare.records import (
     AnyRecord,
     End,
     InitialWeights,
     MetricsFile,
-    Place,
     Recorder,
     RecordError,
     Sink,
@@ -43,15 +39,14 @@ from compare.records import (
     kept,
 )
 from compare.records.run_json import RunJson
-from compare.reporting.jupyter import AnyProgress, progress, side_by_side
+from compare.reporting.jupyter import AnyProgress, side_by_side
 from compare.reporting.live import UNLIMITED
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say, tell
-from compare.user_errors import describe, without_exit
+from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import TrainingTask
-    from compare.trainer import Trainer
 
 SENT_EVERY = 0.5
 """Seconds between two messages while there are only steps to send."""
@@ -62,19 +57,9 @@ def threads_each(options: Options) -> int:
     return processes.division(options, len(options.trainers))[1]
 
 
-def limit_threads(threads: int) -> None:
-    """Limit the number of threads that TensorFlow uses in this process.
-
-    Raises:
-        RequestError: when it is in use already, with another number.
-    """
-    try:
-        processes.limit_threads(threads)
-    except RuntimeError:
-        raise RequestError(
-            "--parallel divides the processor's threads between the trainers, and TensorFlow, already in use in this "
-            "process, has taken them all: use a process of its own"
-        ) from None
+def worker_of(options: Options, folder: Path) -> Worker:
+    """What the process of another trainer is told, which has as many threads as this one."""
+    return Worker(options, folder, os.getpid(), threads_each(options))
 
 
 def why_not(options: Options) -> str | None:
@@ -106,7 +91,7 @@ def at_once(options: Options, folder: Path, console: Console) -> Options:
 
 
 @contextmanager
-def getting_ready(options: Options) -> Iterator[Executor | None]:
+def getting_ready(options: Options, folder: Path) -> Iterator[Executor | None]:
     """The worker processes, which load TensorFlow and the data while this process does; None without ``--parallel``."""
     if not options.parallel:
         yield None
@@ -114,124 +99,69 @@ def getting_ready(options: Options) -> Iterator[Executor | None]:
     others = len(options.trainers) - 1
     with processes.local(others) as executor:
         for _ in range(others):
-            executor.submit(get_ready, options, threads_each(options), os.getpid())
+            executor.submit(get_ready, worker_of(options, folder))
         yield executor
 
 
-def train_in_parallel(
-    trainers: Sequence[tuple[str, Trainer]],
-    options: Options,
-    task: TrainingTask,
-    run: RunJson,
-    console: Console,
-    live: SinkOf,
-    executor: Executor,
-    on_difference: Callable[[str, Place], None],
-) -> Exception | None:
-    """Train with all trainers at the same time.
+def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_difference: Callable[[str], None]) -> None:
+    """Train with the first trainer here and with every other in a process of its own; failures go into ``run.json``.
 
     Args:
-        trainers: the trainers by name.
-        options: the request.
-        task: what is trained.
-        run: the run's ``run.json``; failures go there.
-        console: where progress is printed.
+        session: the request.
         live: gives the sinks of a log that is written during training.
         executor: the processes for all but the first; they end with the training.
-        on_difference: told a trainer's name and the first step whose weights differ from the reference's.
-
-    Returns:
-        What the first of a user's own trainers raised.
-    """
-    threads = threads_each(options)
-    each = f"each with {threads} thread{'s' * (threads > 1)}"
-    tell(console, f"{len(trainers)} trainers run in parallel, {each}, so their times are for a shared processor")
-    raised: Exception | None = None
-    for name, error in _train(trainers, options, task, run.folder, console, live, executor, on_difference):
-        fail(run, name, error, console)
-        if options.trainers[[each for each, _ in trainers].index(name)] not in TRAINERS:
-            raised = raised or error
-    return raised
-
-
-def _train(
-    trainers: Sequence[tuple[str, Trainer]],
-    options: Options,
-    task: TrainingTask,
-    folder: Path,
-    console: Console,
-    live: SinkOf,
-    executor: Executor,
-    on_difference: Callable[[str, Place], None],
-) -> list[tuple[str, Exception]]:
-    """Train with the first trainer here and with every other in a process of its own.
-
-    Returns:
-        The failures: a trainer's name, and what it raised, or a line about it where it trained elsewhere.
+        on_difference: told the name of a trainer as soon as its weights differ from the reference's.
     """
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
-    plan = ResumePlan(folder, options.resume)
+    options, task, folder, console = session.options, session.task, session.folder, session.console
+    worker, seed = worker_of(options, folder), options.seed
+    own, *others = session.trainers
+    each = f"each with {worker.threads} thread{'s' * (worker.threads > 1)}"
+    tell(
+        console, f"{len(session.trainers)} trainers run in parallel, {each}, so their times are for a shared processor"
+    )
     task.initial_weights = InitialWeights(folder)
-    initial_weights(task, options.seed)  # made here, so that no process makes its own
+    initial_weights(task, seed)  # made here, so that no process makes its own
     metrics = MetricsFile(folder / "metrics.csv")
-    (own, trainer), *others = trainers
     stop = StopAtDifference(wanted=options.stop_at_difference)
 
-    def differs(name: str, place: Place) -> None:
+    def differs(name: str) -> None:
         stop.ask(name)
-        on_difference(name, place)
+        on_difference(name)
 
-    gap, epochs = running_gap(own, console, differs), range(1, options.epochs + 1)
-    size = task.steps_per_epoch, task.global_batch_size
-    bars = {name: progress(console, name, epochs, *size, gap) for name, _ in trainers}
-    seen = {name: both(both(live(name, options.seed), bars[name]), stop) for name, _ in others}
-    seen[own] = live(own, options.seed)
-    recorders = {name: Recorder(folder, metrics, name, options.seed, seen[name]) for name, _ in trainers}
+    gap, epochs = running_gap(session, differs), range(1, options.epochs + 1)
+    bars = {name: session.progress(name, epochs, gap) for name in session.trainers}
+    seen = {name: both(both(live(name, seed), bars[name]), stop) for name in others}
+    recorders = {name: Recorder(folder, metrics, name, seed, sink) for name, sink in seen.items()}
 
-    def train_here(name: str, trainer: Trainer, recorder: Recorder) -> None:
-        try:
-            train_on(
-                name, trainer, options, task, folder, plan, recorder, console, name, partial(_begun, bars[name], stop)
-            )
-        except (StorageError, RecordError):
-            raise
-        except Exception as error:
-            print_traceback()
-            failed.append((name, error))
+    def train_here(name: str) -> None:
+        recorder = Recorder(folder, metrics, name, seed, live(name, seed))
+        train_or_fail(session, name, seed, recorder, name, partial(_begun, bars[name], stop))
 
-    failed: list[tuple[str, Exception]] = []
     try:
         with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
-            where, digests = folder.resolve(), _digests(task)
-            ready = options, threads_each(options), os.getpid()
-            futures = {
-                name: executor.submit(_train_elsewhere, *ready, number, name, where, address, key, digests)
-                for number, (name, _) in enumerate(others, start=1)
-            }
-            train_here(own, trainer, recorders[own])
+            where = address, key, _digests(task)
+            futures = {name: executor.submit(_train_elsewhere, worker, name, *where) for name in others}
+            train_here(own)
             for name, future in futures.items():
                 try:
                     error = future.result()
                 except processes.lost():
-                    error = TrainerFailedError(f"{DIED}; TensorFlow's last messages are in tensorflow.log", MAY_PASS)
+                    text = f"{processes.DIED}; TensorFlow's last messages are in tensorflow.log"
+                    error = TrainerFailedError(text, MAY_PASS)
                 if error is not None and error.kind == OTHER_DATA:
                     tell(console, f"{name}  trains after {own}: {error}")
-                    train_here(
-                        name,
-                        dict(others)[name],
-                        Recorder(folder, metrics, name, options.seed, live(name, options.seed)),
-                    )
-                elif error is not None and kept(folder, name, options.seed)[1] is None:  # it was not made to end
-                    failed.append((name, error))
+                    train_here(name)
+                elif error is not None and kept(folder, name, seed)[1] is None:  # it was not made to end
+                    session.failed(name, error)
         if broken:
             raise broken[0]
     finally:
         executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg] # loky's
         for recorder in recorders.values():
             recorder.flush()
-    metrics.sort([name for name, _ in trainers])
-    return failed
+    metrics.sort(list(session.trainers))
 
 
 OTHER_DATA = "other data"
@@ -248,59 +178,44 @@ def _begun(bar: AnyProgress, stop: Sink, epochs: range) -> AbstractContextManage
     return nullcontext(both(bar, stop))
 
 
-_prepared: list[TrainingTask] = []
-"""What this worker process has prepared."""
+_ready: list[Session] = []
+"""What this worker process has loaded."""
 
 
 @without_exit("your code")
-def get_ready(options: Options, threads: int, parent: int) -> TrainingTask:
+def get_ready(worker: Worker) -> Session:
     """Import TensorFlow and load the data, unless that is done."""
-    processes.end_with(parent)
-    if not _prepared:
-        select_keras(options.keras)
-        processes.limit_threads(threads)
-        _prepared.append(prepare(options, load_experiment(options)))
-        _digests(_prepared[0])  # which are kept, for later
-    return _prepared[0]
+    if not _ready:
+        _ready.append(worker.begin())
+        _digests(_ready[0].task)  # which are kept, for later
+    return _ready[0]
 
 
 def _train_elsewhere(
-    options: Options,
-    threads: int,
-    parent: int,
-    number: int,
-    name: str,
-    folder: Path,
-    address: Any,
-    key: bytes,
-    digests: tuple[str, str],
+    worker: Worker, name: str, address: Any, key: bytes, digests: tuple[str, str]
 ) -> TrainerFailedError | None:
-    """Train with one trainer in this worker process and send its records to ``parent``.
+    """Train with one trainer in this worker process and send its records to ``worker.parent``.
 
     Returns:
         What it raised, or that it has loaded other data; None where all went well.
     """
-    task = get_ready(options, threads, parent)
-    if _digests(task) != digests:
+    session = get_ready(worker)
+    if _digests(session.task) != digests:
         return TrainerFailedError("load_data gives other data in another process", OTHER_DATA)
-
     with Client(address, authkey=key) as connection:
         recorder = _Remote(connection, name)
-        console = Console(file=_Told(recorder), width=UNLIMITED, highlight=False)
-        _, trainer = load_trainers(options)[number]
-        task.initial_weights = InitialWeights(folder)
+        session.console = Console(file=_Told(recorder), width=UNLIMITED, highlight=False)
+        session.task.initial_weights = InitialWeights(session.folder)
         try:
-            plan = ResumePlan(folder, options.resume)
-            train_on(name, trainer, options, task, folder, plan, recorder, console, name, recorder.begin)
+            train_on(session, name, worker.options.seed, recorder, name, recorder.begin)
         except (StorageError, RecordError):
             raise
         except Exception as error:
-            print_traceback()
-            return TrainerFailedError(describe(error), kind_of(error))
+            return told(error)
         finally:
             with suppress(OSError, EOFError):  # the parent could not write, and says so
-                recorder.send("flush")
-                recorder.send("close")
+                recorder.flush()
+                connection.send([])
                 connection.recv()  # all is on disk there
     return None
 
@@ -310,36 +225,37 @@ class _Remote(Recorder):
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
-        self._waiting: list[tuple[str, tuple[Any, ...]]] = [("name", (name,))]
+        self._waiting: list[Any] = []
         self._sent = time.monotonic()
+        connection.send(name)
 
-    def send(self, method: str, *arguments: Any) -> None:
-        self._waiting.append((method, arguments))
+    def send(self, message: Any) -> None:
+        self._waiting.append(message)
         self._connection.send(self._waiting)
         self._waiting, self._sent = [], time.monotonic()
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, StepRecord) and time.monotonic() < self._sent + SENT_EVERY:
-            self._waiting.append(("__call__", (record,)))
+            self._waiting.append(record)
         else:
-            self.send("__call__", record)
+            self.send(record)
 
     def begin(self, epochs: range) -> AbstractContextManager[Sink]:
         """Tells the parent, which shows the progress, which epochs follow."""
-        self.send("begin", epochs)
+        self.send(epochs)
         return no_progress(epochs)
 
     def rewind(self, epoch: int) -> None:
-        self.send("rewind", epoch)
+        self.send(epoch)
 
     def end(self, end: End) -> None:
-        self.send("end", end)
+        self.send(end)
 
     def flush(self) -> None:
-        self.send("flush")
+        self.send(None)
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
-        self.send("keep_costs", costs)
+        self.send(costs)
 
 
 class _Told(StringIO):
@@ -350,19 +266,27 @@ class _Told(StringIO):
         self._recorder = recorder
 
     def write(self, text: str) -> int:
-        self._recorder.send("say", text)
+        self._recorder.send(text)
         return len(text)
 
 
-def _carry_out(method: str, arguments: Any, *, recorder: Recorder, bar: AnyProgress, console: Console) -> bool:
-    """Does what a worker process asks for; returns whether it goes on."""
-    if method == "begin":
-        bar.begin(*arguments)
-    elif method == "say":
-        say(console, arguments[0].rstrip("\n"))
-    elif method != "close":
-        getattr(recorder, method)(*arguments)
-    return method != "close"
+def _take(message: Any, recorder: Recorder, bar: AnyProgress, console: Console) -> None:
+    """Writes or shows what a worker process has sent; what it is says what is to be done."""
+    match message:
+        case range():
+            bar.begin(message)
+        case str():
+            say(console, message.rstrip("\n"))
+        case int():
+            recorder.rewind(message)
+        case End():
+            recorder.end(message)
+        case dict():
+            recorder.keep_costs(message)
+        case None:
+            recorder.flush()
+        case _:
+            recorder(message)
 
 
 @contextmanager
@@ -379,11 +303,10 @@ def _listening(
 
     def serve(connection: Connection) -> None:
         try:
-            ((_, (name,)), *messages) = connection.recv()  # the first message is the trainer's name
-            while all(
-                _carry_out(*each, recorder=recorders[name], bar=bars[name], console=console) for each in messages
-            ):
-                messages = connection.recv()
+            name = connection.recv()
+            while messages := connection.recv():
+                for message in messages:
+                    _take(message, recorders[name], bars[name], console)
             connection.send(True)
         except (EOFError, ConnectionError):
             pass  # its process is gone

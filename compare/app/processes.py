@@ -88,6 +88,10 @@ def division(options: Options, jobs: int) -> tuple[int, int]:
     return processes, max(1, cores() // processes)
 
 
+DIED = "its process died"
+"""The beginning of what is told of a trainer whose process was lost."""
+
+
 def lost() -> tuple[type[BaseException], ...]:
     """The exceptions that a lost worker raises."""
     from concurrent.futures import BrokenExecutor, CancelledError  # noqa: PLC0415 (lazy)
@@ -112,19 +116,6 @@ def local(processes: int) -> Iterator[Executor]:
 def _keep_files_in(folder: str) -> None:
     """Makes a folder the one for this process's temporary files."""
     tempfile.tempdir = folder
-
-
-def limit_threads(threads: int) -> None:
-    """Limit the number of threads that TensorFlow uses in this process.
-
-    Raises:
-        RuntimeError: when it is in use already, with another number.
-    """
-    import tensorflow as tf  # noqa: PLC0415 (lazy)
-
-    if tf.config.threading.get_intra_op_parallelism_threads() != threads:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 _watched: set[int] = set()

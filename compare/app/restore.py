@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from compare.app.cli import stderr_to
-from compare.app.loading import load_experiment
 from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
+from compare.app.ready import Session
 from compare.app.resume import refuse_changes
-from compare.app.train import prepare
-from compare.engine.keras_generation import select_keras
 from compare.engine.preflight import Facts
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.naming import is_file, printable
@@ -93,10 +92,9 @@ def restore(given: argparse.Namespace) -> None:
     original = _request(recorded, given.experiment)
     options = _under(original, recorded.strategy["replicas"], given)
 
-    select_keras(options.keras)
+    task = Session.begin(options, recorded, Console(quiet=True)).task
     from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
-    task = prepare(options, load_experiment(options))
     seed = original.seed if given.seed is None else given.seed
     rows = {(row["trainer"], row["epoch"]): row for row in _rows(given.run) if int(row["seed"]) == seed}
     for name in names:

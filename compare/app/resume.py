@@ -16,11 +16,10 @@ from compare.naming import absolute
 from compare.option import flag
 from compare.options import Options, declaration
 from compare.records import Recorder, RecordError, hashes_at, kept, recover
-from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
-    from compare.engine.run import TrainingTask
+    from compare.app.ready import Session
 
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
@@ -39,99 +38,72 @@ class ResumePoint:
     hashes: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class ResumePlan:
-    """What of a run has been done already; nothing of a new one.
+def repair(folder: Path, console: Console) -> None:
+    """Repair what the interruption left half written.
 
-    Attributes:
-        folder: the run's folder.
-        resumed: whether the run is resumed at all.
+    Raises:
+        RequestError: when a file is damaged beyond that.
     """
-
-    folder: Path
-    resumed: bool
-
-    def recover(self, console: Console) -> None:
-        """Repair what the interruption left half written.
-
-        Raises:
-            RequestError: when a file is damaged beyond that.
-        """
-        if not self.resumed:
-            return
-        try:
-            repaired = recover(self.folder)
-        except RecordError as error:
-            raise RequestError(f"--resume: {error}") from error
-        for text in repaired:
-            tell(console, f"Note: {text}", style="yellow")
-
-    @property
-    def measured(self) -> bool:
-        """Whether there is nothing left to train."""
-        return self.resumed and RunJson.read(self.folder).status in (EXPLAINED, FINISHED)
-
-    def done(self, trainer: str, seed: int) -> bool:
-        """Whether a trainer has finished training with a seed."""
-        return self.resumed and kept(self.folder, trainer, seed)[1] is not None
-
-    def points(
-        self,
-        trainer: str,
-        options: Options,
-        task: TrainingTask,
-        checkpoints: Sequence[Path],
-        recorder: Recorder | None,
-        console: Console,
-        shown: str,
-    ) -> Iterator[ResumePoint]:
-        """The points to continue a training from, the latest first, the beginning last.
-
-        The records after a point are removed before it is returned.
-
-        Args:
-            trainer: the trainer's name.
-            options: the request, for one seed.
-            task: what is trained.
-            checkpoints: the folder of the trainer's checkpoints, of each worker.
-            recorder: what keeps the records; None for a member of a cluster that is not its chief.
-            console: where the choice is printed.
-            shown: the trainer's name as printed.
-        """
-        if not self.resumed:
-            yield ResumePoint()
-            return
-        recorded, _ = kept(self.folder, trainer, options.seed)
-        # Never after the last epoch: what a trainer does when training ends would be left out.
-        for epoch in _usable(shown, checkpoints, min(recorded, options.epochs - 1), task, console):
-            hashes = None
-            if recorder is not None:
-                recorder.rewind(epoch)
-                hashes = hashes_at(self.folder, trainer, options.seed, epoch) if epoch else None
-            yield ResumePoint(epoch, hashes)
+    try:
+        repaired = recover(folder)
+    except RecordError as error:
+        raise RequestError(f"--resume: {error}") from error
+    for text in repaired:
+        tell(console, f"Note: {text}", style="yellow")
 
 
-def _usable(shown: str, folders: Sequence[Path], last: int, task: TrainingTask, console: Console) -> Iterator[int]:
+def is_done(session: Session, trainer: str, seed: int) -> bool:
+    """Whether a trainer has finished training with a seed."""
+    return session.options.resume and kept(session.folder, trainer, seed)[1] is not None
+
+
+def resume_points(
+    session: Session, trainer: str, seed: int, checkpoints: Sequence[Path], recorder: Recorder | None, shown: str
+) -> Iterator[ResumePoint]:
+    """The points to continue a training from, the latest first, the beginning last.
+
+    The records after a point are removed before it is returned.
+
+    Args:
+        session: the request.
+        trainer: the trainer's name.
+        seed: the seed.
+        checkpoints: the folder of the trainer's checkpoints, of each worker.
+        recorder: what keeps the records; None for a member of a cluster that is not its chief.
+        shown: the trainer's name as printed.
+    """
+    if not session.options.resume:
+        yield ResumePoint()
+        return
+    recorded, _ = kept(session.folder, trainer, seed)
+    # Never after the last epoch: what a trainer does when training ends would be left out.
+    for epoch in _usable(session, shown, checkpoints, min(recorded, session.options.epochs - 1)):
+        hashes = None
+        if recorder is not None:
+            recorder.rewind(epoch)
+            hashes = hashes_at(session.folder, trainer, seed, epoch) if epoch else None
+        yield ResumePoint(epoch, hashes)
+
+
+def _usable(session: Session, shown: str, folders: Sequence[Path], last: int) -> Iterator[int]:
     """The epochs with an undamaged checkpoint of every worker, up to ``last``, the latest first; then 0."""
     from compare.engine.checkpoints import damage, path_of, saved  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
 
-    reason = why_not_resumable(task) if last else ""
+    reason = why_not_resumable(session.task) if last else ""
     for epoch in saved(folders[0]) if not reason else []:
         if epoch > last:
             continue
         states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in folders)]
         if damaged := [f"{path}: {text}" for path, text in states if text]:
-            tell(
-                console,
-                f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}",
-                style="yellow",
-            )
+            text = f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}"
+            tell(session.console, text, style="yellow")
             continue
-        tell(console, f"{shown}  continues after epoch {epoch}")
+        tell(session.console, f"{shown}  continues after epoch {epoch}")
         yield epoch
     if last:
-        tell(console, f"{shown}  starts again: {reason or 'there is no checkpoint to continue from'}")
+        why = reason or "there is no checkpoint to continue from"
+        tell(session.console, f"{shown}  starts again: {why}")
     yield 0
 
 

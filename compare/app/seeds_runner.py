@@ -6,39 +6,31 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 
-from compare.app.loading import load_experiment, load_trainers
-from compare.app.processes import division, end_with, limit_threads, local, lost
-from compare.app.resume import ResumePlan
-from compare.app.standard_streams import print_traceback
-from compare.app.train import fail, prepare, train
-from compare.engine.keras_generation import select_keras
-from compare.errors import NoVerdictError, RequestError, TrainerFailedError, kind_of
+from compare.app.processes import division, local, lost
+from compare.app.ready import Session, Worker, told
+from compare.app.resume import is_done
+from compare.app.train import train
+from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.options import Options
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
-from compare.records.run_json import RunJson
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
-from compare.user_errors import describe, without_exit
-
-if TYPE_CHECKING:
-    from compare.engine.run import TrainingTask
+from compare.user_errors import without_exit
 
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
 
 
-Job = tuple[int, int]
-"""The index of a trainer in the options, and a seed."""
+Job = tuple[str, int]
+"""A trainer's name, and a seed."""
 
 
 @dataclass(frozen=True)
@@ -56,38 +48,28 @@ class Finished:
     end: End = field(default_factory=End)
 
 
-def run_all(
-    options: Options,
+def _run_all(
+    worker: Worker,
+    processes: int,
     jobs: list[Job],
     initial: Mapping[int, list[np.ndarray]],
     done: Callable[[Job, Finished], None],
-    processes: int,
-    threads: int,
 ) -> None:
-    """Run every training once; trainings of a lost worker are repeated.
+    """Run every training once, and call ``done`` as each ends; trainings of a lost worker are repeated.
 
-    Args:
-        options: the request; a file named in it must be there for the workers too.
-        jobs: the runs.
-        initial: by seed, what every model begins with. (Made by each run, they may differ: Keras takes them from
-            Python's own random numbers, and so do other threads of a Dask worker.)
-        done: called here, as each run ends.
-        processes: how many at a time.
-        threads: how many threads each has.
+    Models begin with the weights in ``initial``, by seed. (Made by each run, they may differ: Keras takes them from
+    Python's own random numbers, and so do other threads of a Dask worker.)
 
     Raises:
         RequestError: when no Dask scheduler answers.
         NoVerdictError: when workers keep dying.
     """
-    options = options.located()
     left, attempts = list(jobs), 0
     while left:
         finished = 0
         try:
-            with _executor(options, processes) as executor:
-                futures = {
-                    executor.submit(run_one, options, *job, initial[job[1]], threads, os.getpid()): job for job in left
-                }
+            with _executor(worker.options, processes) as executor:
+                futures = {executor.submit(_run_one, worker, *job, initial[job[1]]): job for job in left}
                 for future in as_completed(futures):
                     result = future.result()
                     left.remove(futures[future])
@@ -129,109 +111,67 @@ _one_at_a_time = threading.Lock()
 
 
 @without_exit("your code")
-def run_one(options: Options, number: int, seed: int, initial: list[np.ndarray], threads: int, parent: int) -> Finished:
-    """Run one training in this process, a worker of the parent's own pool or of Dask.
-
-    Args:
-        options: the request.
-        number: which of its trainers.
-        seed: the run's seed.
-        initial: what every model begins with.
-        threads: how many threads TensorFlow may use.
-        parent: the process that asked; a worker of this machine ends with it.
-    """
+def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) -> Finished:
+    """Run one training in this process, a worker of the parent's own pool or of Dask."""
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
-        if options.backend == "local":
-            end_with(parent)
-
-        select_keras(options.keras)
-        limit_threads(threads)
-
+        session = worker.begin()
+        session.task.initial_weights[seed] = initial
         records: list[AnyRecord] = []
 
         def sink(record: AnyRecord) -> None:
             # Weights would be most of what is sent, and are of no use to a study.
             records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
-        name, trainer = load_trainers(options)[number]
-        task = prepare(options, load_experiment(options))
-        task.initial_weights[seed] = initial
-        error, end = None, End()
         try:
-            end = train(trainer, options.changed(seed=seed, seeds=1), task, [sink], name=name)
-        except Exception as raised:
-            print_traceback()
-            error = TrainerFailedError(describe(raised), kind_of(raised))
-        return Finished(records, error, end)
+            _, end = train(session, name, seed, [sink])
+        except Exception as error:
+            return Finished(records, told(error))
+        return Finished(records, None, end)
 
 
-def train_study(
-    names: Sequence[str],
-    options: Options,
-    task: TrainingTask,
-    run: RunJson,
-    plan: ResumePlan,
-    console: Console,
-    live: SinkOf,
-) -> Exception | None:
+def train_study(session: Session, live: SinkOf) -> None:
     """Train with every trainer and seed, with one training per processor at a time.
 
     Args:
-        names: the trainers' names.
-        options: the request.
-        task: what is trained.
-        run: the run's ``run.json``; failures and the division of threads go there.
-        plan: what an interrupted run has done already.
-        console: where progress is printed.
+        session: the request; failures and the division of threads go into its ``run.json``.
         live: gives the sinks of a log that is written as runs end.
-
-    Returns:
-        What the first trainer that failed raised.
     """
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
-    jobs = [(number, seed) for seed in options.all_seeds for number in range(len(names))]
-    folder = run.folder
+    options, console, folder = session.options, session.console, session.folder
+    jobs = [(name, seed) for seed in options.all_seeds for name in session.trainers]
     # By the number of all runs, though some may have finished: sums depend on the number of threads.
     processes, threads = division(options, len(jobs))
-    if plan.resumed:
+    if options.resume:
         every = len(jobs)
-        jobs = [(number, seed) for number, seed in jobs if not plan.done(names[number], seed)]
+        jobs = [(name, seed) for name, seed in jobs if not is_done(session, name, seed)]
         tell(console, f"{every - len(jobs)} trainings have finished already")
-    run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
-    tell(
-        console,
-        f"{len(jobs)} trainings, "
-        + (
-            f"on {options.scheduler}"
-            if options.backend == "dask"
-            else f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
-        ),
-    )
+    session.run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
+    at_a_time = f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
+    tell(console, f"{len(jobs)} trainings, {f'on {options.scheduler}' if options.backend == 'dask' else at_a_time}")
     metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
-    raised: list[Exception] = []
     ended: list[Job] = []
 
     def done(job: Job, finished: Finished) -> None:
-        number, seed = job
-        recorder = Recorder(folder, metrics, names[number], seed, live(names[number], seed))
+        name, seed = job
+        recorder = Recorder(folder, metrics, name, seed, live(name, seed))
         recorder.rewind(0)
         for record in finished.records:
             recorder(record)
         recorder.flush()
         ended.append(job)
         if finished.error is not None:
-            raised.append(finished.error)
-            fail(run, names[number], finished.error, console)
+            session.failed(name, finished.error)
+            session.raised = session.raised or finished.error
             return
         recorder.end(finished.end)
         if finished.end.epoch is not None:
-            tell(console, f"{names[number]}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
+            tell(console, f"{name}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
             return
         last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
-        numbers = [f"{name} {value:.4f}" for name, value in last.logs.items()]
+        numbers = [f"{metric} {value:.4f}" for metric, value in last.logs.items()]
         count = f"(training {len(ended)} of {len(jobs)}, after {time.perf_counter() - began:.0f} s)"
-        say_items(console, [names[number], f"seed {seed}", *numbers, count])
+        say_items(console, [name, f"seed {seed}", *numbers, count])
 
     def progress(columns: int) -> str:
         seconds = time.perf_counter() - began
@@ -239,9 +179,8 @@ def train_study(
         head = f"{len(ended)} of {len(jobs)} trainings"
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
-    task.initial_weights = InitialWeights(folder)
-    initial = {seed: initial_weights(task, seed) for seed in options.all_seeds}
+    session.task.initial_weights = InitialWeights(folder)
+    initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
     with live_line(console, progress):
-        run_all(options, jobs, initial, done, processes, threads)
-    metrics.sort(names)
-    return raised[0] if raised else None
+        _run_all(Worker(options, folder, os.getpid(), threads), processes, jobs, initial, done)
+    metrics.sort(list(session.trainers))

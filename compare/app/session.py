@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from compare.app import cluster_session
 from compare.app.early_check import EarlyChecks
-from compare.app.loading import load
-from compare.app.parallel_trainers import at_once, getting_ready, limit_threads, threads_each, train_in_parallel
+from compare.app.parallel_trainers import at_once, getting_ready, threads_each, train_in_parallel, worker_of
 from compare.app.processes import refuse_too_many
 from compare.app.provenance import code
-from compare.app.resume import ResumePlan, refuse_changes
+from compare.app.ready import Session
+from compare.app.resume import refuse_changes, repair
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
-from compare.app.train import prepare, train_all, train_truth
+from compare.app.train import train_all, train_truth
 from compare.engine import preflight
-from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
 from compare.naming import shown_path
 from compare.options import Options
 from compare.records import RecordError, read_records, recover
-from compare.records.run_json import FINISHED, INTERRUPTED, TRAINED, RunJson
+from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
@@ -35,33 +32,6 @@ from compare.reporting.sentences import sentences
 from compare.reporting.tensorboard import live_log
 from compare.reporting.terminal import details, say, style_of, tell
 from compare.user_errors import without_exit
-
-if TYPE_CHECKING:
-    from compare.engine.run import TrainingTask
-    from compare.trainer import Trainer
-
-
-@dataclass
-class Session:
-    """What all stages of one request share.
-
-    Attributes:
-        options: the request.
-        folder: the run's folder.
-        console: where progress is printed.
-        run: the run's ``run.json``.
-        plan: what an interrupted run has done already.
-        trainers: the trainers by name, the reference first.
-        task: what they train.
-    """
-
-    options: Options
-    folder: Path
-    console: Console
-    run: RunJson
-    plan: ResumePlan
-    trainers: list[tuple[str, Trainer]]
-    task: TrainingTask
 
 
 @without_exit("your code")
@@ -89,21 +59,19 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
             refuse_too_many(options)
         if options.scripts or options.logs:
             return _compare_files(options, folder, console)
-        plan = ResumePlan(folder, options.resume)
         if command:
             options = at_once(options, folder, console)
         _refuse_another_request(options, folder)
         _write_mode(options, folder)
-        plan.recover(console)
-        if plan.measured and (result := _finished_before(folder, console, options)):
+        if result := _finished_before(options, folder, console):
             return result
         _look_at(options.against)
         if options.check:
             return check_only(options, folder, console, command=command)
         if options.spec.several_processes and this_task() is None:
             return cluster_session.start(options, folder, console)
-        with getting_ready(options) as executor:
-            return _train_and_judge(options, folder, plan, console, executor)
+        with getting_ready(options, folder) as executor:
+            return _train_and_judge(options, folder, console, executor)
     except (RequestError, RecordError) as error:
         if not options.resume and not (folder / "metrics.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -151,17 +119,19 @@ def _write_mode(options: Options, folder: Path) -> None:
         run.save(options=options.as_json(), parallel=mode if options.parallel else {})
 
 
-def _finished_before(folder: Path, console: Console, options: Options) -> Result | None:
-    """Print the verdict of a run that has nothing left to train; makes what is missing of its reports.
+def _finished_before(options: Options, folder: Path, console: Console) -> Result | None:
+    """Repair what is resumed, and print the verdict if there is nothing left to train; None if there is.
 
-    Returns:
-        The result; None if it was a short check whose result is missing.
+    Makes what is missing of its reports.
     """
+    if not options.resume:
+        return None
+    repair(folder, console)
+    if RunJson.read(folder).status not in (EXPLAINED, FINISHED):
+        return None
     from compare.app.publish import finish, finished_verdict  # noqa: PLC0415 (lazy)
 
     run, verdict = RunJson.read(folder), finished_verdict(folder)
-    if verdict is None and options.check:
-        return None
     if run.status != FINISHED or verdict is None:
         if run.status == FINISHED:
             tell(console, "This run has finished; what is missing of its reports is made now.")
@@ -198,53 +168,43 @@ def _judge_interrupted(folder: Path, console: Console) -> None:
     judge_and_publish(folder, console)
 
 
-def _train_and_judge(
-    options: Options, folder: Path, plan: ResumePlan, console: Console, executor: Executor | None
-) -> Result:
+def _train_and_judge(options: Options, folder: Path, console: Console, executor: Executor | None) -> Result:
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
     with waiting(console, "starting TensorFlow, loading data and trainers"):
-        session = _prepare(options, folder, plan, console)
+        session = _prepare(options, folder, console)
     run = session.run
     if run.failures:
         return Result(folder, finish(run, console))
     shutil.rmtree(folder / "twins", ignore_errors=True)
-    with EarlyChecks(options, [name for name, _ in session.trainers], threads_each(options), console) as early:
-        raised = _train(session, executor, early)
+    with EarlyChecks(worker_of(options, folder), console) as early:
+        _train(session, executor, early)
         run.save(status=TRAINED)
         if not options.spec.several_processes:
             from compare.app import diagnose  # noqa: PLC0415 (lazy)
 
-            diagnose.diagnose(run, session.trainers, session.task, options, console, early.reports)
-    known = [failure["side"] for failure in run.failures or ()] if raised is not None else []
+            diagnose.diagnose(session, early.reports)
+    known = [failure["side"] for failure in run.failures or ()] if session.raised is not None else []
     result = Result(folder, finish(run, console, known))
-    if raised is not None:
-        raised.add_note(f"The other trainers' results are in {shown_path(folder)}.")
-        raise raised
+    if session.raised is not None:
+        session.raised.add_note(f"The other trainers' results are in {shown_path(folder)}.")
+        raise session.raised
     return result
 
 
-def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console) -> Session:
+def _prepare(options: Options, folder: Path, console: Console) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
-    select_keras(options.keras)
+    threads = threads_each(options) if options.parallel else 0
+    session = Session.begin(options, RunJson.read(folder), console, threads)
     from compare.app import describe_run  # noqa: PLC0415 (lazy)
-    from compare.engine import strategies  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
-    if options.parallel:
-        limit_threads(threads_each(options))
-    # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
-    strategies.configure(options.replicas, deterministic=not options.jit)
-    trainers, experiment = load(options, console)
-    task = prepare(options, experiment)
     if not options.spec.several_processes:
-        try_out(task, options.trainers)
-    names = [name for name, _ in trainers]
-    run = RunJson.read(folder)
-    known = describe_run.before_training(options, task, names)
-    if plan.resumed:
+        try_out(session.task, options.trainers)
+    run, known = session.run, describe_run.before_training(session)
+    if options.resume:
         refuse_changes(run.content(), known)
-    problems = preflight.problems(describe_run.for_preflight(options, task, names))
+    problems = preflight.problems(describe_run.for_preflight(session))
     for problem in problems:
         if problem.severity == preflight.REFUSED:
             raise RequestError(str(problem))
@@ -256,7 +216,6 @@ def _prepare(options: Options, folder: Path, plan: ResumePlan, console: Console)
         if each.severity == preflight.CANNOT_RUN and not options.force
     ]
     run.save()
-    session = Session(options, folder, console, run, plan, trainers, task)
     _print_first_lines(session, problems)
     return session
 
@@ -273,35 +232,27 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
     for line in details(run.content()) if session.options.verbose else ():
         tell(console, line)
     labels = {problem: "Warning" if problem.severity == preflight.WARNING else "Cannot run" for problem in problems}
-    for line in dict.fromkeys(
-        f"{label}: {problem}" for problem, label in labels.items()
-    ):  # once for fit and train-step
+    for line in dict.fromkeys(f"{label}: {problem}" for problem, label in labels.items()):  # fit and train-step share
         tell(console, line)
 
 
-def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> Exception | None:
-    """Train with every trainer and seed.
-
-    Returns:
-        What the first of a user's own trainers raised.
-    """
+def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> None:
+    """Train with every trainer and seed."""
     from compare.app import describe_run, trial  # noqa: PLC0415 (lazy)
 
-    options, run, task, console = session.options, session.run, session.task, session.console
-    names = [name for name, _ in session.trainers]
+    options, run, task = session.options, session.run, session.task
     study = options.seeds > 1 and not options.spec.several_processes
-    with live_log(session.folder, names, options.seeds, wanted=options.tensorboard) as live:
+    with live_log(session.folder, list(session.trainers), options.seeds, wanted=options.tensorboard) as live:
         if study:
-            raised = train_study(names, options, task, run, session.plan, console, live)
+            train_study(session, live)
         else:
-            with waiting(console, "trying the first steps of your trainers"):
-                trial.try_trainers(session.trainers, options, task)
+            with waiting(session.console, "trying the first steps of your trainers"):
+                trial.try_trainers(session)
             if executor is not None:
-                raised = train_in_parallel(session.trainers, options, task, run, console, live, executor, early.start)
+                train_in_parallel(session, live, executor, early.start)
             else:
-                raised = train_all(session.trainers, options, task, run, session.plan, console, live)
+                train_all(session, live)
     if options.truth and not study:
-        train_truth(options, task, session.folder, session.plan, console)
+        train_truth(session)
     digests = {str(seed): describe_run.digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}
-    return raised

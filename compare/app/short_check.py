@@ -11,15 +11,15 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from compare.app import processes
 from compare.app.cluster_session import in_one_process
-from compare.app.loading import load, load_experiment, load_trainers
+from compare.app.loading import load
 from compare.app.provenance import provenance
-from compare.app.train import DIED, load_data
+from compare.app.ready import Worker, load_data
 from compare.engine.keras_generation import select_keras
 from compare.naming import shown_path
 from compare.options import Options
@@ -33,6 +33,7 @@ from compare.verdict import Verdict
 
 if TYPE_CHECKING:
     from compare.check import Report
+    from compare.experiment import Experiment
 
 OnTwo = Callable[[int], "Report | str"]
 """Gives the report on two replicas of the trainer with this number, or why there is none."""
@@ -41,53 +42,51 @@ OnTwo = Callable[[int], "Report | str"]
 def check_only(options: Options, folder: Path, console: Console, *, command: bool) -> Result:
     """Check every candidate against the reference; writes ``verdict.json``, ``run.json`` and the page.
 
-    A strategy of several processes is checked in this process, under the strategy that computes the same.
-
-    Args:
-        options: the request.
-        folder: the run's folder.
-        console: where progress and reports are printed.
-        command: whether the command asks, which checks on one and on two replicas at the same time where it can.
+    A strategy of several processes is checked in this process, under the strategy that computes the same. The
+    command checks on one and on two replicas at the same time where it can.
     """
     same = in_one_process(options) if options.spec.several_processes else options
     anywhere = same.strategy == "mirrored" and same.replicas is None
     at_once = anywhere and command and "tensorflow" not in sys.modules and processes.why_not(2) is None
-    with _elsewhere(same) if at_once else nullcontext() as on_two:
+    with _elsewhere(Worker(same, folder, os.getpid())) if at_once else nullcontext() as on_two:
         return _check(options, same, folder, console, on_two, anywhere=anywhere)
 
 
 @contextmanager
-def _elsewhere(options: Options) -> Iterator[OnTwo]:
+def _elsewhere(worker: Worker) -> Iterator[OnTwo]:
     """Checks every candidate on two replicas in a process of its own, while this one checks them on one."""
     with processes.local(1) as executor:
-        numbers = range(1, len(options.trainers))
-        futures = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
+        numbers = range(1, len(worker.options.trainers))
+        futures = {number: executor.submit(_check_on_two, worker, number) for number in numbers}
 
         def on_two(number: int) -> Report | str:
             try:
                 return futures[number].result()
             except processes.lost():
-                return f"on two replicas {DIED}; TensorFlow's last messages are in tensorflow.log"
+                return f"on two replicas {processes.DIED}; TensorFlow's last messages are in tensorflow.log"
 
         yield on_two
 
 
 @without_exit("your code")
-def _check_on_two(options: Options, parent: int, number: int) -> Report | str:
+def _check_on_two(worker: Worker, number: int) -> Report | str:
     """Checks one trainer on two replicas in this worker process."""
-    processes.end_with(parent)
+    worker.end_with_parent()
+    options = worker.options
     select_keras(options.keras)
     from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
     strategies.configure(2)
     with redirect_stdout(StringIO()):  # what a loop prints is printed once, on one replica
-        trainers, experiment = load_trainers(options), load_experiment(options)
+        trainers, experiment = load(options, Console(quiet=True))
         (_, reference), (_, trainer) = trainers[0], trainers[number]
-        data = load_data(options, experiment)
-        return on_two_replicas(
-            checking(experiment, trainer, reference, batch_size=options.batch_size, seed=options.seed, data=data)
-        )
+        return on_two_replicas(checking(experiment, trainer, reference, **_asked(options, experiment)))
+
+
+def _asked(options: Options, experiment: Experiment) -> dict[str, Any]:
+    """The arguments of the check that come from the request."""
+    return {"batch_size": options.batch_size, "seed": options.seed, "data": load_data(options, experiment)}
 
 
 def _check(
@@ -106,7 +105,7 @@ def _check(
     strategy = strategies.make("default") if on_two else None
     if not anywhere:
         strategy = strategies.make(same.strategy, same.replicas)
-    data = load_data(options, experiment)
+    asked = _asked(options, experiment)
     names = [name for name, _ in candidates]
     title = f"{experiment.name}: short check of {' and '.join(names)} against {reference_name}"
     known = provenance(options, [reference_name, *names]) | {"title": title}
@@ -122,15 +121,7 @@ def _check(
     for number, (name, trainer) in enumerate(candidates, start=1):
         began = time.perf_counter()
         with waiting(console, f"checking {name}"):
-            report = check(
-                experiment,
-                trainer,
-                reference=reference,
-                strategy=strategy,
-                batch_size=options.batch_size,
-                seed=options.seed,
-                data=data,
-            )
+            report = check(experiment, trainer, reference=reference, strategy=strategy, **asked)
             report = with_two_replicas(report, partial(on_two, number)) if on_two else report
         report = dataclasses.replace(report, seconds=time.perf_counter() - began)
         comparison = dataclasses.replace(report.comparison, candidate=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from compare.anew import train_anew
 from compare.app.loading import TRAINERS, load_trainer
+from compare.app.ready import Session
 from compare.engine.building import restore_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError
 from compare.naming import is_file
 from compare.options import Options
-from compare.trainer import Trainer
 from compare.user_errors import ProcessExit, describe, is_user_code, place_in, refusing_exit
 
 WORTH_IT = 200
@@ -48,21 +48,19 @@ class _Trial(Run):
         raise _Tried
 
 
-def try_trainers(trainers: Sequence[tuple[str, Trainer]], options: Options, task: TrainingTask) -> None:
+def try_trainers(session: Session) -> None:
     """Tries the trainers that would train after others, each on two batches of the first epoch.
 
     A trial uses a copy of the user's file, imported again with its neighbours, so that nothing that it leaves there
     changes the training that follows. Objects given in Python cannot be copied like that, and are not tried.
 
-    Args:
-        trainers: the trainers by name, the reference first.
-
     Raises:
         RequestError: if a trainer fails; the message names its line.
     """
+    options, task = session.options, session.task
     if options.resume or options.spec.several_processes or options.epochs * task.steps_per_epoch < WORTH_IT:
         return
-    for (name, _), wanted in list(zip(trainers, options.trainers, strict=True))[1:]:
+    for name, wanted in list(zip(session.trainers, options.trainers, strict=True))[1:]:
         if isinstance(wanted, str) and wanted not in TRAINERS and is_file(wanted):
             _try(name, wanted, options, task)
 

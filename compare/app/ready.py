@@ -1,0 +1,207 @@
+"""How a process gets ready to train, in one way for all of them, and what is shared from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from compare.app import processes
+from compare.app.loading import TRAINERS, load
+from compare.app.standard_streams import print_traceback
+from compare.engine.keras_generation import select_keras
+from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
+from compare.options import Options
+from compare.records.run_json import FailureEntry, RunJson
+from compare.reporting.jupyter import AnyProgress, progress
+from compare.reporting.terminal import RunningGap, tell
+from compare.user_errors import describe
+
+if TYPE_CHECKING:
+    from compare.check import Report
+    from compare.engine.input_pipeline import Examples, Stream
+    from compare.engine.run import TrainingTask
+    from compare.experiment import Experiment
+    from compare.trainer import Trainer
+
+    Data = Examples | Stream
+
+
+@dataclass
+class Session:
+    """What all stages of one request share.
+
+    Attributes:
+        options: the request.
+        run: the run's ``run.json``; only the process of the request saves it.
+        console: where progress is printed.
+        trainers: the trainers by name, the reference first.
+        task: what they train.
+        raised: what the first of a user's own trainers raised.
+    """
+
+    options: Options
+    run: RunJson
+    console: Console
+    trainers: dict[str, Trainer]
+    task: TrainingTask
+    raised: Exception | None = None
+
+    @classmethod
+    def begin(cls, options: Options, run: RunJson, console: Console, threads: int = 0) -> Session:
+        """Select Keras, configure TensorFlow, and load trainers, experiment and data: all that trainers share.
+
+        Raises:
+            RequestError: when something that the options name does not exist, or cannot be used.
+        """
+        select_keras(options.keras)
+        from compare.engine import strategies  # noqa: PLC0415 (lazy)
+        from compare.engine.run import TrainingTask  # noqa: PLC0415 (lazy)
+
+        if threads:
+            limit_threads(threads)
+        # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
+        strategies.configure(options.replicas, deterministic=not options.jit)
+        trainers, experiment = load(options, console)
+        # Before the data: some strategies allow no operation before they are made.
+        strategy = strategies.make(options.strategy, options.replicas)
+        train, validation = load_data(options, experiment)
+        # The last epoch too, now rather than in the middle of training: a function may ask for a file that is not there
+        train.of_epoch(options.seed, options.epochs, options.batch_size)
+        # Under a parameter server every worker takes whole batches of its own: its replicas are not in sync.
+        replicas = 1 if options.spec.parameter_servers else strategy.num_replicas_in_sync
+        size = options.batch_size * replicas
+        task = TrainingTask(experiment, train, validation, strategy, size, options.execution)
+        return cls(options, run, console, dict(trainers), task)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.run.folder
+
+    def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> AnyProgress:
+        """The sink that shows the progress of one training."""
+        size = self.task.steps_per_epoch, self.task.global_batch_size
+        return progress(self.console, name, epochs, *size, gap, shown)
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Record and print that a trainer failed; the others go on."""
+        fail(self.run, name, error, self.console)
+        wanted = dict(zip(self.trainers, self.options.trainers, strict=True))[name]
+        if wanted not in TRAINERS:
+            self.raised = self.raised or error
+
+    def checker(self) -> Callable[[Trainer], Report]:
+        """The short check against the reference, with a look inside the first step that differs."""
+        from compare.check import Checker  # noqa: PLC0415 (lazy)
+
+        options, task, (reference, *_) = self.options, self.task, self.trainers.values()
+        data = task.train, task.validation
+        checker = Checker(
+            task.experiment, reference, task.strategy, batch_size=options.batch_size, seed=options.seed, data=data
+        )
+        return lambda trainer: checker.look_inside(checker.check(trainer), trainer)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker process is told before all else; it ends with its parent, except on Dask.
+
+    Attributes:
+        options: the request.
+        folder: the run's folder; a worker on Dask has none.
+        parent: the process that asks.
+        threads: how many threads TensorFlow may use; 0 for any number.
+    """
+
+    options: Options
+    folder: Path
+    parent: int
+    threads: int = 0
+
+    def begin(self) -> Session:
+        """Get ready to train."""
+        self.end_with_parent()
+        return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
+
+    def end_with_parent(self) -> None:
+        """End this process as soon as its parent has ended."""
+        if self.options.backend == "local":
+            processes.end_with(self.parent)
+
+
+def limit_threads(threads: int) -> None:
+    """Limit the number of threads that TensorFlow uses in this process.
+
+    Raises:
+        RequestError: when it is in use already, with another number.
+    """
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+    if tf.config.threading.get_intra_op_parallelism_threads() == threads:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        raise RequestError(
+            "--parallel divides the processor's threads between the trainers, and TensorFlow, already in use in this "
+            "process, has taken them all: use a process of its own"
+        ) from None
+
+
+def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
+    """The training and validation examples that the options ask for.
+
+    Raises:
+        RequestError: when there are fewer training examples, or the data cannot be used.
+    """
+    from compare.engine import input_pipeline  # noqa: PLC0415 (lazy)
+
+    train, validation = input_pipeline.load(experiment)
+    if options.train_examples is not None:
+        if options.train_examples > train.count:
+            raise RequestError(
+                f"--train-examples {options.train_examples}: {experiment.name} has {train.count} training examples"
+            )
+        train = train.first(options.train_examples)
+    return train, validation
+
+
+def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
+    """Record a trainer's failure, once, and print it."""
+    run.failures = run.failures or []
+    if name in [failure["side"] for failure in run.failures]:
+        return
+    text, kind = describe(error), kind_of(error)
+    remedy = f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2)
+    failure: FailureEntry = {"side": name, "error": text, "remedy": remedy}
+    if kind == NO_MEMORY:
+        failure["remedy"] = "there is not enough memory: free some and continue with --resume, or start another run "
+        failure["remedy"] += "with a smaller --batch-size"
+        failure["may_pass"] = True
+    elif kind == MAY_PASS:
+        failure["remedy"] = f"if its cause has passed, continue with --resume; else fix your trainer {name}"
+        failure["may_pass"] = True
+    run.failures.append(failure)
+    tell(console, f"{name} failed: {text}", style="red")
+
+
+@contextmanager
+def surviving(console: Console, what: str) -> Iterator[None]:
+    """Do what a comparison stands without: an error is printed, and the comparison goes on."""
+    try:
+        yield
+    except Exception as error:
+        print_traceback()
+        tell(console, f"{what} failed: {describe(error)}")
+
+
+def told(error: Exception) -> TrainerFailedError:
+    """What a worker process tells its parent of an error that a trainer raised; its traceback is printed."""
+    print_traceback()
+    return TrainerFailedError(describe(error), kind_of(error))
