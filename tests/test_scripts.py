@@ -80,6 +80,52 @@ def test_a_training_that_only_one_script_makes_is_never_green(tmp_path: Path) ->
     assert "only both also trains" in others["training"]["reason"]
 
 
+THREE_AFTER_A_TEACHER = (
+    TEACHER.replace("train(8)", "")
+    + """
+import tensorflow as tf
+train(8)
+x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+y = x[:, :1]
+def net(**options):
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, **options)])
+nets = first, pupil, last = net(), net(), net(kernel_regularizer="l2")
+optimizers = [keras.optimizers.SGD(rate) for rate in (RATE, 0.1, 0.1)]
+loss = keras.losses.MeanSquaredError()
+@tf.function
+def step(x, y):
+    for net, optimizer in zip(nets, optimizers):
+        with tf.GradientTape() as tape:
+            predictions = net(x, training=True)
+            value = loss(first(x) if net is pupil else y, predictions)
+            if net is last:
+                value += PENALTY
+        variables = net.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(value, variables), variables))
+for i in range(0, 40, 8):
+    step(x[i : i + 8], y[i : i + 8])
+"""
+)
+
+
+def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path) -> None:
+    for name, rate, penalty in (("right", "0.1", "sum(net.losses)"), ("wrong", "0.2", "0.0")):
+        text = THREE_AFTER_A_TEACHER.replace("RATE", rate).replace("PENALTY", penalty)
+        (tmp_path / f"{name}.py").write_text(text)
+    scripts = [str(tmp_path / name) for name in ("right.py", "wrong.py")]
+    result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
+    teacher, first, pupil, last = result.details["comparisons"]
+    assert teacher["verdict"] == "identical", "the others only begin when it has ended"
+    places = [each["training"]["first_difference"] for each in (first, pupil, last)]
+    found = [(place["step"], place["stage"]) for place in places]
+    assert found == [(1, "update"), (1, "loss"), (1, "loss")]
+    causes = [[cause["id"] for cause in each["causes"]] for each in (first, pupil, last)]
+    assert causes == [["optimizer-differs"], [], ["regularization-missing"]]
+    # What another training has made different is said, and nobody is accused of it.
+    follows = "wrong model 2 differs first, from step 1 of epoch 1 on, and this may follow from that"
+    assert pupil["evidence"] == [follows] and not first["evidence"] and not last["evidence"]
+
+
 def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     verdict, entry = compared(tmp_path, "my_fit.py", "my_loop.py")
     assert (verdict["scope"], verdict["reference"], entry["candidate"]) == ("scripts", "my_fit", "my_loop")
@@ -264,7 +310,7 @@ def test_watching_changes_no_weight(tmp_path: Path) -> None:
     unwatched = re.findall(r"^(?:fit|function|eager|replicas) .*$", done.stdout, re.MULTILINE)
     assert len(set(unwatched)) == 4
     with ScriptRunner() as runner:
-        for name, close_up in (("plain", None), ("close", (1, 40))):
+        for name, close_up in (("plain", ()), ("close", ((1, 40),))):
             settings = Settings(
                 path, path, str(tmp_path / name), str(tmp_path / "initial"), own=tuple(MADE_ALIKE), close_up=close_up
             )
@@ -306,7 +352,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_path: Path) -> None:
     folders = {"folder": str(tmp_path / "trace"), "initial": str(tmp_path / "initial")}
-    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), close_up=(1, 9), losses_only=True)
+    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), close_up=((1, 9),), losses_only=True)
     x, y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
     with undone():
         observer = StageObserver(settings, InitialWeights(settings), TraceWriter(tmp_path / "trace"))
@@ -348,7 +394,7 @@ def own_loss(true: Any, predicted: Any) -> Any:
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
 def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path: Path, graph: bool) -> None:
-    with watched(tmp_path, close_up=(1, 2)) as observer:
+    with watched(tmp_path, close_up=((1, 2),)) as observer:
         weights, optimizer = tf.Variable([[1.0], [2.0]]), keras.optimizers.SGD(0.1)
 
         def step(x: Any, y: Any) -> Any:
@@ -364,7 +410,7 @@ def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path
 
 def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any, tmp_path: Path) -> None:
     """So that a step before the close-up is found whose loss is wrong, while Adam hides that from the weights."""
-    with watched(tmp_path, close_up=(3, 4)) as observer:
+    with watched(tmp_path, close_up=((3, 4),)) as observer:
         model, optimizer = column(), keras.optimizers.Adam()
         loss_fn, losses = LossFunctionWrapper(own_loss), []
 
@@ -394,7 +440,7 @@ def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any
 
 
 def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, close_up=(1, 9)) as observer:
+    with watched(tmp_path, close_up=((1, 9),)) as observer:
         model = column()
         kernel, bias = model.trainable_variables
         first, second, twice = (keras.optimizers.SGD(0.1) for _ in range(3))
@@ -415,7 +461,7 @@ def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tenso
 
 
 def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, tmp_path: Path) -> None:
-    with watched(tmp_path, close_up=(1, 9), losses_only=True) as observer:
+    with watched(tmp_path, close_up=((1, 9),), losses_only=True) as observer:
         model, optimizer, loss_fn = column(), keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
         for again in (X, X[::-1]):
             with tf.GradientTape() as tape:
@@ -430,7 +476,7 @@ def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, 
 
 def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace")
-    with watched(tmp_path, close_up=(1, 9)) as observer:
+    with watched(tmp_path, close_up=((1, 9),)) as observer:
         watch_reports(observer, writer)
         model = column()
         model.compile("sgd", "mse", metrics=["accuracy"])
@@ -499,7 +545,7 @@ def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
 
 
 def test_what_is_recorded_is_json(tmp_path: Path) -> None:
-    settings = Settings("a.py", "a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=(3, 4))
+    settings = Settings("a.py", "a.py", "f", "i", arguments=("--lr", "1"), own=("seeds",), close_up=((3, 4),))
     settings.write(tmp_path / "settings.json")
     assert Settings.read(tmp_path / "settings.json") == settings
     assert json.loads((tmp_path / "settings.json").read_text())["max_steps"] == 2000

@@ -54,7 +54,7 @@ def watch(tmp_path: Path) -> Watch:
         scripts.append(folder)
         writer = TraceWriter(folder)
         with undone():
-            kind = Observer if settings.close_up is None else StageObserver
+            kind = StageObserver if settings.close_up else Observer
             observer = kind(settings, InitialWeights(settings), writer)
             watch_reports(observer, writer)
             with suppress(EnoughSteps):
@@ -826,7 +826,7 @@ WRONG: dict[str, tuple[Any, Any, str, list[str]]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_mistake_is_located_whatever_has_the_variables(watch: Watch, tmp_path: Path, wrong: str, graph: bool) -> None:
     script, candidate, stage, causes = WRONG[wrong]
-    ((one, two),) = compared(watch(script, close_up=(1, 2)), watch(lambda: candidate(graph), close_up=(1, 2)))
+    ((one, two),) = compared(watch(script, close_up=((1, 2),)), watch(lambda: candidate(graph), close_up=((1, 2),)))
     assert one.last == two.last == 3
     assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0]), "they begin with equal weights"
     assert not np.allclose(one.steps["projections"][1], two.steps["projections"][1], rtol=1e-3, atol=1e-3)

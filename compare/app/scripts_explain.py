@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,16 +23,15 @@ from compare.check.script_numbers import (
 )
 from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
-from compare.check.stages import PREDICTIONS, Located, first_apart, locate, some
+from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, Located, first_apart, locate, some
 from compare.check.words import said
-from compare.records import MetricsFile, Place, Record, read_records
+from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict import (
     DIFFERENT,
     INCONCLUSIVE,
     Comparison,
     Difference,
-    NotFinite,
     Reporting,
     Training,
     rounding,
@@ -63,6 +63,24 @@ class Departure:
     pair: Pair
     model: ModelPair
 
+    @property
+    def name(self) -> str:
+        """The name of the candidate."""
+        return self.pair.candidate.trainer
+
+    @property
+    def noise(self) -> int | None:
+        """The first step that starts from moved weights in a noise twin; None if rounding plays no part."""
+        if self.step == INITIAL or self.pair.exactly.weights_alone is not None:
+            return None
+        return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
+
+    @property
+    def end(self) -> int:
+        """The last step that tells more of the difference: of the epoch, since a batch may come later in it."""
+        ends = self.model.epochs
+        return max(self.step + 2, ends.step((ends.place(self.step)[0] + 1, 0)) if ends else 0)
+
 
 def explain(session: ScriptsSession) -> None:
     """Measures rounding by noise twins of the reference; locates and names what is more than that."""
@@ -73,31 +91,15 @@ def explain(session: ScriptsSession) -> None:
         tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
     departures = [_departure(session, pair, model) for pair, model in differing]
     found = [each for each in departures if each is not None]
-    if found:
-        first = min(found, key=lambda each: each.step)
-        checked = {each.pair.candidate.trainer: _checked(session, each, None) for each in found}
-        name = first.pair.candidate.trainer
-        if first.step > 0 and first.pair.exactly.weights_alone is not None:
-            value = _first_not_finite(session, first, first.pair.exactly.weights_alone)
-            session.run.save(not_finite={name: value.as_json()} if value else None)
-        elif first.step > 0 and not (_goes_on(session, first) or first.model.traces[0].state):  # else nothing is seen
-            nearer, seen = _look_into(session, first)
-            checked[name] = _checked(session, nearer, seen, first.step)
-        elif more_weights(*first.model.traces):
-            begin = replace(first, step=1)
-            sides = _close_ups(session, begin, noisy=False).around(begin)
-            causes = () if sides is None else tuple(name_copies(sides))
-            checked[name] = replace(checked[name], causes=causes)
-        for each in found:
-            evidence = []
-            for side, trace in zip(each.model.names, each.model.traces, strict=True):
-                if each.step - 1 in trace.reseeded:
-                    evidence.append(said(Measurement.of("reseeded", step=each.step - 1, side=side)))
-            other = each.pair.candidate.trainer
-            checked[other] = replace(checked[other], evidence=(*(checked[other].evidence or ()), *evidence))
-        session.run.save(check=encode(checked))
-    else:
-        _explain_numbers(session, *compared[0])
+    seen = _look_into(session, found)
+    not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
+    checked = {each.name: _checked(session, each, seen) for each in found}
+    if compared[0][0].candidate.trainer not in checked:  # which has the numbers
+        checked |= _explain_numbers(session, *compared[0])
+    session.run.save(
+        check=encode(checked) if checked else None,
+        not_finite={name: value.as_json() for name, value in not_finite.items()} or None,
+    )
 
 
 def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departure | None:
@@ -148,29 +150,39 @@ def _unsure(departure: Departure, located: Located) -> str:
     )
 
 
-def _checked(
-    session: ScriptsSession,
-    departure: Departure,
-    seen: tuple[Located, Sides | None] | None,
-    weights: int = 0,
-) -> Comparison:
+def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps]) -> Comparison:
     """The comparison with what was found inside a step.
 
     Args:
         session: the comparison.
         departure: the first step that differs.
-        seen: where in it.
-        weights: the first step after which the weights differ by more than rounding.
+        seen: what was seen of each pair of models.
     """
-    located, sides = seen or (Located(departure.step, None), None)
+    weights, close, causes = departure.step, seen.get(departure.name), []
+    located, sides = Located(departure.step, None), None
+    if close is not None and departure.step == INITIAL:
+        causes = name_copies(close.sides) if close.sides else []
+    elif close is not None and departure.noise is not None:
+        departure, sides = close.departure, close.sides
+        located = close.located()
     unsure = _unsure(departure, located)
-    sides = None if unsure else sides
-    causes = name_causes(located, sides) if sides is not None else []
-    evidence = hints(located, sides) if sides is not None and not causes else []
-    lengths, (one, other) = departure.model.lengths, departure.model.names
-    if departure.step > min(lengths):
-        evidence.insert(0, Measurement.of("steps-made", steps={one: lengths[0], other: lengths[1]}))
-    epoch, within = departure.model.epochs.place(departure.step) if departure.step > 0 else (1, 0)
+    lengths, names = departure.model.lengths, departure.model.names
+    earlier, evidence = _earlier(departure, seen), []
+    if unsure:
+        sides = None
+    if sides is not None and not (earlier and located.stage in (EXAMPLES, INPUTS)):  # which another model may make
+        causes = name_causes(located, sides)
+    if not causes and departure.step > min(lengths):
+        evidence.append(Measurement.of("steps-made", steps=dict(zip(names, lengths, strict=True))))
+    if not causes and earlier is not None:
+        place = earlier.model.epochs.place(earlier.step)
+        evidence.append(Measurement.of("follows", side=earlier.name, epoch=place[0], step=place[1]))
+    elif not causes and sides is not None:
+        evidence += hints(located, sides)
+    for side, trace in zip(names, departure.model.traces, strict=True):
+        if weights - 1 in trace.reseeded:
+            evidence.append(Measurement.of("reseeded", step=weights - 1, side=side))
+    epoch, within = departure.model.epochs.place(departure.step) if departure.step > INITIAL else (1, INITIAL)
     later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
     first = Difference(epoch, within, None, located.stage, located.where, weights=later)
     state = departure.model.traces[0]
@@ -178,18 +190,18 @@ def _checked(
     if state.state:
         reason = f"no optimizer trains {state.model}, and at the end its weights are different"
     return Comparison(
-        departure.pair.candidate.trainer,
+        departure.name,
         Training(INCONCLUSIVE if unsure else DIFFERENT, None, first, 0, reason=reason),
         Reporting(None, {}),
         certain=departure.start is None or departure.step > min(lengths),
         causes=tuple(causes),
-        evidence=tuple(map(said, evidence)) if not causes else (),
+        evidence=tuple(map(said, evidence)),
         not_applicable=(),
         stages=tuple(located.stages),
     )
 
 
-def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> None:
+def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
     """Names the cause of different numbers from equal weights, where it is known."""
     reporting = pair.exactly.reporting
     used = used_by(model.traces[1], model.traces[0])
@@ -206,17 +218,18 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> N
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used, metrics)
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
-    if causes or evidence:
-        found = Comparison(
-            pair.candidate.trainer,
-            Training(INCONCLUSIVE, None, None, 0),
-            Reporting(DIFFERENT, {}),
-            certain=False,
-            causes=tuple(causes),
-            evidence=tuple(map(said, evidence)),
-            not_applicable=(),
-        )
-        session.run.save(check={found.candidate: encode(found)})
+    if not causes and not evidence:
+        return {}
+    found = Comparison(
+        pair.candidate.trainer,
+        Training(INCONCLUSIVE, None, None, 0),
+        Reporting(DIFFERENT, {}),
+        certain=False,
+        causes=tuple(causes),
+        evidence=tuple(map(said, evidence)),
+        not_applicable=(),
+    )
+    return {found.candidate: found}
 
 
 def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: Place) -> list[Record]:
@@ -251,90 +264,138 @@ def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
     """Runs the second script once more, for the losses of its steps and of its validation."""
     session.passes += 1
     usual, trace = session.settings(1), model.traces[1]
-    settings = replace(usual, close_up=(1, trace.last), losses_only=True, begins=False)
+    settings = replace(usual, close_up=((1, trace.last),), losses_only=True, begins=False)
     run_scripts(session, [settings], [session.names[0 if session.alone else 1]])
     return read_close_up(Path(settings.folder), trace.number, trace.order)
 
 
-def _look_into(session: ScriptsSession, departure: Departure) -> tuple[Departure, tuple[Located, Sides | None]]:
-    """Looks inside the first step in which two models differ: their weights, or what these are made from.
+def _look_into(session: ScriptsSession, found: Sequence[Departure]) -> dict[str, CloseUps]:
+    """Looks inside the first step in which the models of each pair differ: their weights, or what these are made from.
 
     Adam hides a wrong loss from the weights for some steps, but not from losses and gradients.
     """
-    seen, start = _close_ups(session, departure), departure.start
-    earlier = seen.first_apart(departure.step)
-    if earlier is not None:
-        before = replace(departure, step=earlier, start=None if start is None else (1, 1))
-        nearer = _close_ups(session, before)
-        if nearer.first_apart(departure.step) == earlier:  # with noise from the first step on
-            return before, nearer.located(before)
-    return departure, seen.located(departure)
+    begin = [
+        each if each.step > INITIAL else replace(each, step=INITIAL + 1)
+        for each in found
+        if not (each.model.traces[0].state or _goes_on(session, each))
+        if each.step > INITIAL or more_weights(*each.model.traces)
+    ]  # else nothing is seen
+    seen = {each.departure.name: each for each in _close_ups(session, begin)}
+    earlier = [
+        replace(each.departure, step=step, start=None if each.departure.start is None else (1, 1))
+        for each in seen.values()
+        if (step := each.first_apart(each.departure.step)) is not None
+    ]
+    for nearer in _close_ups(session, earlier):
+        departure = seen[nearer.departure.name].departure
+        if nearer.first_apart(departure.step) == nearer.departure.step:  # with noise from the first step on
+            seen[departure.name] = nearer
+    return seen
 
 
 @dataclass(frozen=True)
 class CloseUps:
-    """What was seen of two models around a step.
+    """What was seen of two models around the step in which they differ.
 
     Attributes:
-        sides: the reference and the candidate; None of one that was not seen.
+        departure: the step.
+        seen: the reference and the candidate; None of one that was not seen.
         twins: noise twins of the reference.
     """
 
-    sides: tuple[CloseUp | None, CloseUp | None]
+    departure: Departure
+    seen: tuple[CloseUp | None, CloseUp | None]
     twins: Sequence[CloseUp]
 
     def first_apart(self, before: int) -> int | None:
         """The first step before one that differs by more than rounding; None if there is none."""
-        first, second = self.sides
-        return None if first is None or second is None else first_apart(first, second, self.twins, before)
+        first, second = self.seen
+        if first is None or second is None or self.departure.noise is None:
+            return None
+        return first_apart(first, second, self.twins, before)
 
-    def around(self, departure: Departure) -> Sides | None:
+    @property
+    def sides(self) -> Sides | None:
         """Both sides around the step; None if one was not seen."""
-        (first, second), traces = self.sides, departure.model.traces
+        (first, second), model = self.seen, self.departure.model
         if first is None or second is None:
             return None
-        swapped = traces[0].trained_by != FIT and traces[1].trained_by == FIT
-        return Sides(departure.model.names, traces, (first, second), departure.step, swapped)
+        swapped = model.traces[0].trained_by != FIT and model.traces[1].trained_by == FIT
+        return Sides(model.names, model.traces, (first, second), self.departure.step, swapped)
 
-    def located(self, departure: Departure) -> tuple[Located, Sides | None]:
+    @property
+    def names(self) -> list[str]:
+        """The names of the weights."""
+        return [variable.name for variable in self.departure.pair.reference.variables]
+
+    def located(self) -> Located:
         """Where in the step the models differ."""
-        sides = self.around(departure)
-        if sides is None:
-            return Located(departure.step, None), None
-        variables = [variable.name for variable in departure.pair.reference.variables]
-        return locate(*sides.close_ups, self.twins, departure.step, variables), sides
+        first, second = self.seen
+        if first is None or second is None:
+            return Located(self.departure.step, None)
+        return locate(first, second, self.twins, self.departure.step, self.names)
+
+    @property
+    def moment(self) -> float:
+        """When the reference has applied the gradients of the step, among those of all its models."""
+        return self.seen[0].applied.get(self.departure.step, math.inf) if self.seen[0] else math.inf
 
 
-def _first_not_finite(session: ScriptsSession, departure: Departure, found: NotFinite) -> FirstValue | None:
-    """Runs both scripts once more up to the step whose weights are not finite on one side only."""
-    reference, candidate = _close_ups(session, departure, noisy=False).sides
-    of_candidate = found.side == departure.pair.candidate.trainer
-    side, other = (candidate, reference) if of_candidate else (reference, candidate)
-    names = [variable.name for variable in departure.pair.reference.variables]
-    return None if side is None else first_of_steps(side, other, [departure.step], names, found)
+def _earlier(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | None:
+    """What first differs before a step of another model does; None if nothing does."""
+    first = min(seen.values(), key=lambda each: each.moment, default=None)
+    own = seen[departure.name].moment if departure.name in seen else math.inf
+    return first.departure if first is not None and first.moment < own else None
 
 
-def _close_ups(session: ScriptsSession, departure: Departure, *, noisy: bool = True) -> CloseUps:
-    """Runs both scripts once more up to a step, and records what happens inside it; a noise twin too, if asked for."""
-    step, start, model = departure.step, departure.start, departure.model
-    tell(session.console, f"Looking into step {step:,}: running both again up to that step …")
+def _first_not_finite(departure: Departure, seen: CloseUps | None) -> FirstValue | None:
+    """What is first not finite in a step whose weights are not, on one side only."""
+    found = departure.pair.exactly.weights_alone
+    if seen is None or found is None:
+        return None
+    side, other = seen.seen[::-1] if found.side == departure.name else seen.seen
+    return None if side is None else first_of_steps(side, other, [departure.step], seen.names, found)
+
+
+def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[CloseUps]:
+    """Runs both scripts once more, and records what happens inside steps; in noise twins too."""
+    if not departures:
+        return []
+    steps = sorted({each.step for each in departures})
+    shown = f"step{'s' * (len(steps) > 1)} {' and '.join(f'{step:,}' for step in steps)}"
+    tell(session.console, f"Looking into {shown}: running both again up to there …")
     session.passes += 1
-    ends = model.epochs
-    last = max(step + 2, ends.step((ends.place(step)[0] + 1, 0)) if ends else 0)
 
     def settings_of(side: int, nudge: Nudge | None = None) -> Settings:
-        usual = session.settings(side)
-        steps = min(last, usual.max_steps)
-        return replace(usual, close_up=(step, step + 1), max_steps=steps, begins=False, nudge=nudge)
+        awaits = {
+            trace.number
+            for each in departures
+            for trace in each.model.traces[side : None if session.alone else side + 1]
+        }
+        return replace(
+            usual := session.settings(side),
+            close_up=tuple((step, step + 1) for step in steps),
+            max_steps=min(max(each.end for each in departures), usual.max_steps),
+            awaits=tuple(sorted(awaits)),
+            begins=False,
+            nudge=nudge,
+        )
 
-    settings, shown = [settings_of(side) for side in session.sides], [session.names[side] for side in session.sides]
-    twins = [settings_of(0, Nudge(max(ends.step(start), 1) if start is not None else step, 1))] if noisy else []
-    run_scripts(session, [*settings, *twins], [*shown, *["noise twin"] * len(twins)])
-    folders = [Path(each.folder) for each in settings]
-    first, second = (
-        read_close_up(folders[0 if session.alone else side], trace.number, trace.order)
-        for side, trace in enumerate(model.traces)
+    begins = dict.fromkeys(each.noise for each in departures if each.noise is not None)
+    twins = {begin: settings_of(0, Nudge(begin, 1)) for begin in begins}
+    settings = [settings_of(side) for side in session.sides]
+    run_scripts(
+        session,
+        [*settings, *twins.values()],
+        [session.names[side] for side in session.sides] + ["noise twin"] * len(twins),
     )
-    of_twin = model.traces[0]
-    seen = (read_close_up(Path(each.folder), of_twin.number, of_twin.order) for each in twins)
-    return CloseUps((first, second), [each for each in seen if each is not None])
+
+    def seen(side: int, of: Settings, model: ModelPair) -> CloseUp | None:
+        return read_close_up(Path(of.folder), model.traces[side].number, model.traces[side].order)
+
+    found = []
+    for each in departures:
+        twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
+        both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
+        found.append(CloseUps(each, both, [] if twin is None else [twin]))
+    return found

@@ -224,7 +224,7 @@ def close_up(
             initial=str(Path(folder) / "initial"),
             own=tuple(MADE_ALIKE),
             begins=False,
-            close_up=window,
+            close_up=(window,),
             latest_only=latest_only,
             max_steps=sys.maxsize,
             one=True,

@@ -685,9 +685,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
         "penalty that is computed outside of the tape"
     ),
     "steps-made": _steps_made,
+    "follows": "{side} differs first, from step {step:,} of epoch {epoch} on, and this may follow from that",
     "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
-    "random "
-    "numbers (dropout): saving a model, or copying its weights, keeps no state of them",
+    "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
     # Two scripts: reported numbers
     "running-means": lambda metrics, other, **_: (
         f"{' and '.join(metrics)} in each epoch is the mean over all epochs so far of what {other} reports"

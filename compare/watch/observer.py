@@ -625,10 +625,12 @@ class Observer:
         return "fit with its own train_step" if own else "fit"
 
     def _enough(self) -> bool:
-        """Whether no more steps are needed: of one script, of a second training."""
+        """Whether no more steps are needed: of what is awaited, and of one script, of a second training."""
         last = max((training.began for training in self.trainings), default=0)
         now = [training for training in self.trainings if training.ended >= last and training.steps]
+        begun = {training.number for training in self.trainings if training.began}
         enough = bool(now) and all(training.steps >= self.settings.max_steps for training in now)
+        enough = enough and begun.issuperset(self.settings.awaits)
         return enough and (not self.settings.alone or self.second_began)
 
     @property

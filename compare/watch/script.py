@@ -29,7 +29,7 @@ def run(settings: Settings) -> None:
     """
     writer = TraceWriter(Path(settings.folder))
     initial = make_alike(settings)
-    kind = Observer if settings.close_up is None else StageObserver
+    kind = StageObserver if settings.close_up else Observer
     observer = kind(settings, initial, writer)
     watch_reports(observer, writer)
     sys.argv = [settings.script, *settings.arguments]

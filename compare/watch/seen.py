@@ -46,6 +46,7 @@ class CloseUp:
             of validation: the mean of each batch, and its number of examples.
         penalties: the weights' regularization after a step.
         again: the steps after which the model was called once more with the examples of the step.
+        applied: when each step's gradients were applied, counted over all trainings of the script.
     """
 
     steps: Mapping[int, Sequence[Event]]
@@ -54,6 +55,7 @@ class CloseUp:
     untaped: Mapping[int, Sequence[tuple[float, int]]] = field(default_factory=dict)
     penalties: Mapping[int, float] = field(default_factory=dict)
     again: Collection[int] = ()
+    applied: Mapping[int, int] = field(default_factory=dict)
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
         """The same with its weights in another order, or some only: for each, its number in the order of this one."""

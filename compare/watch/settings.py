@@ -63,7 +63,8 @@ class Settings:
         latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
         one: whether all that this process trains with the same variables is one training, whatever sets them back.
         losses_only: whether only losses are kept of the stages, those of validation too, and the numbers of examples.
-        close_up: the first and the last step whose stages are recorded; None for no stages.
+        close_up: the first and the last step of each stretch whose stages are recorded; empty for no stages.
+        awaits: the trainings, by number, without which the script does not end early.
     """
 
     script: str
@@ -78,7 +79,8 @@ class Settings:
     begins: bool = True
     nudge: Nudge | None = None
     write_experiment: str | None = None
-    close_up: tuple[int, int] | None = None
+    close_up: tuple[tuple[int, int], ...] = ()
+    awaits: tuple[int, ...] = ()
     latest_only: bool = False
     losses_only: bool = False
     one: bool = False
@@ -105,10 +107,6 @@ class Settings:
     def read(cls, path: Path) -> Settings:
         """Reads what ``write`` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
-        nudge, close_up = content.pop("nudge"), content.pop("close_up")
+        nudge, close_up = content.pop("nudge"), tuple((first, last) for first, last in content.pop("close_up"))
         content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
-        return cls(
-            **content,
-            nudge=Nudge(**nudge) if nudge else None,
-            close_up=(close_up[0], close_up[1]) if close_up else None,
-        )
+        return cls(**content, nudge=Nudge(**nudge) if nudge else None, close_up=close_up)

@@ -7,7 +7,9 @@ weights are the same with and without it.
 from __future__ import annotations
 
 import inspect
+import itertools
 import pickle
+import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -46,8 +48,9 @@ class StageObserver(Observer):
 
     def __init__(self, settings: Settings, initial: InitialWeights, writer: TraceWriter) -> None:
         super().__init__(settings, initial, writer)
-        assert settings.close_up is not None
-        self._first, self._last = settings.close_up
+        self._lost_at = sys.maxsize
+        self._applications = itertools.count(1)
+        self._order: dict[int, dict[int, int]] = {}
         self._lock = threading.Lock()
         self._waiting: dict[int, list[Event]] = {}
         self._made: dict[tuple[int, int], int] = {}
@@ -207,9 +210,9 @@ class StageObserver(Observer):
         if self.settings.losses_only:
             self._penalties.setdefault(training.number, {})[training.steps] = _regularization(training.variables)
             return
-        if self._first <= 1 and training.initial is not None:
+        if self._watches(0) and training.initial is not None:
             self._after.setdefault(training.number, {}).setdefault(0, training.initial)
-        if self._first - 1 <= training.steps <= self._last:
+        if self._watches(training.steps):
             self._after.setdefault(training.number, {})[training.steps] = training.fingerprint.weights()
 
     # What was seen, when it is computed.
@@ -244,7 +247,7 @@ class StageObserver(Observer):
             self._between_steps(kind, number, arrays)
             return
         if kind == "spread":
-            if not any(self._first - 1 <= step <= self._last for step in self._next_steps(number)):
+            if not any(map(self._watches, self._next_steps(number))):
                 return
             info, arrays = {}, (self._spread(info["function"], *arrays),)
         with self._lock:
@@ -253,7 +256,7 @@ class StageObserver(Observer):
                 if not self.settings.losses_only:
                     self._updated(info, number, arrays)
                 return
-            near = any(self._first - 1 <= step <= self._last for step in self._next_steps(number))
+            near = any(map(self._watches, self._next_steps(number)))
             kept = kind == "loss" or (near and not self.settings.losses_only)
             rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
             kept |= kind == "targets" and self.settings.losses_only and all(_is_column(each) for each in arrays[1:2])
@@ -270,6 +273,7 @@ class StageObserver(Observer):
             if not self.settings.losses_only:
                 events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
             step = self._step_of(training, number, info["positions"])
+            self._order.setdefault(training, {}).setdefault(step, next(self._applications))
             seen = self._seen.setdefault(training, {}).setdefault(step, [])
             weights = _ids(self.trainings[training].variables)
             # Who applies outside of strategy.run ends the step of all replicas.
@@ -285,16 +289,20 @@ class StageObserver(Observer):
         """Keeps the weights that an optimizer has made."""
         training = self.now(info["training"])
         step = self._made.get((training, replica), 0)
-        if self._first - 1 <= step <= self._last:
+        if self._watches(step):
             event = Event("updated", replica, info, [np.array(array) for array in arrays])
             self._seen[training][step].append(event)
             if self.settings.latest_only and self._lost(self.trainings[training], event.arrays):
-                self._last = step
+                self._lost_at = step
+
+    def _watches(self, step: int) -> bool:
+        """Whether a step's stages are recorded, or it is the one before."""
+        return step <= self._lost_at and any(first - 1 <= step <= last for first, last in self.settings.close_up)
 
     def _forget(self, training: int, step: int) -> None:
         """Keeps the last two steps only, if that was asked for."""
         kept: list[dict[int, Any]] = [self._seen[training], self._after.get(training, {})]
-        for steps in kept if self.settings.latest_only and step <= self._last else ():
+        for steps in kept if self.settings.latest_only and step <= self._lost_at else ():
             for earlier in [each for each in steps if each < step - 1]:
                 del steps[earlier]
 
@@ -354,6 +362,7 @@ class StageObserver(Observer):
             self._untaped.get(number, {}),
             self._penalties.get(number, {}),
             self._again.get(number, ()),
+            self._order.get(number, {}),
         )
 
     def close(self) -> None:
