@@ -204,6 +204,18 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
         assert [each.id for each in name_causes(located(other), replace(plain, traces=traces))] == causes
 
 
+def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too() -> None:
+    other = linear_step(offset=0.01)  # such as other dropout
+    plain = sides(other)
+    for optimizers, said in (([ADAM, ADAM], 1), ([ADAM], 0)):
+        traces = (
+            replace(plain.traces[0], epochs=[FitEpoch(STEP - 1, {}, 1.0)]),
+            replace(plain.traces[1], optimizers=optimizers),
+        )
+        found = hints(located(other), replace(plain, traces=traces))
+        assert ["loop goes on with a new Adam" in each for each in found] == [True] * said
+
+
 def test_labels_with_other_names_are_not_shuffled() -> None:
     for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
         other = linear_step(**deviation, factor=1.1)  # other labels make another loss

@@ -420,6 +420,16 @@ def test_a_training_that_goes_on_is_one_training_in_parts(watch: Watch, train: A
     assert _continuations(traces[0]) == [said]
 
 
+def test_parts_of_a_training_are_told_each_only_if_they_are_few(watch: Watch) -> None:
+    def many() -> None:
+        model = fit()
+        for _ in range(9):
+            fit_again(model)
+
+    (trace,) = watch(many)
+    assert _continuations(trace) == ["after each of the steps 3, 6, 9 and 6 more it goes on from the trained weights"]
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
 def test_a_model_that_is_saved_loaded_and_trained_on_trains_like_one_that_was_never_saved(
     watch: Watch, tmp_path: Path

@@ -16,6 +16,7 @@ from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.script_causes import more_weights
+from compare.check.stages import some
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable
 from compare.options import Options
@@ -81,6 +82,10 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
 
 BY_HAND = "changed without an optimizer, so compared as it is at the end"
 """What is said of a model that no optimizer trains."""
+
+
+FEW_PARTS = 3
+"""The number of times that a training may go on from where it ended of which each is told."""
 
 
 def _strategy(replicas: int) -> dict[str, object]:
@@ -196,10 +201,14 @@ def _continuations(trace: Trace) -> list[str]:
     """Where a training goes on from what was trained before."""
     (_, iterations), *parts = trace.parts or [(0, 0)]
     begun = [f"it begins with an optimizer at iteration {iterations:,}, so it goes on with an earlier training"]
-    texts = [
-        f"after step {step:,} it goes on from the trained weights with an optimizer at iteration {at:,}"
-        for step, at in parts
-    ]
+    if len(parts) > FEW_PARTS:
+        after = some([f"{step:,}" for step, _ in parts])
+        texts = [f"after each of the steps {after} it goes on from the trained weights"]
+    else:
+        texts = [
+            f"after step {step:,} it goes on from the trained weights with an optimizer at iteration {at:,}"
+            for step, at in parts
+        ]
     return (begun if iterations else []) + texts
 
 

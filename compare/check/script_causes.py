@@ -159,6 +159,8 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("applied-times", side=sides.other_name, times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
         found += _hints_on_gradients(sides)
+    if located.stage != UPDATE and _begins_anew(sides):
+        found += [each.evidence for each in _new_optimizer(sides)]
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes", side=sides.other_name))
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
@@ -721,7 +723,12 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
         names = {"side": sides.other_name, "optimizer": other["class"]}
         yield _one("optimizer-differs", "script-settings", settings=settings, **names)
     elif _begins_anew(sides):
-        yield _one("optimizer-differs", "script-new-optimizer", side=sides.other_name, optimizer=other["class"])
+        yield _new_optimizer(sides)
+
+
+def _new_optimizer(sides: Sides) -> Explanation:
+    optimizer = sides.other_trace.optimizers[0]["class"]
+    return _one("optimizer-differs", "script-new-optimizer", side=sides.other_name, optimizer=optimizer)
 
 
 def _begins_anew(sides: Sides) -> bool:

@@ -690,11 +690,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
     # Two scripts: reported numbers
     "running-means": lambda metrics, other, **_: (
-        f"{' and '.join(metrics)} in each epoch is the mean over all epochs so far of what {other} reports"
+        f"{' and '.join(metrics)} in each epoch {_are(metrics, 'is', 'are')} the mean over all epochs so far of "
+        f"what {other} reports"
     ),
     "mixed-means": lambda metrics, **_: (
-        f"{' and '.join(metrics)} in each epoch is the mean over training and validation: the metric's state is not "
-        "reset between them"
+        f"{' and '.join(metrics)} in each epoch {_are(metrics, 'is', 'are')} the mean over training and validation: "
+        "the metric's state is not reset between them"
     ),
     "reported-loss-without-regularization": _reported(_LACKS),
     "reported-validation-loss-without-regularization": _reported(_LACKS),
