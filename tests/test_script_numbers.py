@@ -101,6 +101,8 @@ def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
     assert text.startswith("loss in epoch 1 is 1.25, the mean of the losses that the batches have after their update")
     (text,) = said({1: {"accuracy": 0.5}}, seen, losses)
     assert "calls the model again with the examples of a step after its update (2 of 2 steps)" in text
+    of_loss, of_others = said({1: {"loss": 1.25, "accuracy": 0.5}}, seen, losses)
+    assert "losses that the batches have after" in of_loss and "calls the model again" in of_others
     assert said({1: {"loss": 1.3, "val_loss": 1.0}}, CloseUp(steps), losses_by_epoch(CloseUp(steps), [2])) == []
     assert said({1: {"val_accuracy": 0.5}}, seen, losses) == []
 

@@ -87,17 +87,18 @@ import tensorflow as tf
 train(8)
 x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
 y = x[:, :1]
-def net(**options):
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, **options)])
-nets = first, pupil, last = net(), net(), net(kernel_regularizer="l2")
-optimizers = [keras.optimizers.SGD(rate) for rate in (RATE, 0.1, 0.1)]
-loss = keras.losses.MeanSquaredError()
+first = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+pupil = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+last = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_regularizer="l2")])
+loss, optimizers = keras.losses.MeanSquaredError(), [keras.optimizers.SGD(0.1) for _ in range(3)]
 @tf.function
 def step(x, y):
-    for net, optimizer in zip(nets, optimizers):
+    for net, optimizer in zip((pupil, first, last), optimizers):
         with tf.GradientTape() as tape:
-            predictions = net(x, training=True)
-            value = loss(first(x) if net is pupil else y, predictions)
+            predictions = last(x, training=True) if net is last else first(x, training=TRAINING)
+            if net is pupil:
+                predictions = pupil(predictions, training=True)
+            value = loss(y, predictions)
             if net is last:
                 value += PENALTY
         variables = net.trainable_variables
@@ -109,8 +110,8 @@ for i in range(0, 40, 8):
 
 
 def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path) -> None:
-    for name, rate, penalty in (("right", "0.1", "sum(net.losses)"), ("wrong", "0.2", "0.0")):
-        text = THREE_AFTER_A_TEACHER.replace("RATE", rate).replace("PENALTY", penalty)
+    for name, training, penalty in (("right", "True", "sum(net.losses)"), ("wrong", "False", "0.0")):
+        text = THREE_AFTER_A_TEACHER.replace("TRAINING", training).replace("PENALTY", penalty)
         (tmp_path / f"{name}.py").write_text(text)
     scripts = [str(tmp_path / name) for name in ("right.py", "wrong.py")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True)
@@ -118,11 +119,11 @@ def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path)
     assert teacher["verdict"] == "identical", "the others only begin when it has ended"
     places = [each["training"]["first_difference"] for each in (first, pupil, last)]
     found = [(place["step"], place["stage"]) for place in places]
-    assert found == [(1, "update"), (1, "loss"), (1, "loss")]
+    assert found == [(1, "predictions"), (1, "predictions"), (1, "loss")]
     causes = [[cause["id"] for cause in each["causes"]] for each in (first, pupil, last)]
-    assert causes == [["optimizer-differs"], [], ["regularization-missing"]]
-    # What another training has made different is said, and nobody is accused of it.
-    follows = "wrong model 2 differs first, from step 1 of epoch 1 on, and this may follow from that"
+    assert causes == [["training-flag-missing"], [], ["regularization-missing"]]
+    # The pupil's step comes first, but the model that it calls first, and that differs, is not its own.
+    follows = "wrong model 2 differs from step 1 of epoch 1 on, and this may follow from that"
     assert pupil["evidence"] == [follows] and not first["evidence"] and not last["evidence"]
 
 

@@ -37,14 +37,7 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class ScriptRun:
-    """One script that runs, or has run.
-
-    Attributes:
-        settings: what its process was asked to do.
-        log: the file with what it prints.
-        pid: its process.
-        status: its exit status; None while it runs.
-    """
+    """One script that runs, or has run; while it runs, its exit status is None."""
 
     settings: Settings
     log: Path
@@ -194,15 +187,9 @@ class EpochEnds:
 def write_records(
     folder: Path, name: str, trace: Trace, epochs: EpochEnds, like: Trace | None, metrics: MetricsFile
 ) -> None:
-    """Writes the records of a training as those of a run, with the epochs of fit.
+    """Writes the records of a training as those of a run.
 
-    Args:
-        folder: the run's folder.
-        name: the side's name.
-        trace: what was seen.
-        epochs: where epochs end.
-        like: the training whose names of metrics are used; None to leave out reported numbers.
-        metrics: the run's ``metrics.csv``.
+    Epochs are those of fit. Metrics have the names that they have in ``like``; without it, no numbers are written.
     """
     recorder = Recorder(folder, metrics, name, 0)
     recorder(BuildRecord(trace.variables, trace.replicas))

@@ -65,14 +65,8 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
     names = [printable(Path(script).stem) for script in options.scripts]
     names = [names[0], distinct(names[-1], names[:1])]
     run = RunJson.read(folder)
-    run.begin_training(
-        provenance(options, names)
-        | {
-            "title": " and ".join(names) + (": two scripts" if len(options.scripts) > 1 else ": one script"),
-            "notes": [],
-            "strategy": _strategy(1),
-        }
-    )
+    title = " and ".join(names) + (": two scripts" if len(options.scripts) > 1 else ": one script")
+    run.begin_training(provenance(options, names) | {"title": title, "notes": [], "strategy": _strategy(1)})
     run.save()
     tell(console, f"Comparing {' and '.join(options.scripts)}", style="bold")
     for name, text in MADE_ALIKE.items():
@@ -80,23 +74,14 @@ def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, con
     return ScriptsSession(options, folder, work, runner, sources, console, run, names)
 
 
-BY_HAND = "changed without an optimizer, so compared as it is at the end"
-"""What is said of a model that no optimizer trains."""
-
-
 FEW_PARTS = 3
 """The number of times that a training may go on from where it ended of which each is told."""
 
 
 def _strategy(replicas: int) -> dict[str, object]:
-    return {
-        "name": "mirrored" if replicas > 1 else "default",
-        "class": "the scripts' own",
-        "replicas": replicas,
-        "workers": 1,
-        "global_batch_size": 0,
-        "devices": [],
-    }
+    name = "mirrored" if replicas > 1 else "default"
+    known = {"name": name, "class": "the scripts' own", "replicas": replicas}
+    return {**known, "workers": 1, "global_batch_size": 0, "devices": []}
 
 
 def _train(session: ScriptsSession) -> bool:
@@ -165,14 +150,7 @@ def _copies(session: ScriptsSession, traces: Sequence[Sequence[Trace]]) -> list[
 
 
 def _failed(session: ScriptsSession, message: str, side: str = "", error: str = "") -> NoVerdictError:
-    """The error that ends a comparison; the list of runs says the same.
-
-    Args:
-        session: the comparison.
-        message: what happened.
-        side: the side that failed; empty if it is not one of them.
-        error: what it raised.
-    """
+    """The error that ends a comparison, maybe since a side has raised one; the list of runs says the same."""
     session.run.save(failures=[{"side": side, "error": error or message, "remedy": ""}])
     html.write_index(session.folder.parent)
     return NoVerdictError(message)
@@ -185,7 +163,8 @@ def _say_what_trained(session: ScriptsSession) -> None:
             what = f" ({trace.model})" if several and trace.model else ""
             parts = "".join(f"; {text}" for text in _continuations(trace))
             made = f"{trace.last:,} steps by {trace.trained_by}{parts}"
-            tell(session.console, f"{name}{what}: {BY_HAND if trace.state else made}")
+            made = "changed without an optimizer, so compared as it is at the end" if trace.state else made
+            tell(session.console, f"{name}{what}: {made}")
             if trace.last >= session.options.max_steps:
                 tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
     if several:

@@ -32,6 +32,7 @@ from compare.verdict import (
     INCONCLUSIVE,
     Comparison,
     Difference,
+    Finding,
     Reporting,
     Training,
     rounding,
@@ -43,8 +44,6 @@ from compare.watch.trace import read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
-FIT = "fit"
-"""What trained, where Keras's own ``fit`` did."""
 
 
 @dataclass(frozen=True)
@@ -151,41 +150,22 @@ def _unsure(departure: Departure, located: Located) -> str:
 
 
 def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps]) -> Comparison:
-    """The comparison with what was found inside a step.
-
-    Args:
-        session: the comparison.
-        departure: the first step that differs.
-        seen: what was seen of each pair of models.
-    """
-    weights, close, causes = departure.step, seen.get(departure.name), []
+    """The comparison with what was found inside the first step that differs."""
+    weights, close = departure.step, seen.get(departure.name)
     located, sides = Located(departure.step, None), None
-    if close is not None and departure.step == INITIAL:
-        causes = name_copies(close.sides) if close.sides else []
-    elif close is not None and departure.noise is not None:
-        departure, sides = close.departure, close.sides
-        located = close.located()
+    if close is not None and departure.noise is not None:
+        departure, sides, located = close.departure, close.sides, close.located()
     unsure = _unsure(departure, located)
-    lengths, names = departure.model.lengths, departure.model.names
-    earlier, evidence = _earlier(departure, seen), []
-    if unsure:
-        sides = None
-    if sides is not None and not (earlier and located.stage in (EXAMPLES, INPUTS)):  # which another model may make
-        causes = name_causes(located, sides)
-    if not causes and departure.step > min(lengths):
-        evidence.append(Measurement.of("steps-made", steps=dict(zip(names, lengths, strict=True))))
-    if not causes and earlier is not None:
-        place = earlier.model.epochs.place(earlier.step)
-        evidence.append(Measurement.of("follows", side=earlier.name, epoch=place[0], step=place[1]))
-    elif not causes and sides is not None:
-        evidence += hints(located, sides)
-    for side, trace in zip(names, departure.model.traces, strict=True):
+    causes, evidence = _found(departure, located, None if unsure else sides, seen)
+    if close is not None and close.sides is not None and weights == INITIAL:
+        causes = name_copies(close.sides)
+    lengths, state = departure.model.lengths, departure.model.traces[0]
+    for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:
             evidence.append(Measurement.of("reseeded", step=weights - 1, side=side))
     epoch, within = departure.model.epochs.place(departure.step) if departure.step > INITIAL else (1, INITIAL)
     later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
     first = Difference(epoch, within, None, located.stage, located.where, weights=later)
-    state = departure.model.traces[0]
     reason = unsure or _other_trainings(session, departure)
     if state.state:
         reason = f"no optimizer trains {state.model}, and at the end its weights are different"
@@ -199,6 +179,31 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         not_applicable=(),
         stages=tuple(located.stages),
     )
+
+
+def _found(
+    departure: Departure, located: Located, sides: Sides | None, seen: Mapping[str, CloseUps]
+) -> tuple[list[Finding], list[Measurement]]:
+    """The causes of a difference, or else what may explain it: the difference of another model, for example."""
+    maker, earlier = None, _earlier(departure, seen)
+    if sides is not None:
+        maker = _called_first(departure, located, seen)
+        another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
+        if not another and (causes := name_causes(located, sides)):
+            return causes, []
+    lengths, names, traces = departure.model.lengths, departure.model.names, departure.model.traces
+    evidence = []
+    if departure.step > min(lengths):
+        evidence.append(Measurement.of("steps-made", steps=dict(zip(names, lengths, strict=True))))
+    still = [name for name, trace in zip(names, traces, strict=True) if trace.state and trace.never_changes]
+    if still:
+        evidence.append(Measurement.of("never-changes", side=still[0]))
+    elif other := maker or earlier:
+        epoch, step = other.model.epochs.place(other.step)
+        evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step))
+    elif sides is not None:
+        evidence += hints(located, sides)
+    return [], evidence
 
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
@@ -320,7 +325,7 @@ class CloseUps:
         (first, second), model = self.seen, self.departure.model
         if first is None or second is None:
             return None
-        swapped = model.traces[0].trained_by != FIT and model.traces[1].trained_by == FIT
+        swapped = model.traces[0].trained_by != "fit" and model.traces[1].trained_by == "fit"
         return Sides(model.names, model.traces, (first, second), self.departure.step, swapped)
 
     @property
@@ -346,6 +351,15 @@ def _earlier(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | 
     first = min(seen.values(), key=lambda each: each.moment, default=None)
     own = seen[departure.name].moment if departure.name in seen else math.inf
     return first.departure if first is not None and first.moment < own else None
+
+
+def _called_first(departure: Departure, located: Located, seen: Mapping[str, CloseUps]) -> Departure | None:
+    """The other model, as of a GAN, that a step calls first, if it is what differs in this step, and it differs too."""
+    own, called = seen[departure.name], None
+    if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) and own.seen[0] is not None:
+        called = next((event.info["model"] for event in own.seen[0].of(departure.step, "inputs")), None)
+    others = (each.departure for each in seen.values() if each is not own and each.departure.step <= departure.step)
+    return next((each for each in others if each.model.traces[0].model == called), None)
 
 
 def _first_not_finite(departure: Departure, seen: CloseUps | None) -> FirstValue | None:

@@ -21,13 +21,7 @@ from compare.watch.trace import Trace, read_traces
 
 @dataclass(frozen=True)
 class ModelPair:
-    """One model of each side.
-
-    Attributes:
-        names: what they are called in the records, the reference first.
-        traces: what was seen of their trainings.
-        epochs: where epochs end.
-    """
+    """One model of each side, the reference first: its name in the records, its training, and where epochs end."""
 
     names: tuple[str, str]
     traces: tuple[Trace, Trace]

@@ -100,7 +100,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
             each.id,
             CATALOGUE[each.id].kind,
             sides.right_name if each.by_right else sides.other_name,
-            each.evidence.but(at_step=sides.step),
+            sides.named(each.evidence).but(at_step=sides.step),
             script_remedy(each.id, sides.replicas, used=used_by(sides.other_trace, sides.right_trace), of=each.variant),
         )
         for each in next(iter(found.values()))
@@ -152,20 +152,20 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     found = []
     made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
     if located.stage == UPDATE and made[0] > made[1]:
-        found.append(Measurement.of("optimizers-in-turn", side=sides.other_name, optimizers=made[0]))
+        found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
     if located.stage == EXAMPLES:
         found += _hints_on_examples(sides)
     if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
-        found.insert(0, Measurement.of("applied-times", side=sides.other_name, times=calls))
+        found.insert(0, Measurement.of("applied-times", times=calls))
     if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
         found += _hints_on_gradients(sides)
     if located.stage != UPDATE and _begins_anew(sides):
         found += [each.evidence for each in _new_optimizer(sides)]
     if sides.other_trace.never_changes:
-        found.insert(0, Measurement.of("never-changes", side=sides.other_name))
+        found.insert(0, Measurement.of("never-changes"))
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides)
-    return found
+    return list(map(sides.named, found))
 
 
 def _hints_on_random_numbers(sides: Sides) -> Iterator[Measurement]:
@@ -201,15 +201,12 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     norm = sum(float(np.vdot(each, each)) for each in right.values())
     factor = sum(float(np.vdot(right[i], other[i])) for i in right) / norm if norm else 0.0
     if factor and _gradients_have_factor(sides, factor):
-        names = {"side": sides.other_name, "other": sides.right_name}
-        yield Measurement.of("gradients-have-factor", factor=factor, **names)
+        yield Measurement.of("gradients-have-factor", factor=factor)
         return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
-        variables = [sides.right_trace.variables[i].name for i in off]
-        names = {"side": sides.other_name, "other": sides.right_name}
-        yield Measurement.of("apart-by-weights", variables=variables, **names)
+        yield Measurement.of("apart-by-weights", variables=[sides.right_trace.variables[i].name for i in off])
 
 
 def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
@@ -247,8 +244,7 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
     if not right or not other:
         return
     if apart := _with_another_label(sides):
-        numbers = {"examples": apart, "of": len(other)}
-        yield _one("labels-shuffled-apart", "script-labels-apart", other=sides.right_name, **numbers)
+        yield _one("labels-shuffled-apart", "script-labels-apart", examples=apart, of=len(other))
         return
     epoch = _steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
@@ -259,8 +255,7 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
             return
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return  # one short batch is no other size of all
-        names = {"side": sides.other_name, "other": sides.right_name}
-        yield _one("batch-size-differs", "script-batch-size", examples=len(other), expected=len(right), **names)
+        yield _one("batch-size-differs", "script-batch-size", examples=len(other), expected=len(right))
         return
     if set(other) - _known(sides):
         return  # examples that the right side has never had
@@ -273,7 +268,7 @@ def _of_examples(sides: Sides, located: Located) -> Iterator[Explanation]:
         return
     again = [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]
     if again:
-        yield _one("examples-repeated", "had-again", side=sides.other_name, examples=len(other), earlier_step=again[-1])
+        yield _one("examples-repeated", "had-again", examples=len(other), earlier_step=again[-1])
         return
     whole = [row for step in epoch for row in example_rows(sides.other, step)]
     missing = set(all_right) - set(whole)
@@ -297,8 +292,7 @@ def _short_batch_left_out(sides: Sides) -> Named | None:
         return None
     total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
     numbers = {"examples": len(other), "never": len(other), "of_all": total}
-    seen = Measurement.of("tail-left-out", side=sides.other_name, other=sides.right_name, **numbers)
-    return Named("examples-dropped", seen, by_right=True)
+    return Named("examples-dropped", Measurement.of("tail-left-out", **numbers), by_right=True)
 
 
 def _known(sides: Sides) -> set[int]:
@@ -343,8 +337,7 @@ def _of_predictions(sides: Sides, located: Located) -> Iterator[Explanation]:
     )
     untrained = _untrained(sides)
     if any(located.where in name.split("/") for name in untrained) and all(flag is True for flag in (*right, *other)):
-        seen = Measurement.of("script-frozen", variables=untrained, side=sides.other_name)
-        yield (Named("variables-not-trained", seen, FROZEN),)
+        yield (Named("variables-not-trained", Measurement.of("script-frozen", variables=untrained), FROZEN),)
         return
     layers = [event.info for event in sides.right.of(sides.step, "layer")]
     first = [info for info in layers if info["name"] == located.where] or layers
@@ -371,7 +364,7 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = loss_of(sides.right, sides.step), loss_of(sides.other, sides.step)
     if right is None or other is None:
         return
-    losses = {"loss": other, "right_loss": right, "side": sides.other_name, "other": sides.right_name}
+    losses = {"loss": other, "right_loss": right}
     penalty = penalty_of(sides.right, sides.step)
     groups = [list(_of_penalty(sides, right, penalty)), list(_of_targets(sides, right - penalty)), _factors(sides)]
     for count in (1, 2):
@@ -381,8 +374,8 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
                 if same(_loss_with(mistakes, right - penalty, penalty), other):
                     beside = [{"beside": each.id} for each in reversed(mistakes)] if count > 1 else [{}]
                     named = tuple(
-                        Named(a.id, a.evidence.but(**losses, **with_), a.variant, a.by_right)
-                        for a, with_ in zip(mistakes, beside, strict=True)
+                        replace(mistake, evidence=mistake.evidence.but(**losses, **with_))
+                        for mistake, with_ in zip(mistakes, beside, strict=True)
                     )
                     found.setdefault(frozenset(each.id for each in mistakes), named)
         if found:
@@ -400,28 +393,20 @@ def _of_loss(sides: Sides, located: Located) -> Iterator[Explanation]:
 
 
 @dataclass(frozen=True)
-class Mistake:
+class Mistake(Named):
     """One change of the loss, which is ``whole * (data * part + penalty * penalties)``.
 
     Attributes:
-        id: the id of its cause.
-        evidence: what was seen, without the two losses.
         data: the loss of the examples instead of the right one; None for the right one.
         part: the factor of the loss of the examples.
         penalties: the factor of the model's own losses.
         whole: the factor of both.
-        variant: as in ``Named``.
-        by_right: as in ``Named``.
     """
 
-    id: str
-    evidence: Measurement
     data: float | None = None
     part: float = 1.0
     penalties: float = 1.0
     whole: float = 1.0
-    variant: str = ""
-    by_right: bool = False
 
 
 def _loss_with(mistakes: Sequence[Mistake], data: float, penalty: float) -> float:
@@ -471,13 +456,12 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
     right = targets_of(sides.right, sides.step)
     if right is None:
         if spread:  # a loss function of the script's own
-            yield Mistake("label-shape-broadcast", broadcast, float(np.mean(spread)))
+            yield Mistake("label-shape-broadcast", broadcast, data=float(np.mean(spread)))
         return
     given, logits = value_of(right), value_of(right.with_other_logits())
     if given is None or not same(given, data):
         if given is not None and logits is not None and right.from_logits and same(logits, data):
-            seen = Measurement.of("script-probabilities")
-            yield Mistake("logits-mismatch", seen, given, variant=PROBABILITIES)
+            yield Mistake("logits-mismatch", Measurement.of("script-probabilities"), PROBABILITIES, data=given)
         return
     flag = not right.from_logits
     for cause, value, seen in (
@@ -490,7 +474,7 @@ def _of_targets(sides: Sides, data: float) -> Iterator[Mistake]:
         ("label-shape-broadcast", value_of(right.broadcast()), broadcast),
     ):
         if value is not None and not same(value, data):
-            yield Mistake(cause, seen, value)
+            yield Mistake(cause, seen, data=value)
 
 
 def _factors(sides: Sides) -> list[Mistake]:
@@ -558,17 +542,16 @@ def _of_loss_scale(sides: Sides, located: Located) -> Iterator[Explanation]:
     if not all(norms) or not is_loss_scale(factor := norms[1] / norms[0]):
         return
     scale = 2.0 ** abs(round(np.log2(factor)))
-    of = {"loss_scale": scale, "side": sides.other_name, "other": sides.right_name}
     if factor < 1 and located.stage == LOSS:
-        yield _one("loss-scale-missing", "script-not-scaled", **of)
+        yield _one("loss-scale-missing", "script-not-scaled", loss_scale=scale)
     elif factor > 1 and located.stage == GRADIENTS:
-        yield _one("loss-scale-missing", "script-not-unscaled", **of)
+        yield _one("loss-scale-missing", "script-not-unscaled", loss_scale=scale)
 
 
 def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
     right, other = gradients_of(sides.right, sides.step), gradients_of(sides.other, sides.step)
     if untrained := _untrained(sides):
-        yield _one("variables-not-trained", "script-no-gradient", variables=untrained, side=sides.other_name)
+        yield _one("variables-not-trained", "script-no-gradient", variables=untrained)
         return
     if right.keys() != other.keys():
         return
@@ -579,15 +562,14 @@ def _of_gradients(sides: Sides, located: Located) -> Iterator[Explanation]:
         yield broadcast
         return
     if sides.replicas > 1 and _equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
-        yield _one("gradients-not-reduced", "script-first-replica", side=sides.other_name)
+        yield _one("gradients-not-reduced", "script-first-replica")
         return
     replicas = range(sides.replicas) if sides.replicas > 1 else (None,)
     parts = [[gradients_of(each, sides.step, replica) for each in (sides.right, sides.other)] for replica in replicas]
     limits = {_limit(*part) for part in parts if part[0] and part[1]}
     if len(limits) == 1 and (limit := limits.pop()) and not _clip_alike(sides):
-        names = {"side": sides.other_name, "other": sides.right_name, "replicas": sides.replicas}
         clipping = {"clipping": _clipping(sides.other_trace), "other_clipping": _clipping(sides.right_trace)}
-        yield _one("clipping-differs", "script-limits", limited=limit, **clipping, **names)
+        yield _one("clipping-differs", "script-limits", limited=limit, replicas=sides.replicas, **clipping)
 
 
 def _untrained(sides: Sides) -> list[str]:
@@ -652,8 +634,7 @@ def _broadcast_next(sides: Sides) -> Explanation | None:
     pairs, mean, penalty = value_of(own.broadcast()), value_of(own), penalty_of(sides.other, following)
     if pairs is None or mean is None or not same(pairs + penalty, loss) or same(mean + penalty, loss):
         return None
-    numbers = {"next_loss": loss, "next_right": mean + penalty}
-    return _one("label-shape-broadcast", "script-pairs-next", side=sides.other_name, **numbers)
+    return _one("label-shape-broadcast", "script-pairs-next", next_loss=loss, next_right=mean + penalty)
 
 
 def _limit(right: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> str:
@@ -690,26 +671,21 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
     if right is None or other is None:
         return
     if right["class"] != other["class"]:
-        names = {"side": sides.other_name, "other": sides.right_name}
-        classes = {"optimizer": other["class"], "expected": right["class"]}
-        yield _one("optimizer-differs", "script-optimizer", **classes, **names)
+        yield _one("optimizer-differs", "script-optimizer", optimizer=other["class"], expected=right["class"])
         return
     rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
     a, b = right["config"], other["config"]
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
         numbers = {"learning_rate": rates[1], "expected": rates[0]}
-        names = {"side": sides.other_name, "other": sides.right_name}
         schedule = a["learning_rate"].get("class_name", "a schedule")
-        yield _one("learning-rate-schedule-missing", "script-schedule", schedule=schedule, **numbers, **names)
+        yield _one("learning-rate-schedule-missing", "script-schedule", schedule=schedule, **numbers)
         return
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
     if clipping and not _clip_alike(sides):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
-        yield _one(
-            "clipping-differs", "script-settings", side=sides.other_name, optimizer="optimizer", settings=settings
-        )
+        yield _one("clipping-differs", "script-settings", optimizer="optimizer", settings=settings)
         return
     differing = [key for key in differing if key not in clipping]
     update = located.of(UPDATE)
@@ -720,15 +696,14 @@ def _of_update(sides: Sides, located: Located) -> Iterator[Explanation]:
         a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
     if differing:
         settings = {key: [b.get(key), a.get(key)] for key in differing}
-        names = {"side": sides.other_name, "optimizer": other["class"]}
-        yield _one("optimizer-differs", "script-settings", settings=settings, **names)
+        yield _one("optimizer-differs", "script-settings", settings=settings, optimizer=other["class"])
     elif _begins_anew(sides):
         yield _new_optimizer(sides)
 
 
 def _new_optimizer(sides: Sides) -> Explanation:
     optimizer = sides.other_trace.optimizers[0]["class"]
-    return _one("optimizer-differs", "script-new-optimizer", side=sides.other_name, optimizer=optimizer)
+    return _one("optimizer-differs", "script-new-optimizer", optimizer=optimizer)
 
 
 def _begins_anew(sides: Sides) -> bool:

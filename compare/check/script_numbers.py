@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 
@@ -93,12 +92,7 @@ class Batches:
 
 
 def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Validation]:
-    """What was seen of the validation after every epoch.
-
-    Args:
-        seen: the steps of a whole training.
-        ends: the number of steps at the end of each epoch.
-    """
+    """What was seen of the validation after every epoch, given the number of steps at its end."""
     found = {}
     for epoch, end in enumerate(ends, start=1):
         if end in seen.penalties:
@@ -109,12 +103,7 @@ def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Validat
 
 
 def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
-    """The losses of every epoch whose steps were all seen.
-
-    Args:
-        seen: the steps of a whole training.
-        ends: the number of steps at the end of each epoch.
-    """
+    """The losses of every epoch whose steps were all seen, given the number of steps at its end."""
     losses, begin = {}, 0
     for epoch, end in enumerate(ends, start=1):
         steps = range(begin + 1, end + 1)
@@ -143,8 +132,15 @@ def not_reset(reference: Record, candidate: Record) -> list[str]:
 
 def _over_epochs(reference: Record, candidate: Record) -> list[str]:
     """The metrics that are the means over all epochs so far of what the reference reports."""
-    names = dict.fromkeys(name for logs in reference.logs.values() for name in logs)
-    return [name for name in names if _running(reference, candidate, name)]
+    found, epochs = [], sorted(reference.logs.keys() & candidate.logs.keys())
+    for name in dict.fromkeys(name for logs in reference.logs.values() for name in logs):
+        right, other = ([side.logs[epoch].get(name) for epoch in epochs] for side in (reference, candidate))
+        if len(epochs) < 2 or None in right or None in other or right == other:
+            continue
+        means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
+        if np.allclose(means, np.array(other, np.float64), rtol=1e-4):
+            found.append(name)
+    return found
 
 
 def _with_training(reference: Record, candidate: Record) -> list[str]:
@@ -179,7 +175,7 @@ def name_reporting(
         losses: the losses of the candidate's steps, by epoch; None if they are not known.
         validation: those of its validation.
         replicas: the number of replicas on which it trains.
-        used: what the scripts use, as far as remedies depend on it.
+        used: what the scripts use.
         metrics: the numbers that another metric measures, with the evidence.
     """
     found: list[Named] = []
@@ -210,32 +206,11 @@ def name_reporting(
 
 def _of_loss(candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:
     """Why the loss of training is another than the mean over the examples of each epoch."""
-    reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
-    epochs = sorted(reported)
-    if not epochs or epochs != list(range(1, len(epochs) + 1)) or not losses.keys() >= reported.keys():
+    reported = {epoch: logs["loss"] for epoch, logs in sorted(candidate.logs.items()) if "loss" in logs}
+    if not _from_the_first(reported) or not losses.keys() >= reported.keys():
         return []
-    seen, other = [losses[epoch].parts() for epoch in epochs], [reported[epoch] for epoch in epochs]
-    right = _reported(seen, ())
-    mistakes = _mistakes(seen, right, other, (UNREGULARIZED["loss"], AVERAGED, LAST, NOT_RESET))
-    if not mistakes:
-        return []
-    at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
-    numbers = _numbers("loss", epochs, seen, other, at)
-    return [
-        (each, Measurement.of(f"reported-{each}", examples=sum(seen[at].examples), right=right[at], **numbers[each]))
-        for each in mistakes
-    ]
-
-
-def _numbers(
-    metric: str, epochs: Sequence[int], seen: Sequence[Batches], other: Sequence[float], at: int
-) -> dict[str, dict[str, Any]]:
-    """The quantities that say a mistake of a loss, by the mistake: those of one epoch, or of the last."""
-    of = {"metric": metric, "epoch": epochs[at], "value": other[at]}
-    batch = {"batches": len(seen[at].values), "last": seen[at].examples[-1]}
-    penalty = {**of, "penalty": seen[at].penalties[-1]}
-    last = {"metric": metric, "epoch": epochs[-1], "value": other[-1]}
-    return {**dict.fromkeys(UNREGULARIZED.values(), penalty), AVERAGED: {**of, **batch}, LAST: of, NOT_RESET: last}
+    seen = [losses[epoch].parts() for epoch in reported]
+    return _mistaken("loss", seen, _reported(seen, ()), reported, (AVERAGED, LAST, NOT_RESET))
 
 
 def _of_validation(reference: Record, candidate: Record, validation: Mapping[int, Validation]) -> list[Named]:
@@ -243,27 +218,42 @@ def _of_validation(reference: Record, candidate: Record, validation: Mapping[int
 
     No cause is named unless, without any mistake, what was seen gives the reference's value.
     """
-    epochs = sorted(epoch for epoch, logs in candidate.logs.items() if "val_loss" in logs)
-    right = [reference.logs.get(epoch, {}).get("val_loss", np.nan) for epoch in epochs]
-    other = [candidate.logs[epoch]["val_loss"] for epoch in epochs]
-    if not epochs or epochs != list(range(1, len(epochs) + 1)) or not validation.keys() >= set(epochs):
+    reported = {epoch: logs["val_loss"] for epoch, logs in sorted(candidate.logs.items()) if "val_loss" in logs}
+    right = [reference.logs.get(epoch, {}).get("val_loss", np.nan) for epoch in reported]
+    if not _from_the_first(reported) or not validation.keys() >= reported.keys():
         return []
-    found = [validation[epoch] for epoch in epochs]
+    found = [validation[epoch] for epoch in reported]
     seen = [each.parts() for each in found]
     if not all(each.values and all(each.examples) for each in found) or not _all_same(_reported(seen, ()), right):
         # The batches were not seen: of the reference's value, the penalty is known.
         pairs = zip(right, found, strict=True)
         seen = [Validation([value - each.penalty], [1], each.penalty).parts() for value, each in pairs]
-    unregularized = UNREGULARIZED["val_loss"]
-    mistakes = _mistakes(seen, right, other, (unregularized, AVERAGED, NOT_RESET))
-    if not mistakes:
-        return []
-    at = next(i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b))
-    numbers = _numbers("val_loss", epochs, seen, other, at)
-    return [
-        (each, Measurement.of(f"reported-{each}", right=right[at], other=reference.trainer, **numbers[each]))
-        for each in mistakes
-    ]
+    return _mistaken("val_loss", seen, right, reported, (AVERAGED, NOT_RESET), other=reference.trainer)
+
+
+def _from_the_first(reported: Mapping[int, float]) -> bool:
+    """Whether a number was reported for every epoch up to the last that has one."""
+    return bool(reported) and list(reported) == list(range(1, len(reported) + 1))
+
+
+def _mistaken(
+    metric: str,
+    seen: Sequence[Batches],
+    right: Sequence[float],
+    reported: Mapping[int, float],
+    known: Sequence[str],
+    **names: str,
+) -> list[Named]:
+    """The mistakes that give what was reported of a loss, each with what says it of one epoch, or of the last."""
+    epochs, other = list(reported), list(reported.values())
+    mistakes = _mistakes(seen, right, other, (UNREGULARIZED[metric], *known))
+    at = next((i for i, (a, b) in enumerate(zip(right, other, strict=True)) if not same(a, b)), -1)
+    batches, expected = seen[at], {"metric": metric, "right": right[at], "examples": sum(seen[at].examples), **names}
+    of = {**expected, "epoch": epochs[at], "value": other[at]}
+    more = {"batches": len(batches.values), "last": batches.examples[-1], "penalty": batches.penalties[-1]}
+    last = {**expected, "epoch": epochs[-1], "value": other[-1]}
+    quantities = {LAST: of, NOT_RESET: last}
+    return [(each, Measurement.of(f"reported-{each}", **quantities.get(each, {**of, **more}))) for each in mistakes]
 
 
 def _mistakes(
@@ -299,15 +289,7 @@ def _reported(seen: Sequence[Batches], mistakes: Sequence[str]) -> list[float]:
 def name_metrics(
     reference: Trace, candidate: Trace, ends: Sequence[int], differing: Collection[str], reference_name: str
 ) -> dict[str, Measurement]:
-    """The reported numbers that another metric measures than in the reference, each with the evidence.
-
-    Args:
-        reference: the training with the names of the metrics.
-        candidate: the other training.
-        ends: the number of steps at the end of each epoch.
-        differing: the numbers that differ.
-        reference_name: the reference's name.
-    """
+    """The numbers, of those that differ, that another metric measures than in the reference, with the evidence."""
     own, found = _measures(candidate, ends, reference), {}
     for name, right in _measures(reference, ends, reference).items():
         other = own.get(name)
@@ -346,24 +328,18 @@ def _what(metric: Measured) -> str:
 def evidence_on_numbers(
     candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
 ) -> list[Measurement]:
-    """What was seen that may explain other numbers, without a cause of the catalogue.
-
-    Args:
-        candidate: what the candidate reported.
-        differing: the numbers that differ.
-        seen: the steps of its training.
-        losses: their losses, by epoch.
-        ends: the number of steps at the end of each epoch.
-    """
+    """What was seen of a training that may explain the numbers that differ, without a cause of the catalogue."""
     found = []
     steps = [step for step in seen.steps if step <= max(ends)]
     again = sum(step in seen.again for step in steps)
     reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
     known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
+    others = {name for name in differing if not name.startswith("val_")}
     if known and all(same(value, _mean_after(losses[epoch])) for epoch, value in reported.items()):
         epoch, value = next(iter(reported.items()))
         found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
-    elif steps and 2 * again > len(steps) and any(not name.startswith("val_") for name in differing):
+        others.discard("loss")
+    if steps and 2 * again > len(steps) and others:
         found.append(Measurement.of("called-again", side=candidate.trainer, steps=again, of=len(steps)))
     for name in sorted(differing):
         for threshold, power in product((0.5, 0.0), (1, 2, 0)):  # probabilities or logits; how much each batch counts
@@ -395,14 +371,3 @@ def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: f
 
 def _all_same(a: Sequence[float], b: Sequence[float]) -> bool:
     return all(same(one, other) for one, other in zip(a, b, strict=True))
-
-
-def _running(reference: Record, candidate: Record, name: str) -> bool:
-    """Whether a metric is the mean over all epochs so far."""
-    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    right = [reference.logs[epoch].get(name) for epoch in epochs]
-    other = [candidate.logs[epoch].get(name) for epoch in epochs]
-    if len(epochs) < 2 or None in right or None in other or right == other:
-        return False
-    means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
-    return bool(np.allclose(means, np.array(other, np.float64), rtol=1e-4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compare.check.measurement import Measurement
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
@@ -55,6 +56,10 @@ class Sides:
     def other_name(self) -> str:
         """The name of the side at fault."""
         return self.names[1 - int(self.swapped)]
+
+    def named(self, seen: Measurement) -> Measurement:
+        """A measurement that names both sides: it is of the side at fault, unless it says otherwise."""
+        return Measurement(seen.kind, {"side": self.other_name, "other": self.right_name, **seen.quantities})
 
     @property
     def replicas(self) -> int:

@@ -685,7 +685,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
         "penalty that is computed outside of the tape"
     ),
     "steps-made": _steps_made,
-    "follows": "{side} differs first, from step {step:,} of epoch {epoch} on, and this may follow from that",
+    "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that",
     "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
     "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
     # Two scripts: reported numbers
