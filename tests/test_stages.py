@@ -454,6 +454,19 @@ def test_random_numbers_that_both_draw_by_other_means_than_their_seed_are_said()
         assert ["both call tf.random.normal" in each for each in found] == [True] * said
 
 
+def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> None:
+    own = linear_step()
+    events = [
+        replace(each, rows=[row + 1 for row in each.rows]) if each.kind == "inputs" else each
+        for each in linear_step(offset=0.1).steps[STEP]
+    ]
+    other = replace(own, steps={**own.steps, STEP: events})
+    both, found = sides(other), Located(STEP, "examples")
+    traces = replace(both.traces[0], drawn=["tf.random.normal"]), replace(both.traces[1], drawn=["tf.random.normal"])
+    unknown, drawn = hints(found, replace(both, traces=traces))
+    assert "was not seen to have" in unknown and "both call tf.random.normal" in drawn
+
+
 @pytest.mark.parametrize("drawing", [0, 1])
 def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> None:
     other = linear_step(times=2.0)

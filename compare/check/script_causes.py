@@ -185,6 +185,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     if unknown := len(set(other) - _known(sides)):
         names = {"side": sides.right_name, "other": sides.other_name}
         yield Measurement.of("unknown-examples", examples=unknown, of=len(other), **names)
+        yield from _hints_on_random_numbers(sides)
     elif right and right == other:
         yield Measurement.of("reordered", examples=len(right))
     calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
