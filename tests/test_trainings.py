@@ -239,12 +239,15 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
     traces = [Trace((), 1, rows), Trace((), 1, rows, unsure=("a/bias", "b/bias"))]
     session: Any = SimpleNamespace(left_over=[])
     departure: Any = SimpleNamespace(
+        name="b",
         step=step,
         start=(1, 1),
-        pair=SimpleNamespace(candidate=SimpleNamespace(trainer="b")),
+        noise=1,
         model=SimpleNamespace(lengths=(2, 2), names=("a", "b"), traces=traces, epochs=EpochEnds()),
     )
-    checked = _checked(session, departure, (Located(step, "gradients", stages=stages), None))
+    located = Located(step, "gradients", stages=stages)
+    seen: Any = SimpleNamespace(departure=departure, sides=None, moment=1, located=lambda: located)
+    checked = _checked(session, departure, {"b": seen})
     assert checked.training.verdict == verdict
     different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))
     judged = with_located(different, checked).training
@@ -352,20 +355,20 @@ def test_a_student_that_is_never_trained_since_its_teacher_goes_on_is_what_the_a
     names = ["a", "b"]
     session: Any = SimpleNamespace(left_over=left_over(names, sides, [pair]))
     departure: Any = SimpleNamespace(
+        name="b",
         step=4,
         start=None,
-        pair=SimpleNamespace(candidate=SimpleNamespace(trainer="b")),
         model=SimpleNamespace(lengths=(3, 6), names=names, traces=pair, epochs=EpochEnds()),
     )
     assert _goes_on(session, departure), "so looking into step 4, which is of another training, says nothing"
-    reason = _checked(session, departure, None).training.reason
+    reason = _checked(session, departure, {}).training.reason
     assert re.match(
         r"only a also trains student of distiller\w*: student/.* to student/.*/bias, 3 steps; b makes", reason
     )
     assert reason.endswith("; b goes on to train teacher after step 3, where a ends")
     assert "shuffle" not in reason and "no step" not in reason
     session.left_over = []
-    assert not _checked(session, departure, None).training.reason and not _goes_on(session, departure)
+    assert not _checked(session, departure, {}).training.reason and not _goes_on(session, departure)
 
 
 def again(reset: Callable[[Any, Any], None], train: Callable[[Any], Any]) -> Callable[[], None]:
