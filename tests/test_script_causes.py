@@ -100,6 +100,13 @@ OFF = linear_step(gradient=0.9)
 """A loop whose gradients are not fit's; its loss is to be said."""
 
 
+def test_a_loss_that_is_nearly_zero_on_one_side_is_no_scale_for_the_other() -> None:
+    zero, twin = with_loss(RIGHT, 1.4e-7), with_loss(RIGHT, 3e-8)
+    for loss, stage in ((-7.4, "loss"), (1e-3, "loss"), (-5e-8, "gradients")):
+        other = with_loss(OFF, loss)
+        assert locate(zero, other, [twin], STEP, NAMES).stage == stage, loss
+
+
 # Examples
 
 

@@ -109,10 +109,8 @@ def apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     """Whether the weights after a step differ by more than rounding explains."""
     a, b = reference.after.get(step, ()), candidate.after.get(step, ())
     others = [twin.after[step] for twin in twins if step in twin.after]
-    return any(
-        relative_gap(one, other) > _noise([relative_gap(one, twin[i]) for twin in others])
-        for i, (one, other) in enumerate(zip(a, b, strict=False))
-    )
+    compared = (_compared(one, b[i], [twin[i] for twin in others]) for i, one in enumerate(a[: len(b)]))
+    return any(gap > noise for gap, noise in compared)
 
 
 def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], before: int) -> int | None:
@@ -161,17 +159,22 @@ def _other_calls(a: int | None, b: int | None) -> bool:
     return a is not None and b is not None and a != b
 
 
-def relative_gap(a: Any, b: Any) -> float:
-    """The Euclidean norm of the difference of two arrays, relative to the larger norm."""
+def relative_gap(a: Any, b: Any, min_scale: float = 0.0) -> float:
+    """The Euclidean norm of the difference of two arrays, relative to the larger norm, or to a scale above both."""
     a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     if a.shape != b.shape:
         return float("inf")
-    return 0.0 if np.array_equal(a, b, equal_nan=True) else distance([a], [b])
+    return 0.0 if np.array_equal(a, b, equal_nan=True) else distance([a], [b], min_scale)
 
 
-def _noise(gaps: Sequence[float]) -> float:
-    finite = [gap for gap in gaps if np.isfinite(gap)]
-    return max(FACTOR * max(finite, default=0.0), FEW_ROUNDINGS)
+def _compared(a: Any, b: Any, twins: Sequence[Any]) -> tuple[float, float]:
+    """How far two arrays are apart, and how far rounding puts them; both relative to the larger norm of the two.
+
+    What is nearly zero on one side only, such as a sum of parts that cancel, is no scale for the other.
+    """
+    scale = float(np.linalg.norm(np.asarray(b, np.float64)))
+    gaps = [gap for twin in twins if np.isfinite(gap := relative_gap(a, twin, scale))]
+    return relative_gap(a, b), max(FACTOR * max(gaps, default=0.0), FEW_ROUNDINGS)
 
 
 def model_events(close_up: CloseUp, step: int, kind: str) -> list[Event]:
@@ -290,8 +293,7 @@ def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
     a, b = values(reference), values(candidate)
     if not a.size or not b.size or not _same_inputs(reference, candidate, step):
         return StageValues(PREDICTIONS, None)
-    noise = _noise([relative_gap(a, values(twin)) for twin in twins])
-    gap = relative_gap(a, b)
+    gap, noise = _compared(a, b, [values(twin) for twin in twins])
     where = _first_layer(reference, candidate, twins, step) if gap > noise else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 
@@ -303,8 +305,8 @@ def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
         if one[0].info["class"] != other[0].info["class"]:
             return ""
-        noise = _noise([relative_gap(_joined(one), _joined(each[i])) for each in also if i < len(each)])
-        if relative_gap(_joined(one), _joined(other)) > noise:
+        gap, noise = _compared(_joined(one), _joined(other), [_joined(each[i]) for each in also if i < len(each)])
+        if gap > noise:
             return str(one[0].info["name"])
     return ""
 
@@ -333,11 +335,10 @@ def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step
     if a is None or b is None:
         return StageValues(LOSS, None)
     others = [value for twin in twins if (value := loss_of(twin, step)) is not None]
-    noise = _noise([relative_gap([a], [other]) for other in others])
     counts = [len(each.of(step, "loss")) for each in (reference, candidate)]
     mean = b * counts[0] / counts[1]  # of micro-batches, whose gradients are divided afterwards
     b = min(b, mean, key=lambda value: abs(value - a))
-    return StageValues(LOSS, relative_gap([a], [b]), noise, f"{a:.7g}", f"{b:.7g}")
+    return StageValues(LOSS, *_compared([a], [b], [[other] for other in others]), f"{a:.7g}", f"{b:.7g}")
 
 
 def gradients_of(
@@ -446,9 +447,6 @@ def _state(
     if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
         return StageValues(STATE, None)
 
-    def noise(i: int, now: Sequence[np.ndarray], moment: int) -> float:
-        return _noise([relative_gap(now[i], there[i]) for twin in twins if (there := twin[moment]) is not None])
-
     changed, otherwise = [], []
     for i, (old, new) in enumerate(zip(b0, b1, strict=True)):
         if np.array_equal(old, new, equal_nan=True):
@@ -456,8 +454,9 @@ def _state(
         if np.array_equal(a0[i], a1[i], equal_nan=True):
             changed.append(i)
             continue
-        gaps = relative_gap(a0[i], old), relative_gap(a1[i], new)
-        if gaps[0] <= noise(i, a0, 0) and gaps[1] > max(noise(i, a1, 1), JUMP * gaps[0]):
+        twin0, twin1 = ([there[i] for twin in twins if (there := twin[moment]) is not None] for moment in (0, 1))
+        (gap, noise), (now_gap, now_noise) = _compared(a0[i], old, twin0), _compared(a1[i], new, twin1)
+        if gap <= noise and now_gap > max(now_noise, JUMP * gap):
             otherwise.append(i)
     if not changed and not otherwise:
         return StageValues(STATE, 0.0, 0.0, "unchanged", "unchanged")
@@ -498,7 +497,7 @@ def _by_variable(
         one = one if i in a else np.zeros_like(other)
         if np.max([np.linalg.norm(one), np.linalg.norm(other)]) <= FEW_ROUNDINGS * scale:  # never where one is NaN
             continue  # nothing but rounding, such as the gradient of a bias before batch normalization
-        gap, noise = relative_gap(one, other), _noise([relative_gap(one, twin[i]) for twin in twins if i in twin])
+        gap, noise = _compared(one, other, [twin[i] for twin in twins if i in twin])
         if gap > noise:
             off.append(i)
         if gap / noise >= worst / noise_there:
