@@ -17,8 +17,9 @@ from compare.check.causes import CATALOGUE
 from compare.check.causes.optimizer import FORMULAS
 from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged, named
+from compare.check.stages import Located
 from compare.check.words import TEXTS, said
-from compare.verdict import Comparison, Reporting, Training
+from compare.verdict import Comparison, Reporting, StageValues, Training
 
 TRAINING_IDS = [
     "loss-not-divided-by-replicas",
@@ -109,6 +110,14 @@ def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
         assert said(Measurement.read(json.loads(json.dumps(seen.as_json())))) == said(seen)
     factor = Measurement.of("loss-factor", factor=2)
     assert said(factor.but(since_step=3, since_epoch=2)).startswith("from step 3 (epoch 2) on, the loss has")
+
+
+@pytest.mark.parametrize(("gap", "who"), [(0.0, "every gradient has"), (0.5, "the loss has")])
+def test_a_factor_that_the_loss_does_not_have_is_said_to_be_the_gradients(gap, who):
+    located = Located(1, "gradients", stages=[StageValues("loss", gap), StageValues("gradients", 0.5)])
+    seen = report("different", findings=[finding("loss-scaled"), finding("metrics-not-reset", REPORTING)])
+    (factor, _) = seen.of_gradients(located).findings
+    assert factor.id == "loss-scaled" and factor.evidence.startswith(f"{who} a constant factor of 2")
 
 
 def test_reports_and_catalogue_do_without_tensorflow():

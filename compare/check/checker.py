@@ -182,7 +182,7 @@ class Checker:
             if inside is None:
                 return report
             located = inside.located
-            report = _without_contradicted(report, located)
+            report = _without_contradicted(report.of_gradients(located), located)
             if located.stage == EXAMPLES and not report.training:
                 report = self._name_examples(report, inside)
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any
 from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stage_views import stage_sentence
+from compare.check.stages import LOSS, Located
 from compare.naming import Code
 from compare.verdict import FROM_BEST, Comparison, Finding, NotApplicable, NotFinite, StageValues, Verdict, warning
 
@@ -75,6 +76,17 @@ class Report:
     fits: tuple[Fit, ...] = ()
     stages: tuple[StageValues, ...] = ()
     seconds: float = 0.0
+
+    def of_gradients(self, located: Located) -> Report:
+        """The report in which a constant factor is said to be that of the gradients, where the loss is equal."""
+        loss, findings = located.of(LOSS), []
+        for each in self.findings:
+            seen = Measurement.read(each.measurements) if each.measurements else None
+            if loss is not None and loss.equal and seen is not None and seen.kind == "loss-factor":
+                seen = Measurement("gradients-factor", seen.quantities)
+                each = replace(each, evidence=words.said(seen), measurements=seen.as_json())
+            findings.append(each)
+        return replace(self, findings=tuple(findings))
 
     @property
     def evidence(self) -> tuple[str, ...]:

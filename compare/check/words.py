@@ -451,6 +451,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "short-batch-as-full": "an example of a short batch counts as if the batch were full",
     "last-batch-as-full": _last_as_full,
     "loss-factor": "the loss has a constant factor of {factor:.6g}",
+    "gradients-factor": "every gradient has a constant factor of {factor:.6g}, and the loss agrees: the factor comes "
+    "between tape.gradient and apply_gradients",
     "loss-not-scaled": "the loss is not scaled, but the optimizer divides every gradient by the loss scale, "
     "{loss_scale:,.0f}",
     "gradients-not-unscaled": "the loss is scaled, but its gradients are not divided by the loss scale, "
