@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -185,7 +186,7 @@ def inconclusive(folder: Path) -> Path:
 def not_comparable_run(folder: Path) -> Path:
     failure = Failure("fit", "Keras 3's fit does not run there (ValueError: no)", "use --keras 2, or the custom loop")
     preflight = [{"id": "no", "severity": "cannot-run", "message": f"{failure.error}; {failure.remedy}"}]
-    return finish(folder, failure=failure, status="training", preflight=preflight)
+    return finish(folder, failure=failure, status="training", preflight=preflight, failures=[asdict(failure)])
 
 
 def interrupted(folder: Path) -> Path:

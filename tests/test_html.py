@@ -918,9 +918,14 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
         failure=raised,
         data={**source, "training_sha256": "", "validation_sha256": ""},
     )
+    found = {"id": "other", "severity": "cannot-run", "message": "no"}
+    error = recorded.Failure("mine", "no", "mend it")  # whatever it says, nothing checked before training refused it
+    finish(tmp_path / "forced", ("fit", "mine"), failure=error, preflight=[found], failures=[dataclasses.asdict(error)],
+           options={**Options().as_json(), "trainers": ["fit", "mine"], "force": True})  # fmt: skip
     page = Page(html.write_index(tmp_path))
     rows = {cells[1]: re.sub(r"\s+", " ", " ".join(cells)) for cells in page.rows[1:]}
-    assert "3 runs: 1 identical, 2 not-comparable." in page.text
+    assert "mine raised no" in rows["forced"]
+    assert "4 runs: 1 identical, 3 not-comparable." in page.text
     assert "both 0.7333" in rows["done"] and "val_accuracy after 3 epochs" in rows["done"]
     assert "mine raised ValueError: no" in rows["raised"] and "only the embedded sample" in rows["raised"]
     assert "fit cannot run: Keras 3's fit" in rows["refused"] and "sample" not in rows["refused"]

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from compare.engine.preflight import CANNOT_RUN
 from compare.naming import label, printable
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
@@ -197,7 +198,9 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         raise ValueError(f"there is no verdict {word!r}")
     readable = ["report.html", "comparison.png", *(f"{each.side}.log" for each in failures)]
     page = next((name for name in readable if (folder / name).is_file()), "")
-    known = [str(each["message"]) for each in run.get("preflight", [])]
+    checked = [each["severity"] for each in run.get("preflight", [])]
+    refused = 0 if options.get("force") else checked.count(CANNOT_RUN)
+    unable = {each["side"] for each in run.get("failures", [])[:refused]}  # what the checks found comes first
     try:
         problem, result = "", ("", "") if failed or (verdict and verdict.scope == "check") else results(read(folder))
     except RecordError as error:
@@ -216,7 +219,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "failures": [
             {"who": each.side, "what": f"failed: {str(each.error).partition(chr(10))[0]}"}
             if failed
-            else _failure(each, not any(each.error in text for text in known))
+            else _failure(each, each.side not in unable)
             for each in failures
         ],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
