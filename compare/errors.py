@@ -20,7 +20,6 @@ class TrainerFailedError(RuntimeError):
     """A user's trainer raised in another process; the message says in one line what, where, and what to do.
 
     Args:
-        text: the message.
         kind: ``NO_MEMORY`` or ``MAY_PASS`` where the failure may have had a passing cause; else empty.
     """
 

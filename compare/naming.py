@@ -35,11 +35,7 @@ def source_and_attribute(wanted: str) -> tuple[str, str]:
 
 
 def unknown(given: str, known: Iterable[str], more: str = "") -> str:
-    """What is wrong with a name that is not known, for error messages: all that there are, and a similar one.
-
-    Args:
-        more: what is possible besides, at the end of the list.
-    """
+    """What is wrong with a name that is not known, for error messages: all that there are, and a similar one."""
     return f"unknown; there are {', '.join(known)}{more}{did_you_mean(given, known)}"
 
 
@@ -100,7 +96,6 @@ def file_name(name: str, safe: str = "") -> str:
     """A trainer's name as the name of a file or folder, different for every trainer.
 
     Args:
-        name: the trainer's name.
         safe: special characters that remain.
     """
     quoted = quote(name, safe=safe)

@@ -44,10 +44,7 @@ class Option:
         group: the heading of ``--help`` that it is listed under.
         metavar: what stands for its value in ``--help``.
         kind: the type of its value: ``int``, ``str``, ``Path`` or ``bool`` (a flag).
-        least: the smallest number allowed.
         most: the largest number allowed; None for any that TensorFlow counts to.
-        choices: the values allowed; empty for any.
-        several: whether it takes several values.
         shown: the default as ``--help`` shows it, where that is not the value itself.
         refused: the situations in which a value other than the default is refused, and why.
         may_change: whether a resumed run may have another value than it began with.

@@ -128,9 +128,5 @@ REMEDIES = {
 
 
 def remedy_for(text: str) -> str:
-    """Returns what to do about an exception; empty if only its own message says it.
-
-    Args:
-        text: the exception's type and message, as ``TYPE: MESSAGE``.
-    """
+    """Returns what to do about an exception; empty if only its own message says it."""
     return next((advice for symptom, advice in REMEDIES.items() if re.search(symptom, text)), "")

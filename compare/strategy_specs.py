@@ -25,7 +25,6 @@ class Limit:
         id: identifier, used in ``run.json``.
         applies: whether it affects a run.
         message: what does not work, with TensorFlow's message; ``{workers}`` stands for their number.
-        remedy: what to do instead.
         of_fit: whether it affects only the trainers that call Keras's ``fit``.
         only_warns: whether the run is possible all the same.
         metrics: whether it makes metrics wrong, whoever computes them.
@@ -54,7 +53,6 @@ class StrategySpec:
             workers, which do not wait for each other.
         in_one_process: of a strategy of several processes, the strategy that computes the same in one process.
         even_first_batch: whether Keras 3's fit fails if an epoch's first batch splits unevenly over the replicas.
-        limits: what does not work under it.
     """
 
     name: str

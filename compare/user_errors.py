@@ -28,7 +28,6 @@ def describe(error: BaseException, place: str = "", remedy: str = "") -> str:
     """Describes an exception in one line, with the innermost line of the user's code in its traceback.
 
     Args:
-        error: the exception.
         place: the place to name if the traceback contains no user code.
         remedy: what to do about it, unless ``compare.remedies`` has better advice.
     """
@@ -81,10 +80,6 @@ def place_in(error: BaseException) -> str:
 @contextmanager
 def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
     """Converts an exception in a function of an experiment to a ``RequestError`` that names the function.
-
-    Args:
-        part: name of the experiment's field, such as "build_loss".
-        function: the function that is called in the ``with`` block.
 
     Raises:
         RequestError: if the block raises an exception.
@@ -164,10 +159,6 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
 
     Any other exception is raised as it is, with a note if ``compare.remedies`` knows what to write instead. One of this
     package's own that user code raises becomes one of Python's own.
-
-    Args:
-        part: what the user wrote, such as "trainer mine".
-        function: the function that is called in the ``with`` block.
 
     Raises:
         NoVerdictError: if the block raises ``SystemExit``, or another exception that is not meant to be caught, or

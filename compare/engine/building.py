@@ -31,7 +31,6 @@ def built(experiment: Experiment, part: str) -> Any:
     """Calls one of an experiment's functions and returns its result.
 
     Args:
-        experiment: the experiment.
         part: name of the function, such as "build_model".
 
     Raises:
@@ -68,8 +67,6 @@ def refuse_used(
 
     Args:
         optimizer: the optimizer that ``build_optimizer`` returned under the strategy's scope.
-        experiment: the experiment.
-        strategy: the strategy.
         made_twice: whether ``build_optimizer`` returned the same object twice.
 
     Raises:
@@ -107,9 +104,6 @@ def refuse_shared(
 def refuse_another(variables: Sequence[Any], shapes: Sequence[Sequence[int]], experiment: Experiment) -> None:
     """Refuses a model that differs from the first one.
 
-    Args:
-        shapes: the shapes of the first model's variables.
-
     Raises:
         RequestError: if the model has other variables.
     """
@@ -128,12 +122,7 @@ def refuse_another(variables: Sequence[Any], shapes: Sequence[Sequence[int]], ex
 
 
 def give_inputs(model: tf.keras.Model, spec: Any) -> None:
-    """Builds a deferred model with symbolic inputs.
-
-    Args:
-        model: the model.
-        spec: tensor specs of a batch of inputs.
-    """
+    """Builds a deferred model with symbolic inputs."""
     if not (model.built and model.weights):
         model(tf.nest.map_structure(lambda each: tf.keras.Input(each.shape[1:], dtype=each.dtype), spec))
 
@@ -147,9 +136,6 @@ def forget_compile(model: tf.keras.Model) -> None:
 
 def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str = "train-step") -> None:
     """Refuses a model with its own steps for a trainer that would replace them.
-
-    Args:
-        model: what ``build_model`` returned.
 
     Raises:
         RequestError: if the model's class overrides ``train_step`` or ``test_step``.

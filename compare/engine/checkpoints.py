@@ -31,8 +31,6 @@ def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0)
     """Returns the folder of a trainer's checkpoints.
 
     Args:
-        run: folder of the run.
-        trainer: name of the trainer.
         seed: the seed, if the run has several seeds.
         worker: number of the worker in a cluster; every worker saves its own checkpoints.
     """
@@ -68,9 +66,7 @@ class Checkpoints:
     """Saves and restores one trainer's model, optimizer, epoch and metrics.
 
     Args:
-        folder: folder of the checkpoints; see ``folder_of``.
         every: save a checkpoint every this many epochs, and after the last epoch.
-        keep: number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, *, every: int = 1, keep: int = 1) -> None:
@@ -92,10 +88,6 @@ class Checkpoints:
 
     def save(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Saves the state at the end of an epoch.
-
-        Args:
-            epoch: number of the epoch, from 1.
-            logs: the metrics reported for that epoch, by name.
 
         Raises:
             StorageError: if the checkpoint cannot be written.
@@ -168,7 +160,6 @@ def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Op
 
     Args:
         path: the checkpoint, as returned by ``path_of``.
-        model: the model.
         optimizer: the optimizer, built with its slots; None to restore the model only.
 
     Raises:

@@ -29,7 +29,6 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
     """Builds the parts of the experiment and traces a step of ``fit`` with symbolic inputs.
 
     Args:
-        task: experiment, data and strategy.
         trainers: the trainers, those of the toolkit by name. A step is traced only if one of them calls ``fit``, since
             other trainers may support more than ``fit``.
 

@@ -16,10 +16,6 @@ def export_model(run: Run, folder: Path) -> None:
     """Saves the current model of a run as ``folder/saved_model`` and ``folder/model.keras``.
 
     A new model is built without a strategy, and receives the weights of the first replica.
-
-    Args:
-        run: a run that has been trained.
-        folder: created if it does not exist; existing exports are replaced.
     """
     policy = tf.keras.mixed_precision.global_policy()
     try:

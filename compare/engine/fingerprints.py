@@ -27,14 +27,9 @@ class Fingerprinter:
     in float64, show how far apart two variables are, without storing the variables: for a difference d, the mean of
     the squared projected differences estimates ||d||^2 (Achlioptas, "Database-friendly random projections", 2003).
 
-    Args:
-        strategy: the strategy under which the variables were created.
-        variables: variables of a Keras model.
-
     Attributes:
         copies: the copy of each variable on each replica, ``[variable][replica]``.
         replicas: number of replicas in this process.
-        variables: names, shapes and dtypes of the variables.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
@@ -128,7 +123,6 @@ class Projection:
     two elements are still independent, on which the estimate of ``||d||^2`` relies.
 
     Args:
-        shape: shape of the variables.
         buffer: memory to work in, float64 ``[BUFFER]``; projections that are made one after the other may share it.
     """
 

@@ -37,8 +37,6 @@ class Examples:
 
     Args:
         arrays: (x, y) or (x, y, sample_weight), each a NumPy array or a tuple or dict of arrays.
-        prepare: the experiment's ``prepare``.
-        what: "training" or "validation", for messages.
 
     Attributes:
         arrays: the data as NumPy arrays.
@@ -170,8 +168,6 @@ class Stream:
         of_epoch: ``(epoch) -> tf.data.Dataset`` of single examples, (x, y) or (x, y, sample_weight). It is called
             with a Python integer, or without arguments if it takes none. A dataset instead of a function is used
             for every epoch.
-        prepare: the experiment's ``prepare``.
-        what: "training" or "validation", for messages.
 
     Attributes:
         count: number of examples in an epoch.

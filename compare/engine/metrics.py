@@ -31,9 +31,7 @@ def metric_objects(experiment: Experiment, part: str, metrics: Any, model: tf.ke
     Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them.
 
     Args:
-        experiment: the experiment.
         part: "build_metrics" or "build_weighted_metrics".
-        metrics: what this function returned.
         model: the model, with its inputs known.
         spec: tensor specs of a training batch.
 
@@ -86,7 +84,6 @@ def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
     """Returns the object for one metric.
 
     Args:
-        metric: an object, a name or a function.
         shapes: returns tensor specs of its labels and predictions.
     """
     if isinstance(metric, tf.keras.metrics.Metric):

@@ -26,13 +26,9 @@ class TwinRun(Run):
     update remains. (A permanent change would be far larger than rounding, since the weights themselves are float32.)
 
     Args:
-        task: experiment, data and strategy.
-        seed: seed of the run.
-        epochs: the epochs to train.
         start: (epoch, step) of the first step that starts from changed weights.
         twin: number of the twin; determines the noise.
         loud: whether the noise is ``LOUD`` units (``compare.verdict.rounding``) instead of one.
-        sinks: functions that receive the records, without weights.
     """
 
     stops_at_nan = False

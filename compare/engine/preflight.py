@@ -25,19 +25,13 @@ class Facts:
     """The facts about a run that the preflight checks use.
 
     Attributes:
-        strategy: name of the strategy, as in ``--strategy``.
-        keras: the Keras generation, 2 or 3.
-        trainers: names of the trainers, both built-in and user-defined.
         replicas: number of replicas that train in sync, over all processes.
         workers: number of processes that train (1 outside a cluster).
         examples: numbers of training and validation examples.
         global_batch_size: examples per step over all replicas.
         batch_norm: whether a layer normalizes with batch statistics.
         convolution: whether a layer is a convolution; convolution kernels fail on an empty batch.
-        dropout: whether a layer applies random dropout masks.
         steps_per_execution: optimizer steps per call of a ``tf.function``.
-        jit_compile: whether the steps are compiled with XLA.
-        text: whether the data contains strings.
     """
 
     strategy: str
@@ -64,8 +58,6 @@ class Problem:
         severity: ``WARNING``, ``CANNOT_RUN`` (a trainer would fail: not comparable) or ``REFUSED`` (an invalid
             request).
         side: name of the trainer that cannot run; empty if the finding concerns all trainers.
-        message: description of the problem.
-        remedy: what to do about it.
     """
 
     id: str

@@ -54,9 +54,6 @@ class TrainingTask:
     """The parts that all runs of a comparison share: experiment, data, strategy and initial weights.
 
     Attributes:
-        experiment: the experiment to train.
-        train: the training examples.
-        validation: the validation examples.
         strategy: the strategy under which every trainer runs.
         global_batch_size: examples per optimizer step, over all replicas.
         execution: how the built-in trainers execute their steps.

@@ -19,9 +19,6 @@ class StepCount:
 
     A trainer may also update weights by hand or with other optimizers. So fewer steps of this optimizer are a mistake
     only where no trainable weight has changed since the last report, or where this optimizer made all steps before.
-
-    Args:
-        strategy: the strategy under which it was built.
     """
 
     def __init__(self, model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> None:

@@ -44,7 +44,6 @@ class Log:
 
     Attributes:
         source: where it was read, as the user gave it.
-        name: the training's name.
         seed: its seed, if the log names one; else None.
         epochs: for each epoch, counted from 1, the metrics under the names that fit gives them.
         seconds: for each epoch whose time is known, its duration in seconds.

@@ -28,12 +28,7 @@ BLOCK = 2**13
 
 
 class RecordError(ValueError):
-    """A recorded file that is damaged or incomplete; the message names the file and the remedy.
-
-    Args:
-        path: the file.
-        problem: what is wrong with it.
-    """
+    """A recorded file that is damaged or incomplete; the message names the file and the remedy."""
 
     def __init__(self, path: Path | str, problem: str) -> None:
         super().__init__(path, problem)
@@ -184,9 +179,6 @@ class Record:
     """The records of one trainer and one seed, read back from their files.
 
     Attributes:
-        trainer: the trainer's name.
-        seed: the seed.
-        variables: the variables that were fingerprinted.
         steps: the fingerprints, a structured array of ``step_dtype``, in the order they were taken.
         logs: for each finished epoch, the reported metrics with their exact values.
         stem: the common prefix of the paths of the files.
@@ -275,10 +267,6 @@ def read_file(path: Path) -> bytes:
 
 def read_arrays(path: Path, content: bytes) -> list[np.ndarray]:
     """The arrays of an ``.npz`` file whose entries are numbered.
-
-    Args:
-        path: the file, for the message.
-        content: what it contains.
 
     Raises:
         RecordError: if the content is damaged.

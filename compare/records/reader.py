@@ -177,8 +177,6 @@ class Block:
     """One append to a file of fingerprints: the fingerprints of an epoch, or of its part before an interruption.
 
     Attributes:
-        epoch: the epoch.
-        size: its size in bytes.
         crc32: the CRC-32 of these bytes.
     """
 
@@ -200,7 +198,6 @@ class Sidecar:
     Attributes:
         record: the record without its fingerprints and its logs.
         types: by epoch, the float type of each reported metric.
-        blocks: the blocks of the file of fingerprints, in order.
         run: the identity of the run; None if there is no ``run.json``.
     """
 

@@ -62,27 +62,15 @@ class RunJson:
     """The content of ``run.json``. Values that are None are not known yet and are not in the file.
 
     Attributes:
-        folder: the run's folder.
-        schema: the version of the file format.
         identity: a random text that all records of the run have, too.
         status: ``begun``, ``training``, ``interrupted``, ``trained``, ``explained`` or ``finished``.
-        title: one line that names the experiment, the trainers and the strategy.
         notes: notes shown with every result, such as "sample of the data set".
-        command: the command line.
-        options: the options by name.
-        trainers: the trainers' names, the reference first.
         models: of two scripts that train several models, the names of the records of all but the first, in pairs.
         unpaired: of two scripts, what could not be compared, and why: other trainings, or weights that one has alone.
-        strategy: the strategy and its devices.
-        data: the data set.
-        versions: the versions of Python and of the packages.
-        machine: the platform and the number of processors.
-        threads: the sizes of TensorFlow's thread pools.
         started: when training started (ISO 8601, UTC).
         code: SHA-256 digests of this package and of the user's files, by name.
         resumed: the times at which the run was resumed (ISO 8601, UTC).
         preflight: the findings of the checks before training.
-        failures: why trainers have no result.
         initial_weights_sha256: the SHA-256 digests of the initial weights, by seed.
         parallel: how ``--parallel`` divides the processor; empty where one trainer trains after the other.
         study: how the trainings of a study were distributed.

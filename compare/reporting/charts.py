@@ -34,9 +34,7 @@ class Series:
     """One line of a chart.
 
     Attributes:
-        name: the label of the line.
         style: the trainer's number: 0 for the reference, a wide pale line; candidates are thin and dark.
-        points: the points of the line.
         hollow: whether markers are hollow, as for validation.
         faint: whether the line is thin and has no markers, as for one seed of several.
         tooltips: maps x to the exact value as text, shown on hover; if empty, nothing is shown.
@@ -73,8 +71,6 @@ class Band:
 
     Attributes:
         kind: its CSS class, ``rounding``, ``twins`` or ``margin``.
-        low: the lower edge.
-        high: the upper edge.
     """
 
     kind: str
@@ -91,7 +87,6 @@ class View:
         low: its left edge, a percentage of the whole axis.
         high: its right edge.
         ticks: (position, label) pairs, positions as percentages of the whole axis.
-        x_name: the name of the axis there.
     """
 
     name: str
@@ -159,22 +154,12 @@ def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting lib
     """The content of a chart, for the macro ``chart`` in ``parts.html``.
 
     Args:
-        title: the heading.
         summary: a sentence that describes the chart, for screen readers.
-        x: the horizontal axis.
-        y: the vertical axis.
-        series: the lines, the reference's first.
-        x_name: the name of the horizontal axis.
         y_name: the name of the vertical axis, with its unit.
-        bands: shaded regions.
         labels: (y, text) pairs written at the right edge.
-        lines: the x of thin vertical lines.
         x_label: maps x to the heading of its tooltip; by default ``x_name`` followed by the value.
-        tall: whether the chart is the main one of its section.
-        markers: whether points have markers.
         group: charts of a group mark the same place, show the same lines and zoom together.
         kind: charts of a group and kind also show their values at that place together.
-        views: the parts of the horizontal axis to which readers can zoom.
     """
     heading = x_label or (lambda value: f"{x_name} {value:g}")
     stops: dict[float, list[tuple[str, str, str, float | None]]] = {}

@@ -36,7 +36,6 @@ class GapSeries:
     Gaps are estimates, from the recorded projections, of the Euclidean norm of the difference of all weights.
 
     Attributes:
-        seed: the seed of both runs.
         epochs: the epochs of these places, int32 ``[places]``.
         steps: their steps, int32 ``[places]``; ``EPOCH_END`` if one side does not report its steps.
         gaps: float64 ``[places]``; 0 if all weights are equal, bit for bit, and NaN if a weight is not finite.
@@ -45,7 +44,6 @@ class GapSeries:
         rounding: float64 ``[places]``, the largest gap that one rounding of every weight can cause.
         by_variable: float32 ``[places, variables]``, the gap of each variable alone: 0 if it is equal, bit for bit, on
             every replica, and NaN if one of its elements is not finite.
-        variables: the names of the variables.
     """
 
     seed: int
@@ -65,12 +63,7 @@ class GapSeries:
 
 
 def reference_name(comparison: Comparison, reference: str) -> str:
-    """What a candidate is compared with: the reference, or the candidate itself in another recorded run.
-
-    Args:
-        comparison: the comparison.
-        reference: the reference trainer's name.
-    """
+    """What a candidate is compared with: the reference, or the candidate itself in another recorded run."""
     if comparison.against:
         return f"{comparison.candidate} of {comparison.against}"
     return comparison.reference or reference
@@ -81,10 +74,6 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
 
     A comparison is skipped if the folder does not contain the records of both sides, or those of another run, named by
     ``--against``, cannot be read any more.
-
-    Args:
-        folder: the run's folder.
-        verdict: its verdict; None if there is none yet.
 
     Returns:
         Each comparison, the name of its reference, and the gaps.
@@ -127,8 +116,6 @@ def gap_series(
     """Computes the weight gap at every place that both records have.
 
     Args:
-        reference: the record of the reference.
-        candidate: the record of the candidate.
         twins: noise twins of ``anchor``.
         anchor: the run that the twins repeat; the reference by default.
 

@@ -100,10 +100,6 @@ def is_foreign(index: Path) -> bool:
 def write_together(folders: Sequence[Path], to: Path) -> Path:
     """Writes a page with several runs side by side: their verdicts, curves in common charts, costs and options.
 
-    Args:
-        folders: the folders of the runs.
-        to: the file to write.
-
     Raises:
         RecordError: if a folder is not a run's, or one of its files is damaged.
     """

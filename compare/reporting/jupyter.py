@@ -43,12 +43,7 @@ def without_log_messages() -> Iterator[None]:
 
 
 class NotebookConsole(Console):
-    """Prints plain lines in the output of a cell; Rich's own output for notebooks is a block per line.
-
-    Args:
-        file: where to print.
-        quiet: whether to print nothing.
-    """
+    """Prints plain lines in the output of a cell; Rich's own output for notebooks is a block per line."""
 
     def __init__(self, file: Any, *, quiet: bool) -> None:
         super().__init__(file=file, quiet=quiet, highlight=False, force_jupyter=False, force_terminal=False, width=120)
@@ -85,16 +80,7 @@ def side_by_side(console: Console, bars: Sequence[AnyProgress]) -> Iterator[None
 
 
 class NotebookProgress:
-    """The sink that shows the progress of one trainer in one line of a notebook.
-
-    Args:
-        console: where other lines are printed; if it is quiet, nothing is shown.
-        trainer: the trainer's name.
-        epochs: the epochs to train.
-        steps_per_epoch: the number of optimizer steps per epoch.
-        gap: the running gaps, shared by the trainers of a comparison.
-        shown: the trainer's name as printed; by default its name.
-    """
+    """The sink that shows the progress of one trainer in one line of a notebook."""
 
     def __init__(
         self,

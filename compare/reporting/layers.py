@@ -32,14 +32,9 @@ def strip(
     """The content of the strip chart of one comparison, for the macro ``strip`` in ``parts.html``.
 
     Args:
-        title: the heading.
-        gaps: the gaps of the comparison.
         starts: the places, as indices from 0, at which the columns start, sorted; a column shows the largest gap up to
             the next one.
         x: the horizontal axis, on which the place with index ``i`` is at ``gaps.first + i``.
-        x_name: the name of that axis.
-        place_name: maps the index of a place to its name.
-        views: the parts of the axis to which readers can zoom.
 
     Returns:
         The content; None if all weights are equal at every place.

@@ -36,12 +36,7 @@ Line = Callable[[int], str]
 
 @contextmanager
 def live_line(console: Console, *lines: Line) -> Iterator[None]:
-    """Shows lines below what is printed, drawn again four times a second; does nothing where no terminal is.
-
-    Args:
-        console: the terminal.
-        lines: the lines, mostly one.
-    """
+    """Shows lines below what is printed, drawn again four times a second; does nothing where no terminal is."""
     if not console.is_terminal or console.is_dumb_terminal or console.quiet:
         yield
         return
@@ -75,7 +70,6 @@ def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
     """Shows in a terminal what the user waits for, and since when.
 
     Args:
-        console: where it is shown.
         what: a few words, such as ``starting TensorFlow``, or a function that gives them.
     """
     began = time.monotonic()
@@ -94,12 +88,9 @@ def progress_line(columns: int, head: str, fraction: float, rate: float | None, 
     """A line with a bar; where there is no room for all, the note goes first, then the rate.
 
     Args:
-        columns: the number of characters that it may have.
-        head: what makes progress.
         fraction: how much of it is done, from 0 to 1.
         rate: examples per second, if known.
         left: seconds left, if known.
-        note: what else there is to say.
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
     percent = f"{fraction:4.0%}"

@@ -32,12 +32,9 @@ class NamedCause:
     """A cause that a comparison names.
 
     Attributes:
-        found: the cause.
-        evidence: the evidence, a sentence.
         seen: what of it is seen in the run itself, in the run's numbers; may be empty.
         known: its entry in the catalogue; None if the catalogue does not have it.
         link: the address of its story, relative to the page; empty if there is none.
-        of_reference: whether the reference is at fault.
     """
 
     found: Finding
@@ -53,21 +50,11 @@ class ComparisonView:
     """One candidate compared with its reference.
 
     Attributes:
-        entry: the comparison.
-        reference: the name of the reference.
-        sentence: the verdict as a sentence.
-        basis: (heading, sentence) pairs that state what the verdict is based on.
-        where: where the two diverge, in a few words.
-        causes: the named causes.
-        evidence: sentences on what was measured, if no cause is named.
         numbers: the reported numbers that differ, if nothing else does and no cause is named; else empty.
         advice: what to look at then.
         reason: why there is no verdict, or how the runs differ other than in weights; else empty.
-        equal_before: whether all weights are equal before, bit for bit.
         before: what is known of the steps before the first difference, as a sentence; else empty.
-        variables: the variables that differ at the first difference.
         stages: the stages of the step where they diverge; empty if they were not seen.
-        stages_step: which step that is.
         stage_sentence: which of the stages agree; empty if that is not known.
         warning: what is not finite on both sides; else empty.
     """
@@ -92,13 +79,7 @@ class ComparisonView:
 
 
 def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> ComparisonView:
-    """Describes one comparison for the page.
-
-    Args:
-        entry: the comparison.
-        files: the content of the run's files.
-        stories: the path of the page with the stories of all causes, relative to the run's page; empty if absent.
-    """
+    """Describes one comparison for the page."""
     training, reference = entry.training, files.names[0]
     first, advice = training.first_difference, advice_on_numbers(entry)
     return ComparisonView(
@@ -128,12 +109,7 @@ def _largest_first(variable: DifferingVariable) -> float:
 
 
 def _before(first: Difference | None, *, alone: bool = False) -> str:
-    """What is known of the steps before the first difference; empty if there are none.
-
-    Args:
-        first: the first difference.
-        alone: whether it is that one side is not finite, so that rounding was not measured.
-    """
+    """What is known of the steps before the first difference; empty if there are none."""
     if not first or not first.step:
         return ""
     equal = first.equal_before

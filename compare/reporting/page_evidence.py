@@ -13,15 +13,7 @@ from compare.verdict import Comparison, Finding
 
 
 def in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles, reference: str) -> str:
-    """What of a cause is seen in the run, as sentences; empty if nothing is.
-
-    Args:
-        entry: the comparison.
-        kind: the kind of the cause, ``TRAINING`` or ``REPORTING``.
-        cause: the cause, whose measurements may name the metrics that it concerns.
-        files: the content of the run's files.
-        reference: the reference's name.
-    """
+    """What of a cause is seen in the run, as sentences; empty if nothing is."""
     if files.scope == "check":
         return ""
     if kind == REPORTING:

@@ -76,37 +76,19 @@ class Page:
     """The content of a run's page, which the templates read.
 
     Attributes:
-        files: the content of the run's files.
-        title: the heading.
-        answer: the answer to "Do they train alike?".
         comparisons: the comparisons, the worst verdict first.
-        notes: notes that the run recorded.
         preflight: the findings of the checks before training, each with ``severity`` and ``message``.
         failures: trainers that failed before anything was compared, each with ``side``, ``error`` and ``remedy``.
-        trainers: the trainers, the reference first.
-        finished: the epochs that each trainer finished, as text.
-        summary: the other questions with their short answers.
         timeline: the chart of the weight gap per step; None if there is none.
-        no_timeline: why there is none, a sentence.
         strips: for each comparison whose weights differ, the chart of the gap of each layer per step.
         unit: what the weights were compared after: ``step``, ``call`` or ``epoch``.
-        truth: a sentence on the comparison with float64; else empty.
         charts: per metric, the chart of its curves and the chart of its gaps; None without gaps.
         margins: for each metric that a study tests, the chart of the differences and the margin.
         table: the metrics per epoch; empty with several seeds.
         seed_headings: the headings of ``seed_table``, without the seed's.
         seed_table: a study's results by seed; empty with one seed.
-        costs: the costs per trainer.
         cost_headings: the headings of the costs: of two scripts, of those that are known of at least one.
-        parallel_note: a sentence on parallel trainings; else empty.
         seconds: the chart of seconds per epoch; None if no epoch was reported.
-        options: (name, value) pairs of options, versions, devices and checksums.
-        command: the command that repeats the run; empty if there is none.
-        command_note: a note on that command; may be empty.
-        sources: the files and folders that the page is drawn from.
-        links: the names of the run's files.
-        downloads: the files that the page contains.
-        report: the address of ``report.html``, relative to the page.
         stories: the address of the page with the stories of all causes; empty if there is none.
     """
 
@@ -148,7 +130,6 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
     """Derives the content of a run's page.
 
     Args:
-        folder: the run's folder.
         beside: the folder that the page is written to; the run's folder by default.
 
     Raises:

@@ -20,8 +20,6 @@ class Answer:
 
     Attributes:
         id: the id of the section with the long answer.
-        question: the question, the heading of that section.
-        answer: the answer, a few words.
         more: a detail below the answer; may be empty.
     """
 

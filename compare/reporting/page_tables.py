@@ -110,15 +110,10 @@ class CostRow:
     """The costs of one trainer as text; empty where a value is unknown.
 
     Attributes:
-        name: the trainer's name.
         first_epoch: the duration of the first epoch, the median over seeds.
         epoch: the median duration of the later epochs.
         spread: the shortest and the longest of them, or that there is one epoch only, or that none was measured.
-        rate: the median number of training examples per second.
-        total: the duration of all epochs.
-        first_step: the duration of the first step.
         step: the median duration of the later steps.
-        memory: the peak memory.
         own_peak: whether the peak memory covers only this trainer's training.
     """
 

@@ -212,12 +212,7 @@ def _differences(files: RunFiles, comparison: Comparison, metric: str, relative:
 
 
 def overlaid_metric(runs: Sequence[tuple[str, RunFiles]], name: str) -> Chart:
-    """The curves of one metric of several runs, each as long as its run.
-
-    Args:
-        runs: the name and the content of each run.
-        name: the metric, without ``val_``.
-    """
+    """The curves of one metric of several runs, each as long as its run."""
     series = []
     for i, (label, files) in enumerate(runs):
         for number, trainer in enumerate(files.names):

@@ -24,8 +24,6 @@ class RunFiles:
     """The content of a run's files, with the values that are derived from several of them.
 
     Attributes:
-        folder: the run's folder.
-        run: the content of ``run.json``.
         verdict: the content of ``verdict.json``; None if there is none yet.
         rows: the rows of ``metrics.csv``; empty if there is none yet.
         costs: the content of ``costs.json``; empty if there is none.

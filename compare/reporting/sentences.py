@@ -25,8 +25,6 @@ def sentence(comparison: Comparison, reference: str, known: Sequence[str] = ()) 
     """The result of one comparison as a sentence, without the final period.
 
     Args:
-        comparison: the comparison.
-        reference: the reference trainer's name.
         known: the trainers whose errors readers have seen already.
     """
     text = _not_finite(comparison, comparison.reference or reference) or _result(comparison, reference, known)
@@ -142,12 +140,7 @@ def _numbers(reporting: Reporting) -> str:
 
 
 def misnamed(comparison: Comparison, reference: str) -> str:
-    """A warning if a candidate reports names that the reference does not, and lacks others; else empty.
-
-    Args:
-        comparison: the comparison.
-        reference: the name of the reference, unless the comparison has its own.
-    """
+    """A warning if a candidate reports names that the reference does not, and lacks others; else empty."""
     candidate, reference = comparison.candidate, comparison.reference or reference
     unknown, missing = _left_out(comparison, reference), _left_out(comparison, candidate)
     if not unknown or not missing:
@@ -171,12 +164,7 @@ def silent(comparison: Comparison) -> str:
 
 
 def unreported(comparison: Comparison, scope: str) -> str:
-    """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty.
-
-    Args:
-        comparison: the comparison.
-        scope: the scope of the verdict.
-    """
+    """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty."""
     missing = _left_out(comparison, comparison.candidate)
     if scope != "scripts" or comparison.verdict != DIFFERENT or not missing:
         return ""
@@ -257,13 +245,7 @@ def _study(comparison: Comparison, reference: str) -> str:
 
 
 def difference(value: float, relative: bool, sign: str = "+") -> str:
-    """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value.
-
-    Args:
-        value: the value.
-        relative: whether it is a fraction of the reference's value.
-        sign: the sign option of the format specification.
-    """
+    """Formats a value of a study's test: in the metric's own unit, or as a percentage of the reference's value."""
     return f"{100 * value:{sign}.2g}%" if relative else f"{value:{sign}.2g}"
 
 

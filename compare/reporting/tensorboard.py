@@ -101,9 +101,6 @@ def live_log(folder: Path, trainers: Sequence[str], seeds: int, *, wanted: bool)
     """The log of a run while it is trained: numbers as epochs end, weight gaps as steps come in.
 
     Args:
-        folder: the run's folder; of a resumed run, it holds records.
-        trainers: the trainers' names, the reference first.
-        seeds: the number of seeds.
         wanted: whether there is to be a log; if not, the sinks do nothing.
 
     Yields:
@@ -122,13 +119,7 @@ def live_log(folder: Path, trainers: Sequence[str], seeds: int, *, wanted: bool)
 
 
 class _Log(ExitStack):
-    """The open files of a log, and the fingerprints whose counterparts are still to come.
-
-    Args:
-        folder: the run's folder.
-        compared: the names of each reference and its candidate.
-        several: whether there are several seeds.
-    """
+    """The open files of a log, and the fingerprints whose counterparts are still to come."""
 
     def __init__(self, folder: Path, compared: Sequence[tuple[str, str]], *, several: bool) -> None:
         super().__init__()

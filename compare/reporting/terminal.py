@@ -52,9 +52,7 @@ def tell(console: Console, sentence: str, style: str | None = None, *, head: str
     """Prints sentences, broken between words where a terminal is too narrow.
 
     Args:
-        console: where to print.
         sentence: the text; its indentation is kept on all lines. ``Code`` is not broken.
-        style: the Rich style.
         head: what it begins with, in this style.
     """
     text = f"{head}{sentence}"
@@ -100,7 +98,6 @@ class RunningGap:
     It keeps a digest of each of the reference's steps, and the projections at the end of every epoch.
 
     Args:
-        reference: the reference's name.
         on_difference: called once for each trainer, with its name and the first step whose weights differ.
     """
 
@@ -167,11 +164,7 @@ class TrainerProgress:
     """The sink that shows the progress of one trainer: a line per epoch, and a live line in a terminal.
 
     Args:
-        console: the console to print to.
         trainer: the trainer's name in the comparison.
-        epochs: the epochs to train.
-        steps_per_epoch: the number of optimizer steps per epoch.
-        global_batch_size: the number of examples per step.
         gap: the running gaps, shared by the trainers of a comparison; None if there is nothing to compare with.
         shown: the trainer's name as printed; by default its name.
     """
@@ -282,7 +275,6 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
     """Prints a table, if it has columns besides the fixed ones; those that find no room follow in further tables.
 
     Args:
-        console: where to print.
         table: the table; no cell spans several lines.
         fixed: the number of columns that begin each of them.
     """
@@ -304,11 +296,7 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
 
 
 def details(run: Mapping[str, Any]) -> list[str]:
-    """The first lines that ``--verbose`` adds: versions, the data set and its checksums.
-
-    Args:
-        run: the content of ``run.json``.
-    """
+    """The first lines that ``--verbose`` adds: versions, the data set and its checksums."""
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     data = run["data"]
     return [
@@ -323,10 +311,7 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
     """Prints the result of every comparison, with its causes.
 
     Args:
-        verdict: the verdict.
-        console: where to print.
         known: the trainers whose errors readers have seen already.
-        verbose: whether to print more.
     """
     for each in verdict.comparisons:
         console.print()

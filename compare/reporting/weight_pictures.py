@@ -32,12 +32,7 @@ Compared = tuple[Comparison, str, GapSeries]
 
 @dataclass(frozen=True)
 class WeightCharts:
-    """The charts of the weight gap per step.
-
-    Attributes:
-        timeline: the distance of all weights; None if there is nothing to draw.
-        strips: for each comparison whose weights differ, the chart of its layers (see ``compare.reporting.layers``).
-    """
+    """The charts of the weight gap per step."""
 
     timeline: Chart | None
     strips: Sequence[Chart]

@@ -26,9 +26,6 @@ def with_noise(
     """The comparison with its weight difference judged by noise twins (see ``compare.verdict.rounding``).
 
     Args:
-        comparison: the bit-for-bit comparison of the two records.
-        reference: the record of the reference.
-        candidate: the record of the candidate.
         twins: noise twins of ``anchor``, with noise from ``noise_start`` on; if empty, nothing changes.
         anchor: the run that the twins repeat; the reference by default.
     """

@@ -28,8 +28,6 @@ def compare_records(reference: Record, candidate: Record, against: str = "") -> 
     """Compares two records bit for bit.
 
     Args:
-        reference: the record of the reference.
-        candidate: the record of the candidate.
         against: the folder of the recorded run that ``reference`` comes from, if it is not of this run.
     """
     training = compare_training(reference, candidate)

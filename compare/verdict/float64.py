@@ -21,11 +21,6 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
     recorded projections. It is taken after the first optimizer step, where only rounding and the
     trainer's formula matter; before and after the step at which the trainers diverge, if they do; and at
     the end, when training has amplified rounding. Reported metrics are compared over all epochs.
-
-    Args:
-        truth: the record of the run on one replica in float64.
-        trained: the records of the trainers.
-        comparisons: the comparisons of those trainers.
     """
     after = tuple(
         Distance(

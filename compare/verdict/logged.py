@@ -28,8 +28,6 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
 
     Args:
         reference: the reference's records, one per seed, without fingerprints.
-        candidate: the candidate's records.
-        margins: the margins of a study.
     """
     others = {record.seed: record for record in candidate}
     pairs = [(record, others[record.seed]) for record in reference if record.seed in others]

@@ -58,14 +58,12 @@ class Training:
     """Whether two runs computed the same weights.
 
     Attributes:
-        verdict: the verdict on the weights alone.
         max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
             both runs finished, in the weights' own unit; None if it is unknown or not a number.
         first_difference: the first optimizer step after which a weight differs.
         steps_compared: the number of optimizer steps after which all weights were compared.
         steps_made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
         steps_not_reported_by: the trainer that reports no steps, while the other does; else empty.
-        differing_variables: the variables that differ at ``first_difference``.
         reason: why there is no verdict, or how the runs differ other than in the weights after the same
             step; else empty.
         noise: how the gap compares with rounding; None if that was not measured.
@@ -117,7 +115,6 @@ class Reporting:
 
     Attributes:
         verdict: None if that could not be judged.
-        metrics: the gap of every metric, by the reference's name of it.
         unexplained: where weights differ, the metrics whose gaps are larger than the rounding that was measured.
     """
 
@@ -132,8 +129,6 @@ class Failure:
 
     Attributes:
         side: the name of the trainer; empty if no trainer can run.
-        error: what happened.
-        remedy: what to use instead.
     """
 
     side: str
@@ -155,11 +150,9 @@ class Finding:
     """A cause that was named: it explains the observation, and no other cause does.
 
     Attributes:
-        id: the cause's id, as in the catalogue.
         kind: ``training`` or ``reporting``; empty if it was read from a file, for the catalogue knows it.
         side: the name of the trainer that is affected, candidate or reference.
         evidence: what was measured, with numbers.
-        remedy: what to write instead.
         measurements: quantities by name, where the cause has any.
         source: the line that makes the mistake; None if it was not seen.
     """
@@ -192,13 +185,9 @@ class StageValues:
     """One stage of a step on both sides.
 
     Attributes:
-        stage: the stage.
         equal: whether the sides differ by no more than rounding; None if they could not be compared.
         gap: the relative distance between the sides; None if they could not be compared, or in a file if not finite.
         noise: the distance that rounding explains.
-        reference: the reference's value in short.
-        candidate: the candidate's.
-        where: the layer, or the variables, that differ.
     """
 
     stage: str
@@ -231,14 +220,10 @@ class Comparison:
     """The comparison of one candidate with the reference.
 
     Attributes:
-        candidate: the name of the candidate.
         against: the folder of a recorded run of the candidate that takes the place of the reference; else empty.
         reference: what it is compared with, if that is not the run's reference: of two scripts, another model.
-        verdict: the worse of the verdicts on training and on reporting.
         weights_seen: whether there were weights to compare, not only logged numbers.
         not_finite: where values first are not finite: of the weights, and of the reported numbers.
-        training: the comparison of the weights.
-        reporting: the comparison of the reported metrics.
         seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
         study: the study of several seeds; else None.
         failure: why one side could not run; else None.
@@ -315,7 +300,6 @@ class Comparison:
 
         Args:
             stage: the first stage of that step with such a value; empty if it was not seen.
-            where: the layer or the variables.
         """
         found, exact = self.weights_alone, self.training.first_difference
         if found is None:
@@ -355,12 +339,7 @@ def asynchronous(comparison: Comparison) -> Comparison:
 
 
 def warning(comparison: Comparison, reference: str) -> str:
-    """What is not finite on both sides, as a warning; empty if nothing is.
-
-    Args:
-        comparison: the comparison.
-        reference: the reference's name.
-    """
+    """What is not finite on both sides, as a warning; empty if nothing is."""
     both = next((each for each in comparison.not_finite if not each.alone), None)
     if both is None:
         return ""
@@ -400,7 +379,6 @@ class Truth:
     """How far every trainer is from training on one replica in float64 (see ``compare.verdict.float64``).
 
     Attributes:
-        after: the distances of the weights.
         metrics: by trainer, the gaps of its metrics.
         off: the trainer that is clearly farther away where the trainers diverge; None if there is none.
     """
@@ -416,15 +394,10 @@ class Verdict:
 
     Attributes:
         schema: the version of the file's format.
-        verdict: the worst verdict of all comparisons.
-        reference: the name of the reference.
         scope: ``run``, ``check``, ``scripts`` or ``logs``.
         made_alike: of two scripts, what was changed to make them comparable; else None.
-        interrupted: whether the run was interrupted.
-        stopped: the trainers that stopped early.
         truth: the comparison with float64; None if there is none.
         replicas: the numbers of replicas of a check that was made alone; else None.
-        comparisons: the comparison of every candidate.
     """
 
     schema: int = field(default=1, kw_only=True, metadata=ALWAYS)

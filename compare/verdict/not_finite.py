@@ -19,7 +19,6 @@ class NotFinite:
 
     Attributes:
         side: the trainer that has it; None if both do, from the same place on.
-        epoch: the epoch, from 1.
         step: the optimizer step of that epoch, from 1; 0 for the initial weights, None for the end of the epoch.
         variables: the variables that are not finite there; None if a reported number is.
         of: the number of all variables; None if a reported number is not finite.
@@ -71,8 +70,6 @@ def in_numbers(reference: Record, candidate: Record, pairs: dict[str, str]) -> N
     """The first reported number that is not finite on one side only or, if there is none, on both.
 
     Args:
-        reference: the record of the reference.
-        candidate: the record of the candidate.
         pairs: maps the reference's names of the numbers to the candidate's.
     """
     both: NotFinite | None = None

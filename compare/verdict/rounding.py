@@ -68,8 +68,6 @@ class Noise:
         factor: the largest ratio that counts as rounding.
         largest_ratio: the largest ratio, over variables and steps, of the gap to the twins' largest gap up to
             that step; None if it is infinite, because no twin moves the variable.
-        variable: the name of the variable with that ratio.
-        epoch: the epoch of that ratio.
         step: its step; None at the end of the epoch.
         reproduced: whether the twins equal the reference before their noise starts, as they must.
         whole: whether some twin was trained for as long as both runs; if not, the ratio covers fewer steps.
@@ -116,8 +114,6 @@ def measure(
     step are the largest up to that step, since a gap may close again by chance.
 
     Args:
-        reference: the record of the reference.
-        candidate: the record of the candidate.
         twins: at least one noise twin of ``anchor``, with noise from ``start`` on; the names of loud twins say so.
         start: the place of the first step that differs between the two.
         anchor: the run that the twins repeat; the reference by default.

@@ -29,10 +29,8 @@ class Margin:
     """The largest difference of two means that still counts as alike.
 
     Attributes:
-        metric: the metric's name.
         value: the largest mean difference: in the metric's own unit, or as a fraction of the reference's
             value if ``relative``.
-        relative: whether ``value`` is a fraction of the reference's value.
     """
 
     metric: str
@@ -52,8 +50,6 @@ class Test:
     """The equivalence test of one metric at the end of one epoch, over all seeds.
 
     Attributes:
-        metric: the metric's name.
-        epoch: the epoch, from 1.
         seeds: the number of pairs.
         mean: the mean of candidate minus reference.
         low: the lower end of the mean's 90% confidence interval; None with fewer than two seeds.
@@ -88,7 +84,6 @@ class Study:
         seeds: the number of seeds that both trainers finished.
         seeds_needed: the number of seeds sufficient for all inconclusive tests; None if it is unknown.
         reason: why nothing could be tested; else empty.
-        tests: one test per metric and epoch.
     """
 
     verdict: str
@@ -109,7 +104,6 @@ def study(
     """Tests the paired differences of two trainers' reported metrics.
 
     Args:
-        reference: the reference's records, one per seed.
         candidate: the candidate's records; only seeds that both have are paired.
         margins: the metrics to test and their margins; metrics that one side never reports are skipped.
     """
@@ -151,8 +145,6 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     """Runs one test.
 
     Args:
-        margin: the metric and its margin.
-        epoch: the epoch, from 1.
         values: float64 ``[seeds, 2]``, reference and candidate.
         tests: the number of tests of the study.
         whole: whether no seed is left out because one side alone did not report its number; else nothing is alike.
