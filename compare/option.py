@@ -112,6 +112,16 @@ def option(default: Any, help: str, *, default_factory: Callable[[], Any] | None
     return field(default=default, metadata=metadata)
 
 
+def number(default: int | None, help: str, *, least: int = 1, metavar: str = "N", **declared: Any) -> Any:
+    """A field of ``Options`` that is a whole number."""
+    return option(default, help, kind=int, least=least, metavar=metavar, **declared)
+
+
+def switch(help: str, **declared: Any) -> Any:
+    """A field of ``Options`` that is false unless its flag is given."""
+    return option(False, help, kind=bool, **declared)
+
+
 def default_of(declared: Field[Any]) -> Any:
     """The default of a field of ``Options``."""
     if declared.default_factory is not MISSING:

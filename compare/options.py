@@ -16,7 +16,7 @@ from compare.execution import ITERATIONS, Execution
 # Needed at run time too, for the signature of compare.run.
 from compare.experiment import Experiment
 from compare.naming import absolute, is_file, is_folder_name, label, margin, source_and_attribute, unknown
-from compare.option import TRAINING, Converted, Option, default_of, flag, option
+from compare.option import TRAINING, Converted, Option, default_of, flag, number, option, switch
 from compare.situations import (
     FULL_TRAINING,
     NO_CHECKPOINTS,
@@ -95,34 +95,25 @@ class Options:
         choices=STRATEGIES,
         group=DEVICES,
     )
-    replicas: int | None = option(
+    replicas: int | None = number(
         None,
         "number of replicas; without a GPU, N logical CPU devices are made",
-        metavar="N",
-        kind=int,
-        least=1,
         most=MOST_REPLICAS,
         shown="all visible devices",
         refused={"several processes": "has no meaning with --strategy {strategy}: use --workers"},
         with_scripts=True,
         group=DEVICES,
     )
-    workers: int | None = option(
+    workers: int | None = number(
         None,
         f"{' and '.join(CLUSTERS)}: number of local worker processes, unless TF_CONFIG names a cluster",
-        metavar="N",
-        kind=int,
-        least=1,
         shown="1",
         refused={"one process": f"is for --strategy {' and '.join(CLUSTERS)}, not {{strategy}}: use --replicas"},
         group=DEVICES,
     )
-    parameter_servers: int | None = option(
+    parameter_servers: int | None = number(
         None,
         "parameter-server: number of local server processes",
-        metavar="N",
-        kind=int,
-        least=1,
         shown="1",
         refused={"no parameter servers": "is for --strategy parameter-server only"},
         group=DEVICES,
@@ -135,17 +126,12 @@ class Options:
         kind=int,
         choices=(3, 2),
     )
-    epochs: int = option(10, "number of epochs", metavar="N", kind=int, least=1, most=1_000_000)
-    batch_size: int = option(64, "examples per replica and step", metavar="N", kind=int, least=1, most=2**31 - 1)
-    seed: int = option(
-        0, "seed of the initial weights and of the order of examples", metavar="N", kind=int, least=0, most=2**32 - 1
-    )
-    seeds: int = option(
+    epochs: int = number(10, "number of epochs", most=1_000_000)
+    batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
+    seed: int = number(0, "seed of the initial weights and of the order of examples", least=0, most=2**32 - 1)
+    seeds: int = number(
         1,
         "a study: train every trainer with N seeds, starting at --seed, and judge by paired differences",
-        metavar="N",
-        kind=int,
-        least=1,
         most=10_000,
         group=STUDIES,
     )
@@ -159,12 +145,9 @@ class Options:
         with_logs=True,
         group=STUDIES,
     )
-    jobs: int | None = option(
+    jobs: int | None = number(
         None,
         "in a study, run at most N trainings in parallel",
-        metavar="N",
-        kind=int,
-        least=1,
         shown="one per core",
         refused=STUDY | OWN_PROCESSES,
         group=STUDIES,
@@ -184,12 +167,9 @@ class Options:
         refused=STUDY,
         group=STUDIES,
     )
-    train_examples: int | None = option(
+    train_examples: int | None = number(
         None,
         "use only the first N training examples, for short trials",
-        metavar="N",
-        kind=int,
-        least=1,
         shown="all",
     )
     reports: Converted[str | Path, Path] = option(
@@ -223,41 +203,31 @@ class Options:
         refused=SINGLE_STEPS,
         group=EXECUTION,
     )
-    steps_per_execution: int = option(
+    steps_per_execution: int = number(
         1,
         "fit and loop run K steps per call of a tf.function; weights are compared after each call",
         metavar="K",
-        kind=int,
-        least=1,
         refused=SINGLE_STEPS,
         group=EXECUTION,
     )
-    jit: bool = option(
-        False,
+    jit: bool = switch(
         "compile the steps of fit and loop with XLA; turns op determinism off",
-        kind=bool,
         refused=SINGLE_STEPS,
         group=EXECUTION,
     )
-    parallel: bool = option(
-        False,
+    parallel: bool = switch(
         "run all trainers at the same time, in processes that share the processor's threads; the command does so by "
         "itself where there are processors and memory for it, and no GPU",
-        kind=bool,
         refused=ONE_PROCESS,
         group=EXECUTION,
     )
-    sequential: bool = option(
-        False,
+    sequential: bool = switch(
         "train one trainer after the other, each with all of the processor's threads",
-        kind=bool,
         refused=ONE_PROCESS,
         group=EXECUTION,
     )
-    truth: bool = option(
-        False,
+    truth: bool = switch(
         "also train on one replica in float64, to show which side is off",
-        kind=bool,
         refused=FULL_TRAINING | {"study": "trains with one seed, and a study has {seeds}: leave one of them out"},
         group=COMPARED,
     )
@@ -269,72 +239,53 @@ class Options:
         refused=FULL_TRAINING,
         group=COMPARED,
     )
-    check: bool = option(
-        False,
+    check: bool = switch(
         "run only the short check (seconds), without a full training",
-        kind=bool,
         refused={"study": "trains too little for a study: leave out --seeds {seeds}, or --check"},
         group=COMPARED,
     )
-    force: bool = option(
-        False, "train even where one side is known not to run (with other versions, for example)", kind=bool
-    )
-    checkpoint_every: int = option(
+    force: bool = switch("train even where one side is known not to run (with other versions, for example)")
+    checkpoint_every: int = number(
         2,
         "save model, optimizer, epoch and metrics every N epochs and after the last; 0 means never",
-        metavar="N",
-        kind=int,
         least=0,
         refused=NO_CHECKPOINTS,
         group=RESULTS,
     )
-    keep_checkpoints: int = option(
+    keep_checkpoints: int = number(
         3,
         "keep each trainer's last N checkpoints",
-        metavar="N",
-        kind=int,
-        least=1,
         refused=NO_CHECKPOINTS,
         group=RESULTS,
     )
-    resume: bool = option(
-        False,
+    resume: bool = switch(
         "continue an interrupted comparison: give the same options, and its --name if it had one",
-        kind=bool,
         refused=FULL_TRAINING,
         may_change=True,
         group=RESULTS,
     )
-    export: bool = option(
-        False,
+    export: bool = switch(
         "save each final model as a SavedModel and a .keras file",
-        kind=bool,
         refused=FULL_TRAINING | {"study": "saves the models of one seed, not of {seeds}: leave out --seeds"},
         group=RESULTS,
     )
-    quiet: bool = option(
-        False,
+    quiet: bool = switch(
         "print errors only",
-        kind=bool,
         may_change=True,
         with_scripts=True,
         with_logs=True,
         group=RESULTS,
     )
-    verbose: bool = option(
-        False,
+    verbose: bool = switch(
         "also print versions, checksums, the variables that differ first, and what could not be examined",
-        kind=bool,
         may_change=True,
         with_scripts=True,
         with_logs=True,
         group=RESULTS,
     )
-    tensorboard: bool = option(
-        False,
+    tensorboard: bool = switch(
         "also write a TensorBoard log to DIR/NAME/tensorboard while training: one curve per trainer, the weight gap "
         "per step, the verdict as text",
-        kind=bool,
         may_change=True,
         group=RESULTS,
     )
@@ -356,12 +307,9 @@ class Options:
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
     )
-    max_steps: int = option(
+    max_steps: int = number(
         2000,
         "with --scripts, end each training after N optimizer steps",
-        metavar="N",
-        kind=int,
-        least=1,
         with_scripts=True,
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
@@ -375,10 +323,8 @@ class Options:
         refused=SCRIPTS,
         group=TWO_SCRIPTS,
     )
-    stop_at_difference: bool = option(
-        False,
+    stop_at_difference: bool = switch(
         "end training as soon as a step differs",
-        kind=bool,
         with_scripts=True,
         refused=STEP_BY_STEP,
         group=COMPARED,
