@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compare.engine.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
 from compare.errors import RequestError
@@ -68,6 +70,11 @@ def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
             "leave it out, or use --experiment fashion-mnist"
         )
     return _experiment("fashion-mnist-sample", sample_source())
+
+
+def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any) -> Experiment:
+    """Returns an experiment with another model, and whatever else is given, on the embedded sample."""
+    return replace(fashion_mnist_sample(None), name=name, build_model=build_model, **other)
 
 
 def _experiment(name: str, source: Source) -> Experiment:

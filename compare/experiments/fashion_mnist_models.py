@@ -59,14 +59,10 @@ def build_functional_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     import tensorflow as tf
 
-    images = tf.keras.Input((28, 28, 1))
-    x = tf.keras.layers.Conv2D(32, 3, activation="relu")(images)
-    x = tf.keras.layers.MaxPooling2D()(x)
-    x = tf.keras.layers.Conv2D(64, 3, activation="relu")(x)
-    x = tf.keras.layers.MaxPooling2D()(x)
-    x = tf.keras.layers.Flatten()(x)
-    x = tf.keras.layers.Dense(64, activation="relu")(x)
-    return tf.keras.Model(images, tf.keras.layers.Dense(10)(x))
+    x = images = tf.keras.Input((28, 28, 1))
+    for layer in build_model().layers:
+        x = layer(x)
+    return tf.keras.Model(images, x)
 
 
 def build_subclassed_model() -> tf.keras.Model:

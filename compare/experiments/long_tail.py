@@ -11,12 +11,13 @@ by the sum of their weights.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
-from compare.experiment import Experiment
+from compare.experiment import Experiment, nothing
 from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer
 
 if TYPE_CHECKING:
@@ -86,13 +87,10 @@ weighted = Experiment(
     data_source=f"classes of 600 to 45 images, from the {sample_source().description}",
 )
 
-class_weighted = Experiment(
+class_weighted = replace(
+    weighted,
     name="class-weighted",
     load_data=load_data,
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
+    build_weighted_metrics=nothing,
     class_weight={c: float(weight) for c, weight in enumerate(WEIGHTS)},
-    data_source=weighted.data_source,
 )

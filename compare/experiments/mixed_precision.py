@@ -14,9 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compare.engine.data import read_fashion_mnist, sample_source
-from compare.experiment import Experiment
-from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, prepare
+from compare.experiments.fashion_mnist import on_sample
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,18 +36,5 @@ def build_model(policy: str) -> tf.keras.Model:
     )
 
 
-def _experiment(name: str, policy: str) -> Experiment:
-    return Experiment(
-        name=name,
-        load_data=lambda: read_fashion_mnist(sample_source()),
-        build_model=partial(build_model, policy),
-        build_loss=build_loss,
-        build_optimizer=build_optimizer,
-        build_metrics=build_metrics,
-        prepare=prepare,
-        data_source=sample_source().description,
-    )
-
-
-bfloat16 = _experiment("mixed-precision", "mixed_bfloat16")
-float16 = _experiment("mixed-precision-float16", "mixed_float16")
+bfloat16 = on_sample("mixed-precision", partial(build_model, "mixed_bfloat16"))
+float16 = on_sample("mixed-precision-float16", partial(build_model, "mixed_float16"))

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compare.engine.data import read_fashion_mnist, sample_source
-from compare.experiment import Experiment
-from compare.experiments.fashion_mnist import build_loss, build_metrics, prepare
+from compare.experiments.fashion_mnist import on_sample
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,13 +52,4 @@ def build_optimizer() -> tf.keras.optimizers.Optimizer:
     return tf.keras.optimizers.SGD(0.05, momentum=0.9)
 
 
-experiment = Experiment(
-    name="regularized",
-    load_data=lambda: read_fashion_mnist(sample_source()),
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-    prepare=prepare,
-    data_source=sample_source().description,
-)
+experiment = on_sample("regularized", build_model, build_optimizer=build_optimizer)

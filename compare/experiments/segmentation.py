@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
-from compare.experiment import Experiment
-from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, prepare
+from compare.experiments.fashion_mnist import on_sample
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -54,13 +53,9 @@ def build_model() -> tf.keras.Model:
     return tf.keras.Model(images, layers.Conv2D(6, 1)(x))
 
 
-experiment = Experiment(
-    name="segmentation",
+experiment = on_sample(
+    "segmentation",
+    build_model,
     load_data=load_data,
-    build_model=build_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-    prepare=prepare,
     data_source=f"pixels labelled by kind of garment, from the {sample_source().description}",
 )

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compare.engine.data import read_fashion_mnist, sample_source
-from compare.experiment import Experiment
-from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, prepare
+from compare.experiments.fashion_mnist import on_sample
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -56,24 +54,6 @@ def build_dropout_model() -> tf.keras.Model:
     )
 
 
-batchnorm = Experiment(
-    name="batchnorm",
-    load_data=lambda: read_fashion_mnist(sample_source()),
-    build_model=build_batchnorm_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-    prepare=prepare,
-    data_source=sample_source().description,
-)
+batchnorm = on_sample("batchnorm", build_batchnorm_model)
 
-dropout = Experiment(
-    name="dropout",
-    load_data=lambda: read_fashion_mnist(sample_source()),
-    build_model=build_dropout_model,
-    build_loss=build_loss,
-    build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
-    prepare=prepare,
-    data_source=sample_source().description,
-)
+dropout = on_sample("dropout", build_dropout_model)

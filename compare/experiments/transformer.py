@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import build_loss
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -81,12 +82,6 @@ def build_model() -> tf.keras.Model:
         hidden = layers.Dense(2 * WIDTH, activation="gelu")(x)
         x = add_and_normalize(x, layers.Dense(WIDTH)(hidden), seed=2 * block + 1)
     return tf.keras.Model(characters, layers.Dense(CHARACTERS)(x))
-
-
-def build_loss() -> tf.keras.losses.Loss:
-    import tensorflow as tf
-
-    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def build_optimizer() -> tf.keras.optimizers.Optimizer:
