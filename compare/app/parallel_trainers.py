@@ -39,10 +39,10 @@ from compare.records import (
     kept,
 )
 from compare.records.run_json import RunJson
-from compare.reporting.jupyter import AnyProgress, side_by_side
+from compare.reporting.jupyter import side_by_side
 from compare.reporting.live import UNLIMITED
 from compare.reporting.tensorboard import SinkOf
-from compare.reporting.terminal import say, tell
+from compare.reporting.terminal import TrainerProgress, say, tell
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _digests(task: TrainingTask) -> tuple[str, str]:
     return task.train.sha256(), task.validation.sha256()
 
 
-def _begun(bar: AnyProgress, stop: Sink, epochs: range) -> AbstractContextManager[Sink]:
+def _begun(bar: TrainerProgress, stop: Sink, epochs: range) -> AbstractContextManager[Sink]:
     """Lets a progress that is shown already begin."""
     bar.begin(epochs)
     return nullcontext(both(bar, stop))
@@ -270,7 +270,7 @@ class _Told(StringIO):
         return len(text)
 
 
-def _take(message: Any, recorder: Recorder, bar: AnyProgress, console: Console) -> None:
+def _take(message: Any, recorder: Recorder, bar: TrainerProgress, console: Console) -> None:
     """Writes or shows what a worker process has sent; what it is says what is to be done."""
     match message:
         case range():
@@ -291,7 +291,7 @@ def _take(message: Any, recorder: Recorder, bar: AnyProgress, console: Console) 
 
 @contextmanager
 def _listening(
-    recorders: Mapping[str, Recorder], bars: Mapping[str, AnyProgress], console: Console
+    recorders: Mapping[str, Recorder], bars: Mapping[str, TrainerProgress], console: Console
 ) -> Iterator[tuple[Any, bytes, list[Exception]]]:
     """Receive what the worker processes record, in threads, and write it to the files.
 

@@ -17,8 +17,8 @@ from compare.engine.keras_generation import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
 from compare.options import Options
 from compare.records.run_json import FailureEntry, RunJson
-from compare.reporting.jupyter import AnyProgress, progress
-from compare.reporting.terminal import RunningGap, tell
+from compare.reporting.jupyter import progress
+from compare.reporting.terminal import RunningGap, TrainerProgress, tell
 from compare.user_errors import describe
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Session:
         """The run's folder."""
         return self.run.folder
 
-    def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> AnyProgress:
+    def progress(self, name: str, epochs: range, gap: RunningGap | None = None, shown: str = "") -> TrainerProgress:
         """The sink that shows the progress of one training."""
         size = self.task.steps_per_epoch, self.task.global_batch_size
         return progress(self.console, name, epochs, *size, gap, shown)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from html import escape
-from typing import Any, Union
+from typing import Any
 
 from rich.console import Console
 
@@ -49,9 +49,6 @@ class NotebookConsole(Console):
         super().__init__(file=file, quiet=quiet, highlight=False, force_jupyter=False, force_terminal=False, width=120)
 
 
-AnyProgress = Union["TrainerProgress", "NotebookProgress"]
-
-
 def progress(
     console: Console,
     trainer: str,
@@ -60,48 +57,32 @@ def progress(
     global_batch_size: int,
     gap: RunningGap | None = None,
     shown: str = "",
-) -> AnyProgress:
+) -> TrainerProgress:
     """The sink that shows the progress of one trainer; the arguments are those of ``TrainerProgress``."""
-    if isinstance(console, NotebookConsole):
-        return NotebookProgress(console, trainer, epochs, steps_per_epoch, gap, shown)
-    return TrainerProgress(console, trainer, epochs, steps_per_epoch, global_batch_size, gap, shown)
+    kind = NotebookProgress if isinstance(console, NotebookConsole) else TrainerProgress
+    return kind(console, trainer, epochs, steps_per_epoch, global_batch_size, gap, shown)
 
 
 @contextmanager
-def side_by_side(console: Console, bars: Sequence[AnyProgress]) -> Iterator[None]:
+def side_by_side(console: Console, bars: Sequence[TrainerProgress]) -> Iterator[None]:
     """Shows the progress of several trainers at the same time."""
     with ExitStack() as stack:
         if isinstance(console, NotebookConsole):
             for bar in bars:
                 stack.enter_context(bar)
         else:
-            stack.enter_context(live_line(console, *(bar.line for bar in bars if isinstance(bar, TrainerProgress))))
+            stack.enter_context(live_line(console, *(bar.line for bar in bars)))
         yield
 
 
-class NotebookProgress:
-    """The sink that shows the progress of one trainer in one line of a notebook."""
+class NotebookProgress(TrainerProgress):
+    """The sink that shows the progress of one trainer in one line of a notebook; nothing if the console is quiet."""
 
-    def __init__(
-        self,
-        console: NotebookConsole,
-        trainer: str,
-        epochs: range,
-        steps_per_epoch: int,
-        gap: RunningGap | None = None,
-        shown: str = "",
-    ) -> None:
-        self._quiet, self._trainer, self._name = console.quiet, printable(shown or trainer), trainer
-        self._steps = steps_per_epoch
-        self._gap = gap or RunningGap(trainer)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._id = f"progress-{uuid.uuid4()}"
         self._began, self._next_refresh = time.perf_counter(), 0.0
         self._numbers, self._gap_text = "", ""
-        self.begin(epochs)
-
-    def begin(self, epochs: range) -> None:
-        """Starts with the first of the epochs to train."""
-        self._epochs, self._epoch, self._done = epochs, epochs[0], 0
 
     def __enter__(self) -> NotebookProgress:
         self._show(update=False)
@@ -111,30 +92,27 @@ class NotebookProgress:
         self._show(ended=True)
 
     def __call__(self, record: AnyRecord) -> None:
-        if isinstance(record, StepRecord):
-            self._gap.see(self._name, record)
-            if record.step > 0:
-                self._epoch = record.epoch
-                self._done = (record.epoch - self._epochs[0]) * self._steps + record.step
-            if time.perf_counter() > self._next_refresh:
-                self._gap_text = self._gap.now(self._name)
-                self._show()
-        elif isinstance(record, EpochRecord):
-            self._epoch = record.epoch
-            self._done = (record.epoch - self._epochs[0] + 1) * self._steps
-            self._numbers = ", ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
-            self._gap_text = self._gap.at_end_of(record.epoch, self._name)
+        super().__call__(record)
+        if isinstance(record, StepRecord) and time.perf_counter() > self._next_refresh:
+            self._gap_text = self._gap.now(self._name)
             self._show()
+        elif isinstance(record, EpochRecord):
+            self._show()
+
+    def _end_epoch(self, record: EpochRecord, gap: str) -> None:
+        self._numbers = ", ".join(f"{name} {value:.4f}" for name, value in record.logs.items())
+        self._gap_text = gap
 
     def _show(self, *, update: bool = True, ended: bool = False) -> None:
         """Shows the line, or replaces it."""
-        if self._quiet:
+        if self._console.quiet:
             return
         from IPython.display import display  # noqa: PLC0415 (lazy)
 
         self._next_refresh = time.perf_counter() + REFRESH_SECONDS
         seconds = f"{time.perf_counter() - self._began:.1f} s" if ended else ""
-        texts = [f"epoch {self._epoch}/{self._epochs[-1]}", self._numbers, self._gap_text, seconds]
+        epoch = max(self._epoch - (self._step == 0), self._epochs[0])  # the one that has just ended
+        texts = [f"epoch {epoch}/{self._epochs[-1]}", self._numbers, self._gap_text, seconds]
         line = " · ".join(printable(text) for text in texts if text)
         bar = f'<progress value="{self._done}" max="{len(self._epochs) * self._steps}" aria-label="steps"></progress> '
         html = f"<div><strong>{escape(self._trainer)}</strong> {'' if ended else bar}{escape(line)}</div>"

@@ -205,12 +205,14 @@ class TrainerProgress:
                 self._epoch, self._step, self._seen = record.epoch, record.step, time.monotonic()
                 self._first = self._first or (self._seen, self._done)
         if isinstance(record, EpochRecord):
-            gap = self._gap.at_end_of(record.epoch, self._name)
-            costs = f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s"
-            metrics = [f"{name} {value:.4f}" for name, value in record.logs.items()]
-            head = [self._trainer, f"epoch {record.epoch}/{self._epochs[-1]}"]
-            say_items(self._console, [*head, *metrics, f"{costs}, {gap}" if gap else costs])
+            self._end_epoch(record, self._gap.at_end_of(record.epoch, self._name))
             self._epoch, self._step, self._seen = record.epoch + 1, 0, time.monotonic()
+
+    def _end_epoch(self, record: EpochRecord, gap: str) -> None:
+        costs = f"{record.seconds:.1f} s, {record.examples_per_second:,.0f} examples/s"
+        metrics = [f"{name} {value:.4f}" for name, value in record.logs.items()]
+        head = [self._trainer, f"epoch {record.epoch}/{self._epochs[-1]}"]
+        say_items(self._console, [*head, *metrics, f"{costs}, {gap}" if gap else costs])
 
     @property
     def _done(self) -> int:
