@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
 from compare.reporting import plots
 from compare.reporting.gaps import GapSeries
+from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentences
 from compare.verdict import Comparison, Difference, Reporting, Training, Verdict
 
@@ -31,11 +33,22 @@ LOOP = [{"loss": 0.75, "accuracy": 0.5, "val_loss": 0.8}, {"loss": 0.5, "accurac
 
 def rows(folder: Path, **trainers: Logs) -> list[dict[str, str]]:
     """The rows of a metrics.csv that the product itself wrote."""
+    write_checked(folder / "run.json", {"options": {}})
     metrics = MetricsFile(folder / "metrics.csv")
     for trainer, epochs in trainers.items():
         for epoch, logs in enumerate(epochs, start=1):
             metrics.append(metrics.row(trainer, 0, EpochRecord(epoch, logs, 10.0 / epoch, 100.0)))
     return read_metrics(folder / "metrics.csv")
+
+
+def drawn(
+    table: Sequence[Mapping[str, str]],
+    run: Mapping[str, object] = MappingProxyType({}),
+    verdict: Verdict | None = None,
+    gaps: Sequence[tuple[Comparison, str, GapSeries]] = (),
+) -> Figure:
+    """The picture of a run with these files."""
+    return plots.figure(RunFiles(Path(), run, verdict, table, {}, []), gaps)
 
 
 def panel(fig: Figure, metric: str) -> tuple[Axes, Axes]:
@@ -73,7 +86,7 @@ PARTS = Comparison("tutorial", Training("different", 0.1, Difference(1, 938), 93
 
 def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> None:
     other = [{**logs, "loss": logs["loss"] + 0.25} for logs in LOOP]
-    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=other), {}, {})
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=other))
     curves, gaps = panel(fig, "loss")
     assert y(curves, "fit loss") == y(curves, "loop loss") == [0.75, 0.5]
     assert y(curves, "tutorial loss") == [1.0, 0.75]
@@ -84,7 +97,7 @@ def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> No
 
 
 def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:
-    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, scan=LOOP), {}, {})
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP, scan=LOOP))
     curves, _ = panel(fig, "loss")
     lines = [line(curves, f"{trainer} loss") for trainer in ("fit", "loop", "scan")]
     assert [a.get_zorder() < b.get_zorder() for a, b in itertools.pairwise(lines)] == [True, True]
@@ -97,7 +110,7 @@ def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:
 
 def test_the_reference_comes_first_whatever_ran_first(tmp_path: Path) -> None:
     other = [{**logs, "loss": 0.25} for logs in LOOP]
-    fig = plots.figure(rows(tmp_path, loop=other, fit=LOOP), {}, verdict(SAME))
+    fig = drawn(rows(tmp_path, loop=other, fit=LOOP), {}, verdict(SAME))
     curves, gaps = panel(fig, "loss")
     assert line(curves, "fit loss").get_linewidth() > line(curves, "loop loss").get_linewidth()
     assert y(gaps, "loop loss") == [0.5, 0.25]
@@ -105,7 +118,7 @@ def test_the_reference_comes_first_whatever_ran_first(tmp_path: Path) -> None:
 
 def test_a_gap_of_zero_lies_on_the_marked_baseline_and_the_smallest_other_does_not(tmp_path: Path) -> None:
     near = [LOOP[0], {**LOOP[1], "loss": float(np.nextafter(np.float32(0.5), np.float32(1)))}]
-    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=near), {}, {})
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=near))
     fig.canvas.draw()
     _, gaps = panel(fig, "loss")
     assert y(gaps, "loop loss") == [0.0, 2.0**-24]
@@ -122,7 +135,7 @@ def test_a_gap_of_zero_lies_on_the_marked_baseline_and_the_smallest_other_does_n
 
 
 def test_runs_that_report_the_same_are_said_to_be_equal_in_all_epochs(tmp_path: Path) -> None:
-    _, gaps = panel(plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {}), "accuracy")
+    _, gaps = panel(drawn(rows(tmp_path, fit=LOOP, loop=LOOP)), "accuracy")
     assert any("all epochs" in text.get_text() for text in gaps.texts)
 
 
@@ -141,11 +154,11 @@ def test_the_weight_gap_is_drawn_after_every_step_with_markers_at_their_epochs(t
     (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
     assert "differs: loop from epoch 2, step 2" in ax.get_title(loc="left").replace("\n", " ")
     gaps = compare.load(tmp_path / "run").gaps
-    drawn = line(ax, "loop weight gap")
-    np.testing.assert_array_equal(drawn.get_ydata(), gaps.gap)
-    x = np.asarray(drawn.get_xdata())
+    loop = line(ax, "loop weight gap")
+    np.testing.assert_array_equal(loop.get_ydata(), gaps.gap)
+    x = np.asarray(loop.get_xdata())
     np.testing.assert_allclose(x, np.arange(13) / 4)  # before the first step, and after each of four per epoch
-    assert x[drawn.get_markevery()].tolist() == [1, 2, 3]  # type: ignore[index]
+    assert x[loop.get_markevery()].tolist() == [1, 2, 3]  # type: ignore[index]
     assert ax.get_yscale() == "symlog" and "one rounding\nof every weight" in words(fig)
 
 
@@ -155,10 +168,10 @@ def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_mar
     other = [{**logs, "loss": logs["loss"] + 0.25} for logs in LOOP]
     table = rows(tmp_path, fit=LOOP, loop=other)
     gaps = [(SAME, "fit", flat_gaps())]
-    without = plots.figure(table, {}, verdict(SAME), (), gaps)
+    without = drawn(table, {}, verdict(SAME), gaps)
     assert "gap to the reference per epoch" not in words(without)
     differs = Comparison("loop", IDENTICAL, Reporting("different", {}))
-    fig = plots.figure(table, {}, verdict(differs), (), gaps)
+    fig = drawn(table, {}, verdict(differs), gaps)
     (ax, _) = [ax for ax in fig.axes if ax.get_title(loc="left") == "gap to the reference per epoch"]
     assert list(line(ax, "loop loss").get_xdata()) == list(line(ax, "loop val_loss").get_xdata()) == [1, 2]  # type: ignore[arg-type]
     assert line(ax, "loop loss").get_markersize() < line(ax, "loop val_loss").get_markersize()
@@ -169,7 +182,7 @@ def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None
     places = np.array([1, 1, 1, 1, 2], np.int32), np.array([1, 2, 3, 4, 1], np.int32)
     zero = np.zeros(5)
     gaps = GapSeries(0, *places, zero, zero == 0, zero, zero, np.zeros((5, 1), np.float32), ["w"])
-    fig = plots.figure(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), (), [(SAME, "fit", gaps)])
+    fig = drawn(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), [(SAME, "fit", gaps)])
     (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
     assert list(line(ax, "loop weight gap").get_xdata()) == [0.25, 0.5, 0.75, 1, 1.25]  # type: ignore[arg-type]
     assert ax.get_xlim()[1] >= 1.25
@@ -185,7 +198,7 @@ def flat_gaps() -> GapSeries:
 def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path) -> None:
     fit = [{"loss": 0.5, "val_loss": 0.5}, {"loss": 0.5}, {"loss": 0.25}, {"loss": 0.5}]
     loop = [{"loss": 0.5}, {"loss": math.nan}, {"loss": math.inf}, {"loss": 0.5}]
-    fig = plots.figure(rows(tmp_path, fit=fit, loop=loop), {}, {})
+    fig = drawn(rows(tmp_path, fit=fit, loop=loop))
     curves, gaps = panel(fig, "loss")
     assert y(curves, "loop loss") == pytest.approx([0.5, math.nan, math.nan, 0.5], nan_ok=True)
     assert y(curves, "fit val_loss") == [0.5]
@@ -204,7 +217,7 @@ def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path)
 def test_a_cross_is_above_all_gaps(tmp_path: Path) -> None:
     fit = [{"loss": 0.5, "val_loss": 0.5}] * 3
     loop = [{"loss": math.nan, "val_loss": 9.0}] * 3
-    _, gaps = panel(plots.figure(rows(tmp_path, fit=fit, loop=loop), {}, {}), "loss")
+    _, gaps = panel(drawn(rows(tmp_path, fit=fit, loop=loop)), "loss")
     (cross,) = [item for item in gaps.lines if item.get_marker() == "x"]
     place = gaps.transAxes.transform((0, float(np.asarray(cross.get_ydata())[0])))[1]
     assert place > gaps.transData.transform((1, 9.0 - 0.5))[1] + 10
@@ -212,13 +225,13 @@ def test_a_cross_is_above_all_gaps(tmp_path: Path) -> None:
 
 def test_both_not_a_number_is_no_gap_as_in_the_verdict(tmp_path: Path) -> None:
     lost = [{"loss": math.nan}, {"loss": math.inf}]
-    _, gaps = panel(plots.figure(rows(tmp_path, fit=lost, loop=lost), {}, {}), "loss")
+    _, gaps = panel(drawn(rows(tmp_path, fit=lost, loop=lost)), "loss")
     assert y(gaps, "loop loss") == [0.0, 0.0]
 
 
 def test_title_notes_and_verdict_are_written_above(tmp_path: Path) -> None:
     run = {"title": "fashion-mnist · 2 replicas", "notes": ["the embedded sample was used"]}
-    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=LOOP), run, verdict(SAME, PARTS))
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP, tutorial=LOOP), run, verdict(SAME, PARTS))
     fig.canvas.draw()
     top = max(ax.get_window_extent().y1 for ax in fig.axes)
     above = [text.get_text() for text in fig.texts if text.get_window_extent().y0 > top]
@@ -229,7 +242,7 @@ def test_title_notes_and_verdict_are_written_above(tmp_path: Path) -> None:
 
 
 def test_without_a_verdict_the_picture_says_so(tmp_path: Path) -> None:
-    assert "no verdict" in words(plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {}))
+    assert "no verdict" in words(drawn(rows(tmp_path, fit=LOOP, loop=LOOP)))
 
 
 @pytest.mark.parametrize("name", ["a$b_c$", "$x$", r"\frac{$", r"$\nonsense$", "_hidden", "100%", "{}"])
@@ -237,7 +250,7 @@ def test_names_are_written_as_they_stand(tmp_path: Path, name: str) -> None:
     epochs = [{name: 0.5, f"val_{name}": 0.25}]
     run = {"title": f"title {name}", "notes": [f"note {name}"]}
     table = rows(tmp_path, **{"fit": epochs, name: epochs})
-    fig = plots.figure(table, run, verdict(Comparison(name, IDENTICAL, Reporting("identical", {}))))
+    fig = drawn(table, run, verdict(Comparison(name, IDENTICAL, Reporting("identical", {}))))
     fig.canvas.draw()
     for expected in (name, f"title {name}", f"Note: note {name}", f"candidate: {name}"):
         assert expected in words(fig).split("\n")
@@ -249,20 +262,20 @@ def test_names_are_written_as_they_stand(tmp_path: Path, name: str) -> None:
 
 def test_metrics_beyond_four_are_named_as_left_out(tmp_path: Path) -> None:
     epochs = [dict.fromkeys(["auc", "loss", "b", "c", "d", "val_e"], 0.5)]
-    fig = plots.figure(rows(tmp_path, fit=epochs, loop=epochs), {}, {})
+    fig = drawn(rows(tmp_path, fit=epochs, loop=epochs))
     titles = [ax.get_title(loc="left") for ax in fig.axes[:4]]
     assert titles == ["loss", "auc", "b", "c"]
     assert "Note: Not drawn, see metrics.csv: d, e" in words(fig)
 
 
 def test_only_accuracy_has_a_unit(tmp_path: Path) -> None:
-    fig = plots.figure(rows(tmp_path, fit=LOOP, loop=LOOP), {}, {})
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP))
     assert [ax.get_ylabel() for ax in fig.axes[:2]] == ["loss", "accuracy (fraction of examples)"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_epochs_are_whole_numbers(tmp_path: Path, count: int) -> None:
-    fig = plots.figure(rows(tmp_path, fit=[LOOP[0]] * count, loop=[LOOP[0]] * count), {}, {})
+    fig = drawn(rows(tmp_path, fit=[LOOP[0]] * count, loop=[LOOP[0]] * count))
     fig.canvas.draw()
     ticks = [tick for tick in fig.axes[0].get_xticks() if 0.5 <= tick <= count + 0.5]
     assert ticks
@@ -277,7 +290,7 @@ def test_any_size_of_number_can_be_drawn(tmp_path: Path, value: float) -> None:
 
 
 def test_no_metrics_at_all_is_said(tmp_path: Path) -> None:
-    assert "no metrics were reported" in words(plots.figure(rows(tmp_path, fit=[{}], loop=[{}]), {}, {}))
+    assert "no metrics were reported" in words(drawn(rows(tmp_path, fit=[{}], loop=[{}])))
 
 
 @pytest.mark.parametrize("weights", [False, True], ids=["without weights", "with weights"])
@@ -287,7 +300,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
     comparison = Comparison(long, PARTS.training, PARTS.reporting)
     table = rows(tmp_path, fit=LOOP, **{long: LOOP, f"{long}2": LOOP})
     gaps = [(Comparison(long, IDENTICAL, SAME.reporting), "fit", flat_gaps())] if weights else []
-    fig = plots.figure(table, run, verdict(comparison, SAME, PARTS), (), gaps)
+    fig = drawn(table, run, verdict(comparison, SAME, PARTS), gaps)
     fig.canvas.draw()
     page = fig.bbox
     hidden = {text for ax in fig.axes if not ax.axison for text in (*ax.get_xticklabels(), *ax.get_yticklabels())}
@@ -311,7 +324,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
 
 def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
     rows(tmp_path, fit=LOOP, loop=LOOP)
-    write_checked(tmp_path / "run.json", {"title": "t", "notes": []})
+    write_checked(tmp_path / "run.json", {"options": {}, "title": "t", "notes": []})
     verdict(SAME).write(tmp_path / "verdict.json")
     before = set(tmp_path.iterdir())
     path = plots.draw(tmp_path)
@@ -329,6 +342,7 @@ def test_draw_refuses_a_run_without_an_epoch_and_damaged_files(tmp_path: Path) -
     (tmp_path / "verdict.json").write_text("{")
     with pytest.raises(RecordError, match=r"verdict\.json"):
         plots.draw(tmp_path)
+    (tmp_path / "verdict.json").unlink()
     (tmp_path / "metrics.csv").write_text("trainer,seed,epoch,seconds,examples_per_second\n")
     with pytest.raises(RecordError, match="no epoch"):
         plots.draw(tmp_path)

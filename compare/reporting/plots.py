@@ -20,11 +20,11 @@ from matplotlib.offsetbox import AnchoredOffsetbox, DrawingArea, HPacker, TextAr
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from compare.naming import printable
-from compare.records import EPOCH_END, RecordError, read_checked, read_metrics, read_rows, replace_file
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
-from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval, read_curves
+from compare.records import EPOCH_END, RecordError, read_metrics, replace_file
+from compare.reporting import run_files
+from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval
 from compare.reporting.gaps import GapSeries, gaps_of
-from compare.reporting.run_files import usable, verdict_of
+from compare.reporting.run_files import RunFiles, usable
 from compare.reporting.sentences import sentences, where
 from compare.verdict import Comparison, Verdict, absolute_gap
 from compare.verdict.seeds import Study
@@ -65,47 +65,29 @@ def figure_of(folder: Path) -> Figure | None:
     """The plot of the run in a folder; None if no epoch was reported.
 
     Raises:
-        RecordError: if one of the files is damaged.
+        RecordError: if one of the files is missing or damaged.
     """
-    rows = read_rows(folder)
-    if not rows:
-        return None
-    run = read_checked(folder / "run.json") if (folder / "run.json").exists() else {}
-    verdict = verdict_of(folder)
-    twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
+    files = run_files.read(folder)
     with usable(folder):
-        return figure(rows, {"title": folder.name, **run}, verdict, twins, gaps_of(folder, verdict))
+        return figure(files, gaps_of(folder, files.verdict)) if files.rows else None
 
 
-def figure(
-    rows: Sequence[Mapping[str, str]],
-    run: Mapping[str, Any],
-    verdict: Verdict | None,
-    twins: Sequence[Sequence[Mapping[str, str]]] = (),
-    gaps: Sequence[tuple[Comparison, str, GapSeries]] = (),
-) -> Figure:
-    """The plot of a run.
+def figure(files: RunFiles, gaps: Sequence[tuple[Comparison, str, GapSeries]] = ()) -> Figure:
+    """The plot of a run that has reported an epoch.
 
     Below the curves it shows the weight gap after every step, the evidence for the verdict. The gaps of the metrics are
     drawn too if the verdict finds the reported numbers different, or if no weights were recorded; of a study of several
     seeds, their differences and the margin take the place of both.
 
     Args:
-        rows: the rows of ``metrics.csv``, at least one.
-        run: the content of ``run.json``; its "title" and "notes" are used.
-        verdict: the verdict; None if there is none.
-        twins: for each candidate with noise twins, the rows of the twins' ``metrics.csv``.
+        files: the content of the run's files.
         gaps: the weight gaps, as ``gaps_of`` returns them; empty if no weights were recorded.
     """
-    noise = [read_curves(twin_rows) for twin_rows in twins if twin_rows]
-    curves = read_curves(rows)
+    run, verdict, curves = files.run, files.verdict, files.curves
     trainers = list(dict.fromkeys(trainer for trainer, _ in curves))
     if verdict:  # the reference comes first, whatever order they ran in
         trainers.sort(key=lambda trainer: trainer != verdict.reference)
-    columns = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
-    metrics = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
-    metrics.sort(key=lambda name: name != "loss")
-    shown, left_out = metrics[:MAX_METRICS], metrics[MAX_METRICS:]
+    shown, left_out = files.metrics[:MAX_METRICS], files.metrics[MAX_METRICS:]
     notes = [str(note) for note in run.get("notes") or ()]
     if left_out:
         notes.append(f"Not drawn, see metrics.csv: {', '.join(left_out)}")
@@ -121,30 +103,29 @@ def figure(
     heights = [3, *[2.3] * numbers, *[2.6 if numbers else 3] * bool(weights)]
     body = (2.3 if len(heights) > 2 else 0) + 7 + max(len(trainers) - 6, 0)  # room for the legend
     word, lines = (verdict.verdict, _verdict_lines(verdict)) if verdict else ("no verdict", [])
-    texts = str(run.get("title") or ""), word, lines, notes
+    texts = str(run.get("title", files.folder.name)), word, lines, notes
     top = _header(fig, width, body, texts)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
     grid = fig.add_gridspec(len(heights), panels + 1, width_ratios=widths, height_ratios=heights)
-    last = max(int(row["epoch"]) for row in rows)
     upper = [fig.add_subplot(grid[0, column]) for column in range(panels + 1)]
     lower = [fig.add_subplot(grid[1, column]) for column in range(panels)] if numbers else []
     if weights:
-        _draw_weight_gaps(fig.add_subplot(grid[-1, :-1]), weights, trainers, last, int(9 * (width - 3.6)))
+        _draw_weight_gaps(fig.add_subplot(grid[-1, :-1]), weights, trainers, files.epochs, int(9 * (width - 3.6)))
     seconds = fig.add_subplot(grid[1, -1])
     for ax in (*upper, *lower, seconds):
-        _style_panel(ax, last)
+        _style_panel(ax, files.epochs)
     for ax, name in zip(upper, shown, strict=False):
         _draw_curves(ax, curves, trainers, name)
     for ax, name in zip(lower, shown, strict=False):
         if studies:
             _draw_differences(ax, curves, trainers, name, studies)
         else:
-            _draw_gaps(ax, curves, trainers, name, noise)
+            _draw_gaps(ax, curves, trainers, name, files.noise)
     if not shown:
         upper[0].set_title("no metrics were reported", loc="left")
     _draw_seconds(seconds, curves, trainers)
-    validation = any(name.startswith("val_") for name in columns)
+    validation = any(name.startswith("val_") for name in files.columns)
     crosses = any(line.get_marker() == "x" for ax in fig.axes for line in ax.lines)
     _legend(
         upper[-1],
