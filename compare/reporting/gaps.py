@@ -23,6 +23,7 @@ from compare.records import (
     variable_norms,
 )
 from compare.verdict import Comparison, Verdict
+from compare.verdict.exact import unequal
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -143,11 +144,8 @@ def _part(
 ) -> tuple[np.ndarray, ...]:
     """The arrays of ``GapSeries`` from ``gaps`` to ``by_variable`` at some places; the noise at each alone."""
     a, b = reference.at(keys), candidate.at(keys)
-    same = a["hashes"][:, :, :, np.newaxis] == b["hashes"][:, :, np.newaxis, :]
-    if a["hashes"].shape == b["hashes"].shape:
-        same = a["hashes"] == b["hashes"]
-    equal_variables = same.reshape(len(keys), len(units), -1).all(axis=2)
-    equal = equal_variables.all(axis=1)
+    equal_variables = ~unequal(a["hashes"], b["hashes"])
+    equal = np.asarray(equal_variables.all(axis=1))
     noise = np.full(len(keys), np.nan)
     for twin in twins:
         has = twin.has(keys) & anchor.has(keys)

@@ -48,6 +48,7 @@ from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import verdict_of
 from compare.reporting.sentences import causes, sentence
 from compare.verdict import Verdict
+from compare.verdict.exact import unequal
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.0000000000.compare"
@@ -218,10 +219,8 @@ class _Log(ExitStack):
 
 def _gap(reference: StepRecord, candidate: StepRecord) -> float:
     """The estimated norm of the difference of all weights; 0 if they are equal, bit for bit, NaN if it is unknown."""
-    a, b = reference.hashes, candidate.hashes
-    if a.shape != b.shape:  # on another number of replicas: each with each
-        a, b = a[:, :, np.newaxis], b[:, np.newaxis, :]
-    gap = 0.0 if (a == b).all() else float(total_norm(reference.projections, candidate.projections))
+    differs = unequal(reference.hashes[np.newaxis], candidate.hashes[np.newaxis]).any()
+    gap = float(total_norm(reference.projections, candidate.projections)) if differs else 0.0
     return gap if math.isfinite(gap) else math.nan
 
 

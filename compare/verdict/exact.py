@@ -110,7 +110,7 @@ def _unknown(reference: Record, candidate: Record, keys: np.ndarray) -> list[str
     """The variables that differ at one of these places and are not finite there on both sides."""
     unknown = np.zeros(len(reference.variables), bool)
     for part in in_blocks(keys):
-        unknown |= _unequal(reference.at(part), candidate.at(part)).any(axis=0)
+        unknown |= unequal(reference.at(part)["hashes"], candidate.at(part)["hashes"]).any(axis=0)
     return [reference.variables[i].name for i in np.flatnonzero(unknown)]
 
 
@@ -304,16 +304,15 @@ def _missing(record: Record, place: Place) -> str:
 def _differing(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
     """Which variables differ, by place, and are finite on one side at least: bool ``[places, variables]``."""
     finite = [np.isfinite(rows["projections"]).all(axis=2) for rows in (reference, candidate)]
-    return np.asarray(_unequal(reference, candidate) & (finite[0] | finite[1]))
+    return np.asarray(unequal(reference["hashes"], candidate["hashes"]) & (finite[0] | finite[1]))
 
 
-def _unequal(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:
-    """Which variables differ in their bits, by place: bool ``[places, variables]``.
+def unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Which variables differ in their bits, bool ``[places, variables]``, from ``[…, replicas]`` hashes.
 
     If both sides have the same number of replicas, each copy is compared with the copy on the same
     replica. If one side has a single replica, all copies of the other must equal it.
     """
-    a, b = reference["hashes"], candidate["hashes"]
     if a.shape != b.shape:
         a, b = a[..., :, np.newaxis], b[..., np.newaxis, :]
     return np.asarray((a != b).any(axis=tuple(range(2, a.ndim))))
