@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,18 @@ from compare.verdict import Comparison, absolute_gap
 def metric_chart(files: RunFiles, name: str) -> Chart:
     """The curves of one metric in training and validation; of several seeds the mean, its interval, and each seed."""
     series: list[Series] = []
-    for number, trainer in enumerate(files.names):
-        for column in (f"val_{name}", name):
-            seeds = {s: c[column] for (who, s), c in files.curves.items() if who == trainer and c.get(column)}
-            series += _curves(f"{trainer} {column}", min(number, 5), column.startswith("val_"), seeds)
+    for number, label, hollow, seeds in _columns(files, name):
+        series += _curves(label, min(number, 5), hollow, seeds)
     series.sort(key=lambda line: line.style)
     return _metric_chart(name, series, files.epochs)
+
+
+def _columns(files: RunFiles, metric: str) -> Iterator[tuple[int, str, bool, dict[int, Values]]]:
+    """The columns of a metric: the trainer's number, the name, whether it is of validation, the values by seed."""
+    for number, trainer in enumerate(files.names):
+        for column in (f"val_{metric}", metric):
+            seeds = {s: c[column] for (who, s), c in files.curves.items() if who == trainer and c.get(column)}
+            yield number, f"{trainer} {column}", column.startswith("val_"), seeds
 
 
 def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], **more: Any) -> list[Series]:
@@ -214,17 +220,11 @@ def _differences(files: RunFiles, comparison: Comparison, metric: str, relative:
 def overlaid_metric(runs: Sequence[tuple[str, RunFiles]], name: str) -> Chart:
     """The curves of one metric of several runs, each as long as its run."""
     series = []
-    for i, (label, files) in enumerate(runs):
-        for number, trainer in enumerate(files.names):
-            for column in (f"val_{name}", name):
-                seeds = {s: c[column] for (who, s), c in files.curves.items() if who == trainer and c.get(column)}
-                hollow = column.startswith("val_")
-                key = f"r{i} r{i}t{number} {'validation' if hollow else 'training'}"
-                more = {"key": key, "wide": number == 0}
-                series += _curves(f"{label}: {trainer} {column}", 1 + i % 5, hollow, seeds, **more)
+    for i, (run, files) in enumerate(runs):
+        for number, label, hollow, seeds in _columns(files, name):
+            key = f"r{i} r{i}t{number} {'validation' if hollow else 'training'}"
+            series += _curves(f"{run}: {label}", 1 + i % 5, hollow, seeds, key=key, wide=number == 0)
     series.sort(key=lambda line: not line.wide)
-    last = max((files.epochs for _, files in runs), default=1)
     lengths = [files.epochs for _, files in runs]
-    axis = counts(last)
-    views = views_of_lengths(lengths, axis, "epoch")
-    return _metric_chart(name, series, last, views)
+    last = max(lengths, default=1)
+    return _metric_chart(name, series, last, views_of_lengths(lengths, counts(last), "epoch"))

@@ -133,21 +133,12 @@ class Result:
 
         from compare.reporting.gaps import gaps_of  # noqa: PLC0415 (lazy)
 
-        frames = [
-            pd.DataFrame(
-                {
-                    "candidate": comparison.candidate,
-                    "seed": gaps.seed,
-                    "epoch": gaps.epochs,
-                    "step": gaps.steps,
-                    "gap": gaps.gaps,
-                    "equal": gaps.equal,
-                    "noise": gaps.noise,
-                }
-            )
-            for comparison, _, gaps in gaps_of(self.path, self._verdict)
-        ]
         columns = ["candidate", "seed", "epoch", "step", "gap", "equal", "noise"]
+        found = [
+            (each.candidate, gaps.seed, gaps.epochs, gaps.steps, gaps.gaps, gaps.equal, gaps.noise)
+            for each, _, gaps in gaps_of(self.path, self._verdict)
+        ]
+        frames = [pd.DataFrame(dict(zip(columns, values, strict=True))) for values in found]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     @property

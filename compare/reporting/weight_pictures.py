@@ -92,29 +92,42 @@ def _timeline(
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
         starts = _starts(len(gaps.steps), STOPS, first, gaps)
         lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, f"g{number}"))
-    heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
     bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
-    heights += [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0]
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     unit = unit_of([entry for entry, _, _ in compared])
     labels.append((0.0, f"equal, bit for bit, after every {unit}" if equal else "equal, bit for bit"))
     place_name = _namer(longest)
-    return chart(
+    return _chart_of_steps(
         title,
         "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
         axis,
-        logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         lines,
+        [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0],
         x_name=x_name,
-        y_name="distance of all weights (Euclidean norm)",
         bands=bands,
         labels=labels,
         lines=(longest.first + np.flatnonzero(np.diff(longest.epochs)) + 1.0).tolist(),
         x_label=lambda value: place_name(int(value) - longest.first),
-        tall=True,
         markers=len(longest.steps) <= 40,
-        group="steps",
         views=views,
+    )
+
+
+def _chart_of_steps(
+    title: str, summary: str, axis: Axis, series: Sequence[Series], heights: Sequence[float] = (), **more: Any
+) -> Chart:
+    """The chart of weight gaps, whose vertical axis shows the lines, and other ``heights``."""
+    shown = [*heights, *(v for line in series for v in line.points.values() if math.isfinite(v) and v > 0)]
+    return chart(
+        title,
+        summary,
+        axis,
+        logarithmic(min([*shown, 1e-8]), max([*shown, 1e-6]), zero=True),
+        series,
+        y_name="distance of all weights (Euclidean norm)",
+        tall=True,
+        group="steps",
+        **more,
     )
 
 
@@ -241,18 +254,10 @@ def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
         )
         for number, entry in enumerate(entries)
     ]
-    return chart(
-        f"Weight gap after every {unit}",
-        f"All weights are equal, bit for bit, after every {unit}.",
-        _span(steps),
-        logarithmic(1e-8, 1e-2, zero=True),
-        lines,
-        x_name=unit,
-        y_name="distance of all weights (Euclidean norm)",
-        labels=[(0.0, f"equal, bit for bit, after every {unit}")],
-        tall=True,
-        markers=False,
-        group="steps",
+    text = f"equal, bit for bit, after every {unit}"
+    title, labels = f"Weight gap after every {unit}", [(0.0, text)]
+    return _chart_of_steps(
+        title, f"All weights are {text}.", _span(steps), lines, [1e-2], x_name=unit, labels=labels, markers=False
     )
 
 
@@ -268,21 +273,16 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
         starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
         label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
-    heights = [value for line in lines for value in line.points.values() if math.isfinite(value) and value > 0]
     axis = _span(every, initial)
-    return chart(
+    return _chart_of_steps(
         "Weight gap after every step",
         "; ".join(f"{runs[i][0]}, {entry.candidate}: {where(entry)}" for i, entry, _, _ in compared),
         axis,
-        logarithmic(min([*heights, 1e-8]), max([*heights, 1e-6]), zero=True),
         lines,
         x_name="step of the run",
-        y_name="distance of all weights (Euclidean norm)",
         labels=[(0.0, "equal, bit for bit")],
         x_label=lambda value: f"step {value:,.0f} of the run" if value else "before the first step",
-        tall=True,
         markers=every <= 40,
-        group="steps",
         views=views_of_lengths(lengths, axis, "step of the run", initial),
     )
 
