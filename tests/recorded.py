@@ -26,7 +26,6 @@ from compare.records import (
     read_records,
     read_verdict,
     write_checked,
-    write_verdict,
 )
 from compare.reporting import html, plots
 from compare.verdict import Comparison, Failure, Verdict, compare_records, not_comparable
@@ -144,7 +143,7 @@ def finish(
             {"id": id, "side": entry["candidate"], "evidence": f"evidence of {id}", "remedy": CATALOGUE[id].remedy}
             for id in causes
         ]
-    write_verdict(folder / "verdict.json", made | dict(verdict or {}))
+    write_checked(folder / "verdict.json", made | dict(verdict or {}))
     if (folder / "metrics.csv").exists():
         plots.draw(folder)
     html.write(folder)

@@ -42,8 +42,8 @@ from compare.records import (
     replace_file,
     shortest,
     step_dtype,
+    write_checked,
     write_json,
-    write_verdict,
 )
 from compare.records.files import checksum
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
@@ -282,7 +282,7 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
     verdict = {key: value for key, value in content.items() if key != "sha256"} | {"verdict": "identical"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
-        write_verdict(path, verdict)
+        write_checked(path, verdict)
         assert read_verdict(path) == verdict
         path.write_bytes(flipped(path.read_bytes(), place, mask))
         try:
@@ -294,12 +294,12 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
 
 def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
-    write_verdict(path, {"verdict": "identical"})
+    write_checked(path, {"verdict": "identical"})
     RunJson(folder=tmp_path, options={}).save()
     assert read_verdict(path) == {"verdict": "identical"}, "older versions kept no checksum of it"
     RunJson(folder=tmp_path, options={}, verdict_sha256=checksum({"verdict": "identical"})).save()
     assert read_verdict(path) == {"verdict": "identical"}
-    write_verdict(path, {"verdict": "alike"})
+    write_checked(path, {"verdict": "alike"})
     with pytest.raises(RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"):
         read_verdict(path)
 

@@ -24,7 +24,6 @@ from compare.records.files import (
     replace_file,
     write_checked,
     write_json,
-    write_verdict,
 )
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (

@@ -29,13 +29,9 @@ def add_costs(path: Path, trainer: str, seed: int, costs: Mapping[str, Any]) -> 
     """
     content, run = read_costs(path), identity_of(path.parent)
     content.setdefault(trainer, {})[str(seed)] = dict(costs)
-    sums = {
-        name: {seed: _sum(run, name, seed, each) for seed, each in seeds.items()} for name, seeds in content.items()
-    }
-    write_json(
-        path,
-        {name: {s: {**each, "sha256": sums[name][s]} for s, each in seeds.items()} for name, seeds in content.items()},
-    )
+    for name, seeds in content.items():
+        content[name] = {s: {**each, "sha256": _sum(run, name, s, each)} for s, each in seeds.items()}
+    write_json(path, content)
 
 
 def read_costs(path: Path) -> Costs:

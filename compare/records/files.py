@@ -137,11 +137,6 @@ def read_checked(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_verdict(path: Path, verdict: Mapping[str, Any]) -> None:
-    """Writes ``verdict.json``, with a checksum of its content as the last entry."""
-    write_checked(path, verdict)
-
-
 def read_verdict(path: Path) -> dict[str, Any]:
     """Reads ``verdict.json`` and verifies its checksum, also by the ``run.json`` beside it.
 

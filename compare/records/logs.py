@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
 from compare.errors import RequestError
 from compare.naming import printable
 from compare.records.event_files import event_files, read_scalars
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, read_metrics
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, exact_column, read_metrics
 from compare.records.model import RecordError, read_file
 
 ACCURACY = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy")
@@ -226,7 +224,7 @@ def _of_file(path: Path) -> list[Log]:
         elif wrong:
             raise RequestError(f"--logs {path}: {wrong[0]!r} in the column {name!r} is not a number")
         else:
-            metrics[name] = _exact(known)
+            metrics[name] = exact_column(known)
     seconds = {epoch: _number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
     known_seconds = {epoch: value for epoch, value in seconds.items() if value is not None}
     name = printable(path.stem)
@@ -295,13 +293,6 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _exact(texts: Mapping[int, str]) -> dict[int, float]:
-    """The values of a column; what has the fewest digits of a float32 is read as that float32."""
-    with np.errstate(over="ignore"):
-        single = all(str(np.float32(text)) == text for text in texts.values())
-    return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
-
-
 def _of_metrics_csv(path: Path) -> list[Log]:
     """The trainings in a ``metrics.csv`` of ours."""
     try:
@@ -313,7 +304,7 @@ def _of_metrics_csv(path: Path) -> list[Log]:
         own = {int(row["epoch"]): row for row in rows if (row["trainer"], row["seed"]) == (trainer, seed)}
         names = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
         columns = {name: {epoch: row[name] for epoch, row in own.items() if row[name]} for name in names}
-        metrics = {name: _exact(texts) for name, texts in columns.items() if texts}
+        metrics = {name: exact_column(texts) for name, texts in columns.items() if texts}
         seconds = {epoch: float(row["seconds"]) for epoch, row in own.items() if row["seconds"]}
         logs.append(_log(path, printable(trainer), int(seed), metrics, list(own), seconds))
     if not logs:

@@ -48,6 +48,16 @@ def shortest(value: float) -> str:
     return repr(float(value))
 
 
+def exact_column(texts: Mapping[int, str]) -> dict[int, float]:
+    """The values of a column by epoch. If all have the fewest digits that identify a float32, they are those.
+
+    Else a gap of one unit in the last place would be wrong.
+    """
+    with np.errstate(over="ignore"):
+        single = all(str(np.float32(text)) == text for text in texts.values())
+        return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
+
+
 class MetricsFile:
     """A ``metrics.csv`` open for appending: one row per trainer, seed and epoch. Existing rows are kept.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from compare.records.metrics_csv import exact_column
 from compare.verdict import absolute_gap
 from compare.verdict.rounding import units_of
 
@@ -28,12 +29,7 @@ def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
         selected = [row for row in rows if (row["trainer"], int(row["seed"])) == key]
         curves[key] = {}
         for name in list(selected[0])[2:]:
-            texts = {int(row["epoch"]): row[name] for row in selected if row[name]}
-            # float32 values are written with the fewest digits that identify them: a gap of one unit in the
-            # last place is right only if the text is read back as float32.
-            with np.errstate(over="ignore"):
-                single = all(str(np.float32(text)) == text for text in texts.values())
-            curves[key][name] = {e: float(np.float32(t) if single else t) for e, t in texts.items()}
+            curves[key][name] = exact_column({int(row["epoch"]): row[name] for row in selected if row[name]})
     return curves
 
 

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compare.records import in_time, read_verdict, write_verdict
+from compare.records import in_time, read_verdict, write_checked
 from compare.records.files import as_text, with_checksum
 from compare.verdict.codec import ALWAYS, decode, encode, unwritten
 from compare.verdict.not_finite import NotFinite
@@ -436,7 +436,7 @@ class Verdict:
 
     def write(self, path: Path) -> None:
         """Writes ``verdict.json``."""
-        write_verdict(path, self.content())
+        write_checked(path, self.content())
 
     def content(self) -> dict[str, Any]:
         """The content of the file, without its checksum."""
