@@ -17,8 +17,7 @@ from compare.reporting.page_comparison import ComparisonView, comparison_view
 from compare.reporting.page_summary import Answer, summary
 from compare.reporting.page_tables import (
     CostRow,
-    EpochRow,
-    SeedRow,
+    EpochLine,
     cost_headings,
     cost_rows,
     epoch_rows,
@@ -52,14 +51,6 @@ EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.
 
 Chart = dict[str, Any]
 """The content of a chart (see ``compare.reporting.charts.chart``)."""
-
-
-@dataclass(frozen=True)
-class LegendEntry:
-    """A trainer's name and the number of its line style, 0 for the reference."""
-
-    name: str
-    style: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,6 @@ class Page:
     notes: Sequence[str]
     preflight: Sequence[Mapping[str, Any]]
     failures: Sequence[Mapping[str, Any]]
-    trainers: Sequence[LegendEntry]
     finished: str
     summary: Sequence[Answer]
     timeline: Chart | None
@@ -109,9 +99,9 @@ class Page:
     truth: str
     charts: Sequence[tuple[Chart, Chart | None]]
     margins: Sequence[Chart]
-    table: Sequence[EpochRow]
+    table: Mapping[int, Sequence[EpochLine]]
     seed_headings: Sequence[str]
-    seed_table: Sequence[SeedRow]
+    seed_table: Mapping[int, Sequence[str]]
     costs: Sequence[CostRow]
     cost_headings: Sequence[str]
     parallel_note: str
@@ -141,14 +131,14 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
 
 
 def _page(files: RunFiles, beside: Path) -> Page:
-    run, verdict, names = files.run, files.verdict, files.names
+    run, verdict = files.run, files.verdict
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
     comparisons = [comparison_view(entry, files, stories) for entry in files.comparisons]
     costs = cost_rows(files)
     command, command_note = repeat_command(run)
     one_seed = files.seeds <= 1
-    weights = weight_pictures.weight_charts(files)
-    headings, seeds = ([], []) if one_seed else seed_columns(files)
+    timeline, strips = weight_pictures.weight_charts(files)
+    headings, seeds = ([], {}) if one_seed else seed_columns(files)
     return Page(
         files=files,
         title=run.get("title") or label(files.options["experiment"]),
@@ -157,12 +147,11 @@ def _page(files: RunFiles, beside: Path) -> Page:
         notes=[str(note) for note in run.get("notes", [])],
         preflight=run.get("preflight", []),
         failures=run.get("failures", []) if not comparisons else [],
-        trainers=[LegendEntry(name, min(number, 5)) for number, name in enumerate(names)],
         finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         summary=summary(files, comparisons, costs),
-        timeline=weights.timeline,
+        timeline=timeline,
         no_timeline=_no_timeline(files),
-        strips=weights.strips,
+        strips=strips,
         unit=weight_pictures.unit_of(files.comparisons),
         truth=truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         charts=[
@@ -173,7 +162,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
             for name in files.metrics
         ],
         margins=pictures.margin_charts(files),
-        table=epoch_rows(files) if one_seed else [],
+        table=epoch_rows(files) if one_seed else {},
         seed_headings=headings,
         seed_table=seeds,
         costs=costs,

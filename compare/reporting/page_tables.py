@@ -30,22 +30,14 @@ class EpochLine:
     cells: Sequence[str]
 
 
-@dataclass(frozen=True)
-class EpochRow:
-    """The lines of one epoch."""
-
-    epoch: int
-    lines: Sequence[EpochLine]
-
-
-def epoch_rows(files: RunFiles) -> list[EpochRow]:
-    """Per epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference."""
+def epoch_rows(files: RunFiles) -> dict[int, list[EpochLine]]:
+    """By epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference."""
     names, columns = files.names, files.columns
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}
     curves = {trainer: values for (trainer, _), values in files.curves.items()}
-    table = []
+    table: dict[int, list[EpochLine]] = {}
     for epoch in sorted({epoch for _, epoch in rows}):
-        lines = []
+        lines = table.setdefault(epoch, [])
         for name in [name for name in names if (name, epoch) in rows]:
             cells = [rows[name, epoch][column] for column in columns]
             lines.append(EpochLine(name, min(names.index(name), 5), cells))
@@ -53,7 +45,6 @@ def epoch_rows(files: RunFiles) -> list[EpochRow]:
                 reference, candidate = curves[names[0]], curves[name]
                 gaps = [_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
                 lines.append(EpochLine("gap", None, gaps))
-        table.append(EpochRow(epoch, lines))
     return table
 
 
@@ -68,16 +59,8 @@ def _gap(reference: float | None, candidate: float | None) -> str:
 # Results of a study, by seed
 
 
-@dataclass(frozen=True)
-class SeedRow:
-    """The results of one seed: one cell per column, as text."""
-
-    seed: int
-    cells: Sequence[str]
-
-
-def seed_columns(files: RunFiles) -> tuple[list[str], list[SeedRow]]:
-    """What every trainer reported with each seed in the last epoch that all finished: the headings, and a row per seed.
+def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
+    """What every trainer reported with each seed in the last epoch that all finished: the headings, the cells by seed.
 
     The metrics are those that the study tests; a candidate's value is followed by its gap to the reference.
     """
@@ -99,7 +82,7 @@ def seed_columns(files: RunFiles) -> tuple[list[str], list[SeedRow]]:
             for name in candidates:
                 actual = files.curves.get((name, seed), {}).get(metric, {}).get(epoch)
                 row += [texts.get((name, seed, epoch), {}).get(metric, ""), _gap(expected, actual)]
-    return headings, [SeedRow(seed, row) for seed, row in cells.items()]
+    return headings, cells
 
 
 # Costs

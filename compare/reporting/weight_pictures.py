@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,28 +30,25 @@ Compared = tuple[Comparison, str, GapSeries]
 """A comparison, the name of its reference, and the gaps."""
 
 
-@dataclass(frozen=True)
-class WeightCharts:
-    """The charts of the weight gap per step."""
+def weight_charts(files: RunFiles) -> tuple[Chart | None, list[Chart]]:
+    """The charts of the weight gap per step, drawn from the run's records.
 
-    timeline: Chart | None
-    strips: Sequence[Chart]
-
-
-def weight_charts(files: RunFiles) -> WeightCharts:
-    """The charts of the weight gap per step, drawn from the run's records."""
+    Returns:
+        The distance of all weights, None if there is nothing to draw; and for each comparison whose weights differ, the
+        chart of its layers (see ``compare.reporting.layers``).
+    """
     entries = [each for each in files.comparisons if not each.failure]
     if not entries or files.scope == "check":
-        return WeightCharts(None, [])
+        return None, []
     compared = gaps_of(files.folder, files.verdict and replace(files.verdict, comparisons=tuple(entries)))
     if compared:
         return _weight_charts(compared, files)
     if all(each.training.verdict == "identical" for each in entries):  # then every gap is 0
-        return WeightCharts(_all_equal(entries, files), [])
-    return WeightCharts(None, [])
+        return _all_equal(entries, files), []
+    return None, []
 
 
-def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> WeightCharts:
+def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> tuple[Chart, list[Chart]]:
     unit = unit_of([entry for entry, _, _ in compared])
     longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
     new = 1 + np.flatnonzero(np.diff(longest.epochs))  # where epochs begin
@@ -73,7 +70,7 @@ def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> WeightChart
             views,
         )
         strips += [strip] if strip else []
-    return WeightCharts(timeline, strips)
+    return timeline, strips
 
 
 def _timeline(
