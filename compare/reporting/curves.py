@@ -48,6 +48,25 @@ def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Va
     return mean, low, high
 
 
+def differences(
+    curves: Curves, reference: str, candidate: str, metric: str, *, relative: bool = False
+) -> dict[int, Values]:
+    """By seed and epoch, candidate minus reference; if ``relative``, in percent of the reference."""
+    found: dict[int, Values] = {}
+    for (trainer, seed), columns in curves.items():
+        if trainer == candidate:
+            expected, values = curves.get((reference, seed), {}).get(metric, {}), columns.get(metric, {})
+            sizes = {e: abs(expected[e]) / 100 if relative else 1.0 for e in expected.keys() & values.keys()}
+            found[seed] = {e: (values[e] - expected[e]) / size for e, size in sorted(sizes.items()) if size}
+    return found
+
+
+def rounding_of(sizes: Sequence[float]) -> tuple[float, float]:
+    """How far one rounding of float32 moves numbers of these sizes, at least and at most; three decades or less."""
+    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
+    return max(low, high / 1000), high
+
+
 def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
     """By epoch, the largest gap of a metric between the noise twins and the reference, in training or validation."""
     largest: Values = {}

@@ -54,22 +54,11 @@ Chart = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Download:
-    """A file that the page contains: its name, the name to save it under, and its address, a data URI."""
-
-    name: str
-    save_as: str
-    address: str
-
-
-@dataclass(frozen=True)
 class Page:
     """The content of a run's page, which the templates read.
 
     Attributes:
         comparisons: the comparisons, the worst verdict first.
-        preflight: the findings of the checks before training, each with ``severity`` and ``message``.
-        failures: trainers that failed before anything was compared, each with ``side``, ``error`` and ``remedy``.
         timeline: the chart of the weight gap per step; None if there is none.
         strips: for each comparison whose weights differ, the chart of the gap of each layer per step.
         unit: what the weights were compared after: ``step``, ``call`` or ``epoch``.
@@ -87,9 +76,6 @@ class Page:
     title: str
     answer: str
     comparisons: Sequence[ComparisonView]
-    notes: Sequence[str]
-    preflight: Sequence[Mapping[str, Any]]
-    failures: Sequence[Mapping[str, Any]]
     finished: str
     summary: Sequence[Answer]
     timeline: Chart | None
@@ -111,7 +97,7 @@ class Page:
     command_note: str
     sources: Sequence[str]
     links: Sequence[str]
-    downloads: Sequence[Download]
+    downloads: Sequence[tuple[str, str, str]]
     report: str
     stories: str
 
@@ -144,9 +130,6 @@ def _page(files: RunFiles, beside: Path) -> Page:
         title=run.get("title") or label(files.options["experiment"]),
         answer=_answer(files, comparisons),
         comparisons=comparisons,
-        notes=[str(note) for note in run.get("notes", [])],
-        preflight=run.get("preflight", []),
-        failures=run.get("failures", []) if not comparisons else [],
         finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         summary=summary(files, comparisons, costs),
         timeline=timeline,
@@ -193,11 +176,10 @@ def _no_timeline(files: RunFiles) -> str:
     return "There is no timeline: the two have no weights in common, after the same step, that could be compared."
 
 
-def _download(path: Path) -> Download:
+def _download(path: Path) -> tuple[str, str, str]:
+    """A file that the page contains: its name, the name to save it under, and its address, a data URI."""
     content = base64.b64encode(read_file(path)).decode()
-    return Download(
-        path.name, f"{path.resolve().parent.name}-{path.name}", f"data:{EMBEDDED[path.name]};base64,{content}"
-    )
+    return path.name, f"{path.resolve().parent.name}-{path.name}", f"data:{EMBEDDED[path.name]};base64,{content}"
 
 
 def _answer(files: RunFiles, comparisons: Sequence[ComparisonView]) -> str:

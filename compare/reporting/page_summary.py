@@ -115,10 +115,10 @@ def results(files: RunFiles) -> tuple[str, str]:
 def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    few = {row.spread for row in costs if row.total} == {"one epoch only"}
+    few = {row.spread for row in costs if row.values["total"]} == {"one epoch only"}
     more = "per epoch" if any(row.epoch for row in costs) else "for the first epoch only, which includes tracing"
     more += ", from one epoch only" * few
-    return ", ".join(f"{row.name} {row.epoch or row.first_epoch or 'unknown'}" for row in costs), more
+    return ", ".join(f"{row.name} {row.epoch or row.values['first epoch'] or 'unknown'}" for row in costs), more
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:

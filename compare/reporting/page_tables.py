@@ -93,35 +93,17 @@ class CostRow:
     """The costs of one trainer as text; empty where a value is unknown.
 
     Attributes:
-        first_epoch: the duration of the first epoch, the median over seeds.
         epoch: the median duration of the later epochs.
         spread: the shortest and the longest of them, or that there is one epoch only, or that none was measured.
-        step: the median duration of the later steps.
         own_peak: whether the peak memory covers only this trainer's training.
+        values: the other costs by heading, of the first epoch the median over seeds.
     """
 
     name: str
-    first_epoch: str
     epoch: str
     spread: str
-    rate: str
-    total: str
-    first_step: str
-    step: str
-    memory: str
     own_peak: bool
-
-    @property
-    def values(self) -> dict[str, str]:
-        """The values beside that of the later epochs, by heading."""
-        return {
-            "first epoch": self.first_epoch,
-            "examples/s": self.rate,
-            "first step": self.first_step,
-            "later step": self.step,
-            "peak memory": self.memory,
-            "total": self.total,
-        }
+    values: Mapping[str, str]
 
 
 def cost_rows(files: RunFiles) -> list[CostRow]:
@@ -136,18 +118,23 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
         later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
         rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 or not later]
         costs: Mapping[str, Any] = next(iter(files.costs.get(name, {}).values()), {})
+        peak = costs.get("peak_memory_bytes")
         table.append(
             CostRow(
                 name=name,
-                first_epoch=f"{np.median(first):,.1f} s" if first else "",
                 epoch=f"{np.median(later):,.1f} s" if later else "",
                 spread=_spread(later) if runs else "not measured",
-                rate=f"{np.median(rates):,.0f}" if rates else "",
-                total=f"{sum(v for columns in runs for v in columns['seconds'].values()):,.1f} s" if runs else "",
-                first_step=_duration(costs.get("first_step_seconds")),
-                step=_duration(costs.get("step_seconds")),
-                memory=f"{costs['peak_memory_bytes'] / 1e9:.2f} GB" if costs.get("peak_memory_bytes") else "",
                 own_peak=costs.get("own_peak", True),
+                values={
+                    "first epoch": f"{np.median(first):,.1f} s" if first else "",
+                    "examples/s": f"{np.median(rates):,.0f}" if rates else "",
+                    "first step": _duration(costs.get("first_step_seconds")),
+                    "later step": _duration(costs.get("step_seconds")),
+                    "peak memory": f"{costs['peak_memory_bytes'] / 1e9:.2f} GB"
+                    if costs.get("peak_memory_bytes")
+                    else "",
+                    "total": f"{sum(v for each in runs for v in each['seconds'].values()):,.1f} s" if runs else "",
+                },
             )
         )
     return table

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from compare.reporting.charts import Axis, Band, Series, View, chart, counts, linear, logarithmic
-from compare.reporting.curves import ROUNDING, Values, envelope_of, mean_and_interval
+from compare.reporting.curves import Values, differences, envelope_of, mean_and_interval, rounding_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import Chart, style_of, views_of_lengths
-from compare.verdict import Comparison, absolute_gap
+from compare.verdict import absolute_gap
 
 
 def metric_chart(files: RunFiles, name: str) -> Chart:
@@ -97,8 +97,7 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     if not series:
         return None
     series.sort(key=lambda item: order.index(item[:2]))
-    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
-    low = max(low, high / 1000)
+    low, high = rounding_of(sizes)
     edges = {0.5: low, files.epochs + 0.5: low}
     bands = [Band("rounding", edges, dict.fromkeys(edges, high))]
     labels = [(math.sqrt(low * high), "float32 rounding"), (0.0, "equal")]
@@ -165,8 +164,10 @@ def _margin_chart(files: RunFiles, metric: str) -> Chart:
         relative = any(test.relative for test in tests.values())
         style, scale = style_of(files, comparison.candidate), 100.0 if relative else 1.0
         margins |= {epoch: scale * test.margin for epoch, test in tests.items()}
-        for seed, values in _differences(files, comparison, metric, relative).items():
-            tooltips = {epoch: difference(v / scale, relative) for epoch, v in values.items()}
+        reference = comparison.reference or files.names[0]
+        found = differences(files.curves, reference, comparison.candidate, metric, relative=relative)
+        for seed, values in found.items():
+            tooltips = {float(epoch): difference(v / scale, relative) for epoch, v in values.items()}
             name = f"{comparison.candidate}, seed {seed}"
             series.append(Series(name, style, values, key=f"m{number}", tooltips=tooltips, dots=True))
         mean = {epoch: scale * test.mean for epoch, test in tests.items()}
@@ -199,19 +200,6 @@ def _margin_chart(files: RunFiles, metric: str) -> Chart:
         labels=[(max(edges.values()), "margin")],
         kind="differences",
     )
-
-
-def _differences(files: RunFiles, comparison: Comparison, metric: str, relative: bool) -> dict[int, dict[float, float]]:
-    """By seed and epoch, candidate minus reference; with ``relative`` in percent of the reference."""
-    reference = comparison.reference or files.names[0]
-    found: dict[int, dict[float, float]] = {}
-    for (trainer, seed), columns in files.curves.items():
-        expected = files.curves.get((reference, seed), {}).get(metric, {})
-        if trainer == comparison.candidate:
-            values = columns.get(metric, {})
-            sizes = {e: abs(expected[e]) / 100 if relative else 1.0 for e in expected.keys() & values.keys()}
-            found[seed] = {float(e): (values[e] - expected[e]) / size for e, size in sorted(sizes.items()) if size}
-    return found
 
 
 # Several runs in one chart

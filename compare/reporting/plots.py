@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from compare.naming import printable
 from compare.records import EPOCH_END, RecordError, read_metrics, replace_file
 from compare.reporting import run_files
-from compare.reporting.curves import ROUNDING, Curves, Values, envelope_of, mean_and_interval
+from compare.reporting.curves import Curves, Values, differences, envelope_of, mean_and_interval, rounding_of
 from compare.reporting.gaps import GapSeries, gaps_of
 from compare.reporting.run_files import RunFiles, usable
 from compare.reporting.sentences import sentences, where
@@ -242,13 +242,7 @@ def _draw_differences(
     """Draws a study's paired differences: a thin line per seed, their mean with its 90% interval, and the margin."""
     names = [name for name in (f"val_{metric}", metric) if any(columns.get(name) for columns in curves.values())][:1]
     for trainer, name in ((trainer, name) for trainer in trainers[1:] for name in names):
-        seeds = []
-        for (who, seed), columns in curves.items():
-            reference = curves.get((trainers[0], seed), {}).get(name, {})
-            if who == trainer:
-                both = columns.get(name, {}).keys() & reference.keys()
-                seeds.append({epoch: columns[name][epoch] - reference[epoch] for epoch in sorted(both)})
-        seeds = [values for values in seeds if values]
+        seeds = [values for values in differences(curves, trainers[0], trainer, name).values() if values]
         if not seeds:
             continue
         colour = _layers(trainers, trainer, hollow=False)[0]["color"]
@@ -311,8 +305,7 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
     numbers = [value for value in gaps if value]
     envelope = envelope_of(curves, trainers[0], metric, noise)
     numbers += [value for value in envelope.values() if value]
-    low, high = (ROUNDING[0] * min(sizes), ROUNDING[1] * max(sizes)) if sizes else ROUNDING
-    low = max(low, high / 1000)
+    low, high = rounding_of(sizes)
     room = 100 if any(epochs for _, epochs in crosses) else 1  # for crosses above all gaps
     _logarithmic_with_zero(ax, min(low, *numbers, 1e-8), max(high, *numbers, 1e-2) * room)
     for trainer, epochs in crosses:

@@ -17,26 +17,19 @@ def paired_steps(reference: Record, candidate: Record) -> tuple[Record, Record]:
     after each update. Records are returned as they are unless that makes their numbers of steps equal in every epoch.
     """
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    known = {name: [_steps(record, epoch) for epoch in epochs] for name, record in _named(reference, candidate)}
-    counts = {name: [len(keys) for keys in steps] for name, steps in known.items()}
-    if counts["reference"] == counts["candidate"] or not all(all(each) for each in counts.values()):
+    sides = reference, candidate
+    steps = [[_steps(record, epoch) for epoch in epochs] for record in sides]
+    counts = [[len(keys) for keys in own] for own in steps]
+    if counts[0] == counts[1] or not all(map(all, counts)):
         return reference, candidate
-    records = dict(_named(reference, candidate))
-    longer = max(counts, key=lambda name: sum(counts[name]))
-    (shorter,) = counts.keys() - {longer}
-    for i, epoch in enumerate(epochs):
-        known[longer][i] = _updates(records[longer], epoch, known[longer][i], counts[shorter][i])
-    if [len(keys) for keys in known[longer]] != counts[shorter]:
+    more = int(sum(counts[1]) > sum(counts[0]))
+    wanted = counts[1 - more]
+    places = zip(epochs, steps[more], wanted, strict=True)
+    steps[more] = [_updates(sides[more], epoch, keys, count) for epoch, keys, count in places]
+    if [len(keys) for keys in steps[more]] != wanted:
         return reference, candidate
-    numbers = np.concatenate(known["reference"])
-    renumbered = [
-        _with_steps(record, np.concatenate(known[name]), numbers) for name, record in _named(reference, candidate)
-    ]
-    return renumbered[0], renumbered[1]
-
-
-def _named(reference: Record, candidate: Record) -> list[tuple[str, Record]]:
-    return [("reference", reference), ("candidate", candidate)]
+    ours, theirs = map(np.concatenate, steps)
+    return _with_steps(reference, ours, ours), _with_steps(candidate, theirs, ours)
 
 
 def _steps(record: Record, epoch: int) -> np.ndarray:
