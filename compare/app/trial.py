@@ -16,7 +16,7 @@ import tensorflow as tf
 from compare.anew import train_anew
 from compare.app.loading import TRAINERS, load_trainer
 from compare.app.ready import Session
-from compare.engine.building import restore_policy
+from compare.engine.building import own_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError
 from compare.naming import is_file
@@ -117,14 +117,13 @@ def _failure(wanted: str, run: Run) -> Exception | None:
 def _restored_state() -> Iterator[None]:
     """Restores the settings and the random numbers of the process that a trainer may change."""
     python, numpy = random.getstate(), np.random.get_state()
-    policy = tf.keras.mixed_precision.global_policy()
     eagerly, jit = tf.config.functions_run_eagerly(), tf.config.optimizer.get_jit()
     try:
-        yield
+        with own_policy():
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        restore_policy(policy)
         if tf.config.functions_run_eagerly() != eagerly:
             tf.config.run_functions_eagerly(eagerly)
         if tf.config.optimizer.get_jit() != jit:

@@ -30,7 +30,7 @@ from compare.check.recipe import (
     Span,
     Split,
 )
-from compare.engine.building import restore_policy, scalars
+from compare.engine.building import own_policy, scalars
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
 
@@ -110,29 +110,28 @@ class Replay:
         self.epochs = {epoch: concatenate(of_epoch) for epoch, of_epoch in batches.items()}
         self.spans = {epoch: batch_spans(epoch, of_epoch) for epoch, of_epoch in batches.items()}
         self._signature = spec
-        policy = tf.keras.mixed_precision.global_policy()
-        self.model = experiment.build_model()
-        optimizer = experiment.build_optimizer()
-        half = self.model.dtype_policy.name == "mixed_float16"
-        self.scales_losses = half or isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
-        self._optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        fix_dropout(self.model)
-        # Calling a deferred model builds its weights.
-        x, y, *_ = next(iter(batches.values()))[0]
-        self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
-        predictions = self.model(self._first[0])
-        self.broadcastable = broadcastable(predictions, y)
-        trainable = list(self.model.trainable_variables)
-        taken = {id(v) for v in trainable}
-        self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
-        self.trainable = len(trainable)
-        self.shapes = [tuple(v.shape) for v in trainable]
-        of_layers = {metric.name for metric in self.model.metrics}  # metrics of layers, which are updated on every call
-        losses = experiment.build_loss()
-        self._factor = 1.0 if tf.nest.is_nested(losses) else self._sum_factor(losses)
-        self._losses: dict[Any, Any] = {GIVEN: self._compiled(losses)}
-        self.masked = False
-        restore_policy(policy)
+        with own_policy():
+            self.model = experiment.build_model()
+            optimizer = experiment.build_optimizer()
+            half = self.model.dtype_policy.name == "mixed_float16"
+            self.scales_losses = half or isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+            self._optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+            fix_dropout(self.model)
+            # Calling a deferred model builds its weights.
+            x, y, *_ = next(iter(batches.values()))[0]
+            self._first = tf.nest.map_structure(lambda a: tf.constant(a[:1]), (x, y))
+            predictions = self.model(self._first[0])
+            self.broadcastable = broadcastable(predictions, y)
+            trainable = list(self.model.trainable_variables)
+            taken = {id(v) for v in trainable}
+            self.variables = [*trainable, *(v for v in self.model.variables if id(v) not in taken)]
+            self.trainable = len(trainable)
+            self.shapes = [tuple(v.shape) for v in trainable]
+            of_layers = {metric.name for metric in self.model.metrics}  # which are updated on every call
+            losses = experiment.build_loss()
+            self._factor = 1.0 if tf.nest.is_nested(losses) else self._sum_factor(losses)
+            self._losses: dict[Any, Any] = {GIVEN: self._compiled(losses)}
+            self.masked = False
         self.output_losses = {metric.name for metric in self._losses[GIVEN].metrics} - {"loss"}
         self.metrics = {*self.measure(self._first[1], predictions)} - {"loss", *self.output_losses, *of_layers}
         self.optimizers: dict[bool, Any] = {}

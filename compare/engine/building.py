@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -148,13 +149,18 @@ def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str
             )
 
 
-def restore_policy(policy: Any) -> None:
-    """Restores the global dtype policy if it was changed.
+@contextmanager
+def own_policy() -> Iterator[None]:
+    """Restores the global dtype policy after the block: one that build_model sets applies to its own layers only.
 
-    The policy is not set otherwise: Keras 2 derives it from ``floatx`` until it is set for the first time.
+    The policy is set only if it was changed: Keras 2 derives it from ``floatx`` until it is set for the first time.
     """
-    if tf.keras.mixed_precision.global_policy().name != policy.name:
-        tf.keras.mixed_precision.set_global_policy(policy)
+    policy = tf.keras.mixed_precision.global_policy()
+    try:
+        yield
+    finally:
+        if tf.keras.mixed_precision.global_policy().name != policy.name:
+            tf.keras.mixed_precision.set_global_policy(policy)
 
 
 def scalars(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -10,11 +10,11 @@ import tensorflow as tf
 from compare.engine.building import (
     built,
     give_inputs,
+    own_policy,
     refuse_another,
     refuse_own_steps,
     refuse_shared,
     refuse_used,
-    restore_policy,
 )
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.metrics import metric_objects
@@ -37,8 +37,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
             would replace them; the message names the functions involved.
     """
     experiment = task.experiment
-    policy = tf.keras.mixed_precision.global_policy()
-    try:
+    with own_policy():
         models = [_model(task) for _ in range(2)]
         model = models[0]
         refuse_another(models[1].variables, [variable.shape for variable in model.variables], experiment)
@@ -69,8 +68,6 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
             raise RequestError(
                 f"build_model ({place}) returned a model that has no weights to train: add a layer with weights"
             )
-    finally:
-        restore_policy(policy)
 
 
 def _model(task: TrainingTask) -> tf.keras.Model:
@@ -123,15 +120,11 @@ def why_not_resumable(task: TrainingTask) -> str:
     build = type(built(experiment, "build_optimizer")).build
     if build.__module__.partition(".")[0] not in ("keras", "tf_keras"):
         return "the optimizer has a build() of its own, which fit may run inside its steps"
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.utils.set_random_seed(
-        0
-    )  # Keras 2's dropout cannot be traced without a seed; the run sets its own seed later
-    try:
+    # Keras 2's dropout cannot be traced without a seed; the run sets its own seed later.
+    tf.keras.utils.set_random_seed(0)
+    with own_policy():
         model = built(experiment, "build_model")
         forward = tf.function(lambda x: model(x, training=True)).get_concrete_function(task.train.spec[0])
-    finally:
-        restore_policy(policy)
     graph = forward.graph.as_graph_def()
     operations = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
     if random_operations := sorted(operations & RANDOM):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from compare.engine.building import built, restore_policy
+from compare.engine.building import built, own_policy
 from compare.engine.run import Run
 
 
@@ -17,12 +17,9 @@ def export_model(run: Run, folder: Path) -> None:
 
     A new model is built without a strategy, and receives the weights of the first replica.
     """
-    policy = tf.keras.mixed_precision.global_policy()
-    try:
+    with own_policy():
         model = built(run.experiment, "build_model")
         run.give_inputs(model)
-    finally:
-        restore_policy(policy)
     for variable, value in zip([*model.trainable_weights, *model.non_trainable_weights], run.weights(), strict=True):
         variable.assign(tf.cast(value, variable.dtype))
     folder.mkdir(parents=True, exist_ok=True)

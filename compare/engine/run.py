@@ -18,9 +18,9 @@ from compare.engine.building import (
     clear_session,
     forget_compile,
     give_inputs,
+    own_policy,
     refuse_another,
     refuse_used,
-    restore_policy,
     scalars,
 )
 from compare.engine.checkpoints import Checkpoints
@@ -205,45 +205,40 @@ class Run:
         experiment = self._task.experiment
         clear_session()
         tf.keras.utils.set_random_seed(self._seed)
-        policy = tf.keras.mixed_precision.global_policy()
-        try:
-            with self.strategy.scope():
-                model = self._task.new_model()
-                self.give_inputs(model)
-                forget_compile(model)
-                optimizer = built(experiment, "build_optimizer")
-                refuse_used(optimizer, experiment, self.strategy)
-                loss = built(experiment, "build_loss")
-                metrics, self.weighted_metrics = (
-                    metric_objects(experiment, part, built(experiment, part), model, self._task.train.spec)
-                    for part in ("build_metrics", "build_weighted_metrics")
+        with own_policy(), self.strategy.scope():
+            model = self._task.new_model()
+            self.give_inputs(model)
+            forget_compile(model)
+            optimizer = built(experiment, "build_optimizer")
+            refuse_used(optimizer, experiment, self.strategy)
+            loss = built(experiment, "build_loss")
+            metrics, self.weighted_metrics = (
+                metric_objects(experiment, part, built(experiment, part), model, self._task.train.spec)
+                for part in ("build_metrics", "build_weighted_metrics")
+            )
+            variables = [*model.trainable_weights, *model.non_trainable_weights]
+            if not variables:
+                raise RequestError(
+                    f"the model of experiment {experiment.name} has no weights to train: add a layer with weights"
                 )
-                variables = [*model.trainable_weights, *model.non_trainable_weights]
-                if not variables:
-                    raise RequestError(
-                        f"the model of experiment {experiment.name} has no weights to train: add a layer with weights"
-                    )
-                # In Keras 3, model.variables contains the state of seed generators, and model.weights does not.
-                weight_ids = {id(distributed(variable)) for variable in variables}
-                state = [*variables, *(v for v in model.variables if id(distributed(v)) not in weight_ids)]
-                initial = self._task.initial_weights.setdefault(
-                    self._seed, [np.array(variable.numpy()) for variable in state]
-                )
-                refuse_another(state, [value.shape for value in initial], experiment)
-                for variable, value in zip(state, initial, strict=True):
-                    variable.assign(tf.cast(value, variable.dtype))
-                loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
-                if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, loss_scaling):
-                    optimizer = loss_scaling(optimizer)  # as compile does
-                if self.builds_optimizer or self.epochs[0] > 1:
-                    optimizer.build(model.trainable_variables)
-                if self._checkpoints is not None:
-                    self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
-                if self._checkpoints is not None and self.epochs[0] > 1:
-                    self._checkpoints.restore(self.epochs[0] - 1)
-        finally:
-            # A policy that build_model has set applies to its own layers only, not to the next model.
-            restore_policy(policy)
+            # In Keras 3, model.variables contains the state of seed generators, and model.weights does not.
+            weight_ids = {id(distributed(variable)) for variable in variables}
+            state = [*variables, *(v for v in model.variables if id(distributed(v)) not in weight_ids)]
+            initial = self._task.initial_weights.setdefault(
+                self._seed, [np.array(variable.numpy()) for variable in state]
+            )
+            refuse_another(state, [value.shape for value in initial], experiment)
+            for variable, value in zip(state, initial, strict=True):
+                variable.assign(tf.cast(value, variable.dtype))
+            loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
+            if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, loss_scaling):
+                optimizer = loss_scaling(optimizer)  # as compile does
+            if self.builds_optimizer or self.epochs[0] > 1:
+                optimizer.build(model.trainable_variables)
+            if self._checkpoints is not None:
+                self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
+            if self._checkpoints is not None and self.epochs[0] > 1:
+                self._checkpoints.restore(self.epochs[0] - 1)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
         self._step_count = (
