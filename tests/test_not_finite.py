@@ -20,7 +20,8 @@ from compare.check.recipe import distance
 from compare.check.stages import gradients_of, locate, relative_gap
 from compare.check.weight_gaps import WeightGaps
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
-from compare.reporting.page_comparison import _largest_first
+from compare.reporting.page_comparison import comparison_view
+from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import differing_numbers, sentence, stops
 from compare.verdict import (
     Comparison,
@@ -422,5 +423,8 @@ def test_a_comparison_without_such_values_says_nothing_of_them() -> None:
 
 
 def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
-    gaps = [DifferingVariable(name, gap) for name, gap in (("a", 0.0), ("b", None), ("c", 2.0))]
-    assert [each.name for each in sorted(gaps, key=_largest_first)] == ["b", "c", "a"]
+    gaps = tuple(DifferingVariable(name, gap) for name, gap in (("a", 0.0), ("b", None), ("c", 2.0)))
+    training = Training("different", None, None, 1, differing_variables=gaps)
+    files = RunFiles(Path(), {"options": {}, "trainers": ["fit", "loop"]}, None, [], {}, [])
+    view = comparison_view(Comparison("loop", training, Reporting(None, {})), files, "")
+    assert [each.name for each in view.variables] == ["b", "c", "a"]

@@ -62,7 +62,9 @@ class Examples:
                 # The pipeline captures variables, which share this memory. Captured tensors would be copied whenever
                 # TensorFlow serializes the pipeline, for op determinism or to split it over replicas. (In a cluster
                 # the pipeline may be sent to another process, which cannot access the variable.)
-                self._read = self._tensors if this_task() else tf.nest.map_structure(_variable, self._tensors)
+                self._read = self._tensors
+                if not this_task():
+                    self._read = tf.nest.map_structure(lambda x: tf.Variable(x, trainable=False), self._tensors)
         except (TypeError, ValueError) as error:
             raise RequestError(
                 f"the {what} data cannot be converted to arrays ({error}): use NumPy arrays, with examples of one shape"
@@ -337,10 +339,6 @@ class Stream:
             batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
             self._sha256 = _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
         return self._sha256
-
-
-def _variable(tensor: tf.Tensor) -> tf.Variable:
-    return tf.Variable(tensor, trainable=False)
 
 
 def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:

@@ -68,7 +68,9 @@ def _converted(metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
 
     several = len(tf.nest.flatten(spec[1])) > 1 or len(tf.nest.flatten(shapes()[1])) > 1
     if not several:
-        return tf.nest.map_structure(partial(_metric, shapes=lambda: map(_first, shapes())), metrics)
+        return tf.nest.map_structure(
+            partial(_metric, shapes=lambda: (tf.nest.flatten(each)[0] for each in shapes())), metrics
+        )
     keys = metrics if isinstance(metrics, Mapping) else range(len(metrics))
     converted: dict[Any, Any] = {}
     for key in keys:
@@ -110,10 +112,6 @@ def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
     if isinstance(metric, str) and KERAS_3:
         found.name = metric  # compile reports it under the name that it was given
     return found
-
-
-def _first(values: Any) -> Any:
-    return tf.nest.flatten(values)[0]
 
 
 def _pick(values: Any, key: Any, model: tf.keras.Model) -> Any:

@@ -215,7 +215,10 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "failures": [
             {"who": each.side, "what": f"failed: {str(each.error).partition(chr(10))[0]}"}
             if failed
-            else _failure(each, each.side not in unable)
+            else {
+                "who": each.side or "every trainer",
+                "what": f"{'cannot run:' if each.side in unable else 'raised'} {each.error}",
+            }
             for each in failures
         ],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
@@ -229,12 +232,6 @@ def _trained(options: Mapping[str, Any]) -> str:
     if options.get("logs"):
         return "curves only"
     return "two scripts" if options.get("scripts") else label(str(options.get("experiment", "")))
-
-
-def _failure(failure: Failure, raised: bool) -> dict[str, str]:
-    """Who failed and how: by an exception in the user's code, or because it cannot run there at all."""
-    what = f"raised {failure.error}" if raised else f"cannot run: {failure.error}"
-    return {"who": failure.side or "every trainer", "what": what}
 
 
 def _strategy(run: Mapping[str, Any]) -> str:
@@ -257,14 +254,6 @@ def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:
 
 def notebook(folder: Path) -> str:
     """A run as HTML for a notebook: the verdict, the causes and the plot."""
-    page = page_of(folder)
-    picture = folder / "comparison.png"
-    return (
-        environment()
-        .get_template("notebook.html")
-        .render(page=page, picture=_data_uri(picture) if picture.exists() else "", path=str(folder))
-    )
-
-
-def _data_uri(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    page, path = page_of(folder), folder / "comparison.png"
+    picture = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else ""
+    return environment().get_template("notebook.html").render(page=page, picture=picture, path=str(folder))

@@ -20,7 +20,6 @@ from compare.verdict import (
     Difference,
     DifferingVariable,
     Finding,
-    MetricGap,
     Reporting,
     Training,
     warning,
@@ -96,16 +95,12 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> Compari
         before=_before(first, alone=any(each.alone for each in entry.not_finite)),
         equal_before=first is None or first.equal_before,
         # The largest gap first; what is not a number is larger.
-        variables=sorted(training.differing_variables, key=_largest_first),
+        variables=sorted(training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap),
         stages=stage_views(entry),
         stages_step="a step of the short check" if entry.stages_at else "that step",
         stage_sentence=stage_sentence(entry, reference),
         warning=warning(entry, reference),
     )
-
-
-def _largest_first(variable: DifferingVariable) -> float:
-    return -math.inf if variable.gap is None else -variable.gap
 
 
 def _before(first: Difference | None, *, alone: bool = False) -> str:
@@ -180,7 +175,8 @@ def _basis_of_numbers(reporting: Reporting) -> list[tuple[str, str]]:
     metrics = reporting.metrics
     alone = {name: m.not_reported_by for name, m in metrics.items() if m.not_reported_by}
     if reporting.verdict == "identical" and metrics:
-        compared = [_metric_name(name, m) for name, m in metrics.items() if name not in alone]
+        renamed = {name: f" (reported as {m.reported_as})" for name, m in metrics.items() if m.reported_as}
+        compared = [name + renamed.get(name, "") for name in metrics if name not in alone]
         basis.append(("Numbers", f"{', '.join(compared)}: equal in every epoch, bit for bit."))
     elif metrics:
         gaps = [f"{name} {m.max_gap:.1e}" + " (rounding)" * m.only_rounding for name, m in metrics.items() if m.max_gap]
@@ -196,7 +192,3 @@ def _basis_of_numbers(reporting: Reporting) -> list[tuple[str, str]]:
         names = ", ".join(name for name, lacking in alone.items() if lacking == who)
         basis.append(("Not compared", f"{names}: {who} does not report {'them' if ',' in names else 'it'}."))
     return basis
-
-
-def _metric_name(name: str, metric: MetricGap) -> str:
-    return f"{name} (reported as {metric.reported_as})" if metric.reported_as else name

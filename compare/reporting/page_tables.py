@@ -130,9 +130,7 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
                     "examples/s": f"{np.median(rates):,.0f}" if rates else "",
                     "first step": _duration(costs.get("first_step_seconds")),
                     "later step": _duration(costs.get("step_seconds")),
-                    "peak memory": f"{costs['peak_memory_bytes'] / 1e9:.2f} GB"
-                    if costs.get("peak_memory_bytes")
-                    else "",
+                    "peak memory": f"{peak / 1e9:.2f} GB" if peak else "",
                     "total": f"{sum(v for each in runs for v in each['seconds'].values()):,.1f} s" if runs else "",
                 },
             )

@@ -280,7 +280,7 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
         table: the table; no cell spans several lines.
         fixed: the number of columns that begin each of them.
     """
-    widths = [max(map(_cells, [column.header, *column.cells])) + 2 for column in table.columns]
+    widths = [max(cell_len(str(cell)) for cell in [column.header, *column.cells]) + 2 for column in table.columns]
     parts: list[list[int]] = [[]]
     for number in range(fixed, len(widths)):
         taken = sum(widths[i] for i in [*range(fixed), *parts[-1], number]) - 2
@@ -348,11 +348,6 @@ def variables(comparison: Comparison) -> list[str]:
 
 def _by(gap: float | None) -> str:
     return "" if gap is None else f", by {gap:.1e} (Euclidean norm)"
-
-
-def _cells(content: Any) -> int:
-    """The number of columns that the content of a table's cell takes."""
-    return cell_len(str(content))
 
 
 def _cell(value: float | None) -> str:

@@ -90,7 +90,9 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
     if found is not None:
         first, variables = found
         if first.step != INITIAL and place_of(common[0]) == (first.epoch, first.step):
-            unknown = " and ".join(record.trainer for record, keys, _ in reversed(sides) if not _has_initial(keys))
+            unknown = " and ".join(
+                record.trainer for record, keys, _ in reversed(sides) if INITIAL not in places_of(keys)[1]
+            )
             if unknown:  # so nobody knows whether training began from equal weights
                 reason = f"the initial weights of {unknown} were not recorded, and those after step 1 differ"
                 return Training(INCONCLUSIVE, None, None, steps, reason=reason, steps_made=made)
@@ -261,11 +263,6 @@ def last_steps(keys: np.ndarray) -> dict[int, int]:
     epochs, steps = places_of(keys[places_of(keys)[1] != EPOCH_END])
     last = np.diff(epochs, append=-1) != 0
     return dict(zip(epochs[last].tolist(), steps[last].tolist(), strict=True))
-
-
-def _has_initial(keys: np.ndarray) -> bool:
-    """Whether the initial weights were recorded."""
-    return bool((places_of(keys)[1] == INITIAL).any())
 
 
 def _lacking(keys: np.ndarray, other: np.ndarray) -> np.ndarray:
