@@ -46,10 +46,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
             optimizers = [built(experiment, "build_optimizer") for _ in range(2)]
         refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
         loss = built(experiment, "build_loss")
-        metrics, weighted = (
-            metric_objects(experiment, part, built(experiment, part), model, task.train.spec)
-            for part in ("build_metrics", "build_weighted_metrics")
-        )
+        metrics, weighted = metric_objects(experiment, model, task.train.spec)
         if "train-step" in trainers:
             refuse_own_steps(model, experiment)
         custom_step = type(model).train_step is not tf.keras.Model.train_step  # it may not use the loss

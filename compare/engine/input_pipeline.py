@@ -306,8 +306,7 @@ class Stream:
         with the arrays from which they were created.
 
         Args:
-            epochs: the epochs; or a variable with the number of a single epoch, read whenever the dataset is iterated.
-            of_epoch: returns the dataset of an epoch.
+            epochs, of_epoch: as for ``Examples``.
             elsewhere: whether another process will iterate the dataset; it cannot call ``of_epoch``, so all datasets
                 are created at once.
         """

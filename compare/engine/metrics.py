@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.building import built
 from compare.engine.strategies import keras_version
 from compare.errors import RequestError
 from compare.experiment import Experiment
@@ -25,23 +26,28 @@ BY_SHAPE = {
 KERAS_3 = keras_version().startswith("3")
 
 
-def metric_objects(experiment: Experiment, part: str, metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
-    """Returns an experiment's metrics as objects; call it under the strategy's scope.
+def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> tuple[Any, Any]:
+    """Returns an experiment's metrics and weighted metrics as objects; call it under the strategy's scope.
 
     Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them.
 
     Args:
-        part: "build_metrics" or "build_weighted_metrics".
         model: the model, with its inputs known.
         spec: tensor specs of a training batch.
 
     Returns:
-        The same list or dict with objects in place of names; an empty list for None.
+        The same lists or dicts with objects in place of names; an empty list for None.
 
     Raises:
         RequestError: if something is not a metric, or a name cannot be a column of ``metrics.csv``.
     """
-    function = getattr(experiment, part)
+    return _objects(experiment, "build_metrics", model, spec), _objects(
+        experiment, "build_weighted_metrics", model, spec
+    )
+
+
+def _objects(experiment: Experiment, part: str, model: tf.keras.Model, spec: Any) -> Any:
+    function, metrics = getattr(experiment, part), built(experiment, part)
     if metrics is None:
         return []
     if not isinstance(metrics, list | tuple | dict):

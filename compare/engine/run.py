@@ -212,10 +212,7 @@ class Run:
             optimizer = built(experiment, "build_optimizer")
             refuse_used(optimizer, experiment, self.strategy)
             loss = built(experiment, "build_loss")
-            metrics, self.weighted_metrics = (
-                metric_objects(experiment, part, built(experiment, part), model, self._task.train.spec)
-                for part in ("build_metrics", "build_weighted_metrics")
-            )
+            metrics, self.weighted_metrics = metric_objects(experiment, model, self._task.train.spec)
             variables = [*model.trainable_weights, *model.non_trainable_weights]
             if not variables:
                 raise RequestError(
