@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from compare.records import shortest
 from compare.reporting.charts import Axis, Band, Series, View, chart, counts, linear, logarithmic
 from compare.reporting.curves import Values, differences, envelope_of, mean_and_interval, rounding_of
 from compare.reporting.run_files import RunFiles
@@ -45,7 +44,7 @@ def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], *
         lines = [Series(label, style, values, hollow, faint=True, **more) for values in seeds.values()]
         return [*lines, Series(name, style, mean, hollow, tooltips=tooltips, low=low, high=high, **more)]
     return [
-        Series(label, style, values, hollow, tooltips={float(e): _exact(v) for e, v in values.items()}, **more)
+        Series(label, style, values, hollow, tooltips={float(e): shortest(v) for e, v in values.items()}, **more)
         for values in seeds.values()
     ]
 
@@ -55,17 +54,10 @@ def _metric_chart(name: str, series: Sequence[Series], epochs: int, views: Seque
     least, most = min(shown, default=0.0), max(shown, default=1.0)
     axis = logarithmic(least, most) if least > 0 and most > 1000 * least else linear(least, most)
     ends = ", ".join(
-        f"{line.name} {_exact(list(line.points.values())[-1])}" for line in series if line.points and not line.faint
+        f"{line.name} {shortest(list(line.points.values())[-1])}" for line in series if line.points and not line.faint
     )
     unit = "fraction of examples" if name.endswith("accuracy") else ""
     return chart(name, f"{name}, last epoch: {ends}", counts(epochs), axis, series, y_name=unit, views=views)
-
-
-def _exact(value: float) -> str:
-    """Formats a number as in ``metrics.csv``."""
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    return str(single) if float(single) == value else repr(value)
 
 
 def gap_chart(files: RunFiles, name: str) -> Chart | None:

@@ -263,9 +263,7 @@ def _draw_differences(
         edges = [epochs[0] - 0.5, *epochs, epochs[-1] + 0.5]
         limits = [limits[0], *limits, limits[-1]]
         ax.fill_between(edges, [-limit for limit in limits], limits, color="#F0E442", alpha=0.45, linewidth=0, zorder=1)
-        ax.annotate(
-            "margin", (1, limits[-1]), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center"
-        )
+        _label(ax, {limits[-1]: "margin"})
     ax.axhline(0, color="#222222", linewidth=1.4, zorder=1.5)
     ax.set_ylabel("candidate \N{MINUS SIGN} reference")
     ax.set_title(_plain(f"{' '.join(names)}: difference, mean and 90% interval"), loc="left", fontsize=10)
@@ -326,7 +324,12 @@ def _draw_gaps(ax: Axes, curves: Curves, trainers: Sequence[str], metric: str, n
         ax.fill_between(edges, heights, color=GREY, alpha=0.2, linewidth=0, zorder=0.9)
         if not low / 8 < heights[-1] < high * 8:
             labels[heights[-1]] = "noise\ntwins"
-    for y, text in labels.items():  # next to the panel, where curves cannot cross them
+    _label(ax, labels)
+
+
+def _label(ax: Axes, labels: Mapping[float, str]) -> None:
+    """Writes texts next to the panel at their heights, where curves cannot cross them."""
+    for y, text in labels.items():
         ax.annotate(text, (1, y), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
 
 
@@ -388,8 +391,7 @@ def _draw_weight_gaps(
     found = f"; differs: {', '.join(told)}" if told else ": equal, bit for bit"
     title = _wrap(f"weight gap after every step{found}", width, 2)
     ax.set_title(_plain(title), loc="left", fontsize=11, fontweight="bold")
-    for height, text in labels.items():
-        ax.annotate(text, (1, height), (5, 0), ax.get_yaxis_transform(), "offset points", fontsize=8, va="center")
+    _label(ax, labels)
 
 
 def _in_epochs(gaps: GapSeries) -> np.ndarray:

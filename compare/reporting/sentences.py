@@ -46,8 +46,9 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         if failure.side in known:
             why = f"{failure.side} failed; {failure.remedy}"
         return f"{candidate} and {reference} cannot be compared, because {why}"
-    if not comparison.weights_seen:
-        return _of_curves(comparison, reference)
+    if not comparison.weights_seen:  # of logs: what was compared were curves
+        curves = f"{candidate} compared with {reference}: {training.reason}"
+        return f"curves only, weights not seen: {_study(comparison, reference) if comparison.study else curves}"
     if comparison.study and training.verdict != "identical":
         return _study(comparison, reference)
     if training.verdict == "identical" and reporting.verdict in (None, "identical", "inconclusive"):
@@ -112,14 +113,6 @@ def _when_seen(place: NotFinite) -> str:
     if place.step is None:
         return f"at the end of epoch {place.epoch}"
     return f"after step {place.step:,} of epoch {place.epoch}" if place.step else "before the first step"
-
-
-def _of_curves(comparison: Comparison, reference: str) -> str:
-    """The sentence on logs: what was compared were curves, not weights."""
-    if comparison.study:
-        return f"curves only, weights not seen: {_study(comparison, reference)}"
-    text = f"{comparison.candidate} compared with {reference}: {comparison.training.reason}"
-    return f"curves only, weights not seen: {text}"
 
 
 def _numbers(reporting: Reporting) -> str:
