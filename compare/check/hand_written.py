@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -15,7 +16,11 @@ class DampedMomentum(tf.keras.optimizers.SGD):  # type: ignore[misc]
         super().update_step((1 - self.momentum) * gradient, variable, learning_rate)
 
 
-class _Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
+class HandWrittenAdam(tf.keras.optimizers.Adam):  # type: ignore[misc]
+    """Adam by a formula of ``CHANGES``, in which correction and epsilon have another place than in Keras's."""
+
+    formula: ClassVar[str]
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable."""
         if isinstance(gradient, tf.IndexedSlices):
@@ -26,63 +31,24 @@ class _Adam(tf.keras.optimizers.Adam):  # type: ignore[misc]
         square.assign(self.beta_2 * square + (1 - self.beta_2) * gradient * gradient)
         step = tf.cast(self.iterations, variable.dtype) + 1
         corrections = 1 - self.beta_1**step, 1 - self.beta_2**step
-        change = self._change(tf.convert_to_tensor(mean), tf.convert_to_tensor(square), *corrections)
+        moments = tf.convert_to_tensor(mean), tf.convert_to_tensor(square)
+        change = CHANGES[self.formula](*moments, *corrections, self.epsilon)
         variable.assign(variable - tf.cast(learning_rate, variable.dtype) * change)
 
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        """The change of the variable, to be multiplied by the learning rate."""
-        raise NotImplementedError
 
-
-class UncorrectedAdam(_Adam):
-    """Adam without bias correction."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean / (tf.sqrt(square) + self.epsilon)
-
-
-class MeanUncorrectedAdam(_Adam):
-    """Adam that corrects the mean of squares only."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean / (tf.sqrt(square / of_square) + self.epsilon)
-
-
-class SquareUncorrectedAdam(_Adam):
-    """Adam that corrects the mean of gradients only."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean / of_mean / (tf.sqrt(square) + self.epsilon)
-
-
-class EpsilonLast(_Adam):
-    """Adam as in the paper: epsilon is added after the correction, which makes it larger in the first steps."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean / of_mean / (tf.sqrt(square / of_square) + self.epsilon)
-
-
-class EpsilonInside(_Adam):
-    """Adam with epsilon under the root."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean / of_mean / tf.sqrt(square / of_square + self.epsilon)
-
-
-class EpsilonInsideUncorrected(_Adam):
-    """Adam with epsilon under the root, before the correction."""
-
-    def _change(self, mean: Any, square: Any, of_mean: Any, of_square: Any) -> Any:
-        return mean * tf.sqrt(of_square) / of_mean / tf.sqrt(square + self.epsilon)
-
-
-FORMULAS: dict[str, Any] = {
-    "damped": DampedMomentum,
-    "uncorrected": UncorrectedAdam,
-    "mean-uncorrected": MeanUncorrectedAdam,
-    "square-uncorrected": SquareUncorrectedAdam,
-    "epsilon-inside": EpsilonInside,
-    "epsilon-inside-uncorrected": EpsilonInsideUncorrected,
-    "epsilon-last": EpsilonLast,
+CHANGES: Mapping[str, Callable[..., Any]] = {
+    "uncorrected": lambda m, v, of_m, of_v, epsilon: m / (tf.sqrt(v) + epsilon),
+    "mean-uncorrected": lambda m, v, of_m, of_v, epsilon: m / (tf.sqrt(v / of_v) + epsilon),
+    "square-uncorrected": lambda m, v, of_m, of_v, epsilon: m / of_m / (tf.sqrt(v) + epsilon),
+    # As in the paper: epsilon is added after the correction, which makes it larger in the first steps.
+    "epsilon-last": lambda m, v, of_m, of_v, epsilon: m / of_m / (tf.sqrt(v / of_v) + epsilon),
+    "epsilon-inside": lambda m, v, of_m, of_v, epsilon: m / of_m / tf.sqrt(v / of_v + epsilon),
+    "epsilon-inside-uncorrected": lambda m, v, of_m, of_v, epsilon: m * tf.sqrt(of_v) / of_m / tf.sqrt(v + epsilon),
 }
-"""Each formula by the name that ``Update.formula`` has for it."""
+"""The change of a variable, to be multiplied by the learning rate, from the means of gradients and of their squares,
+what each is divided by to correct its bias, and epsilon; by the name that ``Update.formula`` has for it."""
+
+
+def by_hand(formula: str) -> type[Any]:
+    """The class of optimizer that computes a formula."""
+    return DampedMomentum if formula == "damped" else type(formula, (HandWrittenAdam,), {"formula": formula})

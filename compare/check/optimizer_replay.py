@@ -227,7 +227,7 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
         fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
         optimizer = cls.from_config({name: v for name, v in {**config, **fixed}.items() if name != EXCLUDED})
     if update.formula:
-        optimizer = hand_written.FORMULAS[update.formula].from_config(optimizer.get_config())
+        optimizer = hand_written.by_hand(update.formula).from_config(optimizer.get_config())
     overrides = dict(update.overrides)
     excluded = overrides.pop(EXCLUDED, None if update.optimizer is None else update.optimizer[1].get(EXCLUDED))
     if excluded is not None:

@@ -158,7 +158,7 @@ class Update:
 
     Attributes:
         optimizer: class and configuration, or None for the experiment's own optimizer.
-        formula: what people write by hand instead of the optimizer: one of ``hand_written.FORMULAS``.
+        formula: what people write by hand instead of the optimizer: one that ``hand_written.by_hand`` knows.
         overrides: hyperparameters that differ from the optimizer's own, by name.
         since: the first step in which they differ.
         restarts: the steps before which the optimizer loses its slots and its iteration count.

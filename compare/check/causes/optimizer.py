@@ -233,7 +233,7 @@ FORMULAS: Mapping[str, Sequence[str]] = {
         "epsilon-inside-uncorrected",
     ),
 }
-"""Formulas that no setting of the optimizer describes (``hand_written.FORMULAS``), by its class."""
+"""Formulas that no setting of the optimizer describes (see ``hand_written``), by its class."""
 
 
 def _other_rates(case: Case) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
