@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import tensorflow as tf
+
+from compare.watch.patching import patch
 
 OnApply = Callable[[Any, list[Any], list[Any]], None]
 """Called with an optimizer, its gradients and its variables before every ``apply``."""
@@ -18,74 +18,47 @@ STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_dataset
 """The methods of a strategy that a distributed trainer calls, itself or through Keras."""
 
 
-@contextlib.contextmanager
-def intercept_apply(on_apply: OnApply) -> Iterator[None]:
-    """Calls ``on_apply`` before every call of any Keras optimizer's ``apply``.
+def intercept_apply(on_apply: OnApply) -> None:
+    """Calls ``on_apply`` before every call of any Keras optimizer's ``apply``, also of one that a loop creates."""
 
-    All optimizers are intercepted, since a loop may create its own.
-    """
-    # Keras 3 has apply, which apply_gradients calls; Keras 2 has apply_gradients only.
-    mro = tf.keras.optimizers.Optimizer.__mro__
-    owner, method = next((cls, name) for name in ("apply", "apply_gradients") for cls in mro if name in vars(cls))
-    original = getattr(owner, method)
-
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
-        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        on_apply(self, grads, variables)
-        return original(self, grads, variables)
+        variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
+        on_apply(optimizer, grads, variables)
+        return original(optimizer, grads, variables)
 
-    @functools.wraps(original)
-    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **options: Any) -> Any:
+    def apply_gradients(original: Any, optimizer: Any, grads_and_vars: Any, *args: Any, **options: Any) -> Any:
         pairs = list(grads_and_vars)
-        on_apply(self, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
-        return original(self, pairs, *args, **options)
+        on_apply(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        return original(optimizer, pairs, *args, **options)
 
-    setattr(owner, method, {"apply": apply, "apply_gradients": apply_gradients}[method])
-    try:
-        yield
-    finally:
-        setattr(owner, method, original)
+    # Keras 3 has apply, which apply_gradients calls; Keras 2 has apply_gradients only.
+    replacements: dict[str, Callable[..., Any]] = {"apply": apply, "apply_gradients": apply_gradients}
+    mro = tf.keras.optimizers.Optimizer.__mro__
+    owner, method = next((cls, name) for name in replacements for cls in mro if name in vars(cls))
+    patch(owner, method, replacements[method])
 
 
-@contextlib.contextmanager
-def intercept_tape(on_gradient: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+def intercept_tape(on_gradient: Callable[[Sequence[Any]], None]) -> None:
     """Calls ``on_gradient`` with the variables that a loss was computed from, before its gradient is taken."""
-    original = tf.GradientTape.gradient
 
-    @functools.wraps(original)
-    def gradient(self: Any, *args: Any, **options: Any) -> Any:
-        on_gradient(self.watched_variables())
-        return original(self, *args, **options)
+    def gradient(original: Any, tape: Any, *args: Any, **options: Any) -> Any:
+        on_gradient(tape.watched_variables())
+        return original(tape, *args, **options)
 
-    tf.GradientTape.gradient = gradient
-    try:
-        yield
-    finally:
-        tf.GradientTape.gradient = original
+    patch(tf.GradientTape, "gradient", gradient)
 
 
-@contextlib.contextmanager
-def intercept_strategy(strategy: tf.distribute.Strategy, on_use: Callable[[], None]) -> Iterator[None]:
+def intercept_strategy(strategy: tf.distribute.Strategy, on_use: Callable[[], None]) -> None:
     """Calls ``on_use`` whenever the trainer, or ``fit``, distributes work or data with the strategy."""
 
-    def intercepted(original: Any) -> Any:
-        @functools.wraps(original)
-        def call(*args: Any, **options: Any) -> Any:
-            if _is_distributed_use(sys._getframe(1)):
-                on_use()
-            return original(*args, **options)
-
-        return call
+    def call(original: Any, *args: Any, **options: Any) -> Any:
+        if _is_distributed_use(sys._getframe(2)):  # of the frame before patch's own
+            on_use()
+        return original(*args, **options)
 
     for name in STRATEGY_METHODS:
-        setattr(strategy, name, intercepted(getattr(strategy, name)))
-    try:
-        yield
-    finally:
-        for name in STRATEGY_METHODS:
-            delattr(strategy, name)
+        patch(strategy, name, call)
 
 
 def _is_distributed_use(frame: FrameType) -> bool:

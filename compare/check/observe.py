@@ -31,6 +31,7 @@ from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import without_exit
+from compare.watch.patching import undone
 
 
 class CraftedRun(Run):
@@ -330,11 +331,9 @@ def observe(
     def on_use() -> None:
         run.observation.distributed = True
 
-    with (
-        intercept_apply(run.on_apply),
-        intercept_tape(run.on_gradient),
-        intercept_strategy(run.strategy, on_use),
-        without_exit(f"trainer {trainer.name}", trainer.train),
-    ):
+    with undone(), without_exit(f"trainer {trainer.name}", trainer.train):
+        intercept_apply(run.on_apply)
+        intercept_tape(run.on_gradient)
+        intercept_strategy(run.strategy, on_use)
         train_anew(trainer, run)
     return run.finish()
