@@ -38,7 +38,6 @@ class Case:
         self.observation, self.replay, self.reference = observation, replay, reference
         self.reference_case = reference_case
         self.floor: float = EPSILON if reference_case is None else reference_case.floor
-        self.nudges: dict[tuple[int, Recipe], int] = {}
         self._feeds: dict[Recipe, tuple[Span, ...] | None] = {}
         self._weight_gaps: dict[Recipe, WeightGaps | None] = {}
 
@@ -210,10 +209,7 @@ class Case:
         best, nudge = self.step_residual(i, span, recipe), 0
         while best > self.threshold and nudge < MORE_NUDGES:
             nudge += 1
-            off = self.step_residual(i, span, recipe, nudge)
-            if off < best:
-                best = off
-                self.nudges[i, recipe] = nudge
+            best = min(best, self.step_residual(i, span, recipe, nudge))
         return best
 
     def matched_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
