@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -473,8 +473,12 @@ class Replay:
         """
         kind = recipe.loss_weights or recipe.loss
         loss = self._losses.get(kind, self._losses[GIVEN])
-        unmasked = [] if recipe.masks else self.model._flatten_layers()
-        with in_inference(self.model, recipe.inference), without_masks(unmasked):
+        layers = self.model._flatten_layers()
+        inferring, masking = [each for each in layers if each.name in recipe.inference], [] if recipe.masks else layers
+        with (
+            replaced(inferring, call=in_inference),
+            replaced(masking, call=unmasked, compute_mask=lambda *_, **__: None),
+        ):
             predictions = self.model(x, training=recipe.training)
         masks = [getattr(tensor, "_keras_mask", None) for tensor in tf.nest.flatten(predictions)]
         self.masked = any(mask is not None for mask in masks)
@@ -526,20 +530,33 @@ class Replay:
 
 
 @contextmanager
-def in_inference(model: tf.keras.Model, names: Sequence[str]) -> Iterator[None]:
-    """Calls some layers of a model with ``training=False``, whatever the model is called with."""
-    layers = [layer for layer in model._flatten_layers() if layer.name in names] if names else []
+def replaced(layers: Sequence[Any], **methods: Callable[..., Any]) -> Iterator[None]:
+    """Replaces methods of layers by functions of the layer, its own method and the arguments."""
+
+    def bound(layer: Any, name: str) -> Callable[..., Any]:
+        original = getattr(layer, name)
+        return lambda *args, **options: methods[name](layer, original, *args, **options)
+
     for layer in layers:
-
-        def call(*args: Any, original: Any = layer.call, **options: Any) -> Any:
-            return original(*args, **{**options, "training": False})
-
-        object.__setattr__(layer, "call", call)
+        for name in methods:
+            object.__setattr__(layer, name, bound(layer, name))
     try:
         yield
     finally:
         for layer in layers:
-            object.__delattr__(layer, "call")
+            for name in methods:
+                object.__delattr__(layer, name)
+
+
+def in_inference(layer: Any, call: Any, *args: Any, **options: Any) -> Any:
+    """Calls a layer with ``training=False``, whatever the model is called with."""
+    return call(*args, **{**options, "training": False})
+
+
+def unmasked(layer: Any, call: Any, *args: Any, **options: Any) -> Any:
+    """Calls a layer as if no mask had ever been made; a functional model passes masks as arguments, too."""
+    outputs = call(*args, **({**options, "mask": None} if "mask" in options else options))
+    return tf.identity(outputs) if is_masking(layer) else outputs  # whose outputs it has given a mask
 
 
 def unrecovered(predictions: tf.Tensor) -> tf.Tensor:
@@ -552,25 +569,6 @@ def unrecovered(predictions: tf.Tensor) -> tf.Tensor:
 def is_masking(layer: Any) -> bool:
     """Whether this is a ``Masking`` layer."""
     return isinstance(layer, tf.keras.layers.Masking)
-
-
-@contextmanager
-def without_masks(layers: Sequence[Any]) -> Iterator[None]:
-    """Calls layers as if no mask had ever been made; a functional model passes masks as arguments, too."""
-    for layer in layers:
-
-        def call(*args: Any, layer: Any = layer, original: Any = layer.call, **options: Any) -> Any:
-            outputs = original(*args, **({**options, "mask": None} if "mask" in options else options))
-            return tf.identity(outputs) if is_masking(layer) else outputs  # whose outputs it has given a mask
-
-        object.__setattr__(layer, "call", call)
-        object.__setattr__(layer, "compute_mask", lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            object.__delattr__(layer, "call")
-            object.__delattr__(layer, "compute_mask")
 
 
 def micro_batches(span: Span, size: int) -> list[Span]:
