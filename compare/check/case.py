@@ -26,8 +26,6 @@ class Case:
     """The observed steps of a trainer, compared with the expected ones.
 
     Args:
-        observation: the trainer's observation.
-        replay: the independent recomputation.
         reference: the reference's observation, which shows what no replay can (such as a callback's learning rate).
         reference_case: the reference's own case, which has measured rounding; None if this is the reference.
     """
@@ -160,7 +158,6 @@ class Case:
         """The largest relative distance of any step's gradient from the recipe's.
 
         Args:
-            recipe: how gradients are computed.
             stop: a residual beyond which the remaining steps need not be computed.
         """
         return max(self.residuals(recipe, stop), default=np.inf)

@@ -88,11 +88,8 @@ class Checker:
     """Checks any number of candidates against one reference, which is observed once.
 
     Args:
-        experiment: the experiment that all train.
-        reference: the trainer that candidates are compared with.
         strategy: the strategy under which all train; the global batch is a few examples per replica.
         batch_size: as for ``check``.
-        seed: the seed of initial weights and order of examples.
         data: training and validation examples; those of the experiment by default.
     """
 
@@ -248,9 +245,6 @@ class Checker:
         """Adds causes and evidence from the replay if it explains the reference; else the noise twins decide.
 
         Args:
-            report: the report so far.
-            candidate: the observation of the candidate.
-            records: the records of the reference and of the candidate.
             hidden: whether the weights are equal but the gradients differ.
         """
         comparison = report.comparison

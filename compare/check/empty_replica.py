@@ -40,7 +40,6 @@ class EmptyReplicaProbe:
 
         Args:
             report: a report that found training to be right, so any difference comes from the empty replica.
-            trainer: the candidate.
             threshold: the largest relative distance of two gradients that counts as rounding.
         """
         if self._reference.replicas == 1 or not self._batches.empty:

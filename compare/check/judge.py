@@ -26,7 +26,6 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
     """Judges whole steps, gradients, updates and state, each from the weights that the trainer really had.
 
     Args:
-        case: the trainer's observation and replay.
         reference: the judgement of the reference. What holds for the reference as well does not count against
             the trainer.
     """
@@ -236,9 +235,6 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     """Compares what the optimizer made of the gradients passed to it; searches for a cause if that is wrong.
 
     Args:
-        case: the trainer's observation and replay.
-        judgement: what is known so far; extended.
-        right: the expected update.
         expected: the recipe that the trainer's gradients were expected to follow.
     """
     replay, steps = case.replay, case.steps

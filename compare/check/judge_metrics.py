@@ -20,13 +20,7 @@ THRESHOLD = ROUNDING * EPSILON
 
 
 def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgement:
-    """Judges reported numbers by the weights that the trainer itself had.
-
-    Args:
-        case: the trainer's observation and replay.
-        recipe: how the trainer computes its gradients.
-        keys: the names of the reported numbers.
-    """
+    """Judges reported numbers by the weights that the trainer itself had."""
     judgement = Judgement()
     table = MetricTable(case, recipe)
     explanations: dict[str, list[Explanation]] = {}

@@ -68,8 +68,6 @@ class Judgement:
 
         Args:
             evidence: what was measured; None if the caller records it elsewhere.
-            metric: the reported number that it is about; empty if it is about training.
-            certain: whether the difference exceeds rounding beyond doubt.
         """
         self.right, self.certain = False, self.certain or certain
         if evidence is not None:
@@ -79,7 +77,6 @@ class Judgement:
         """Records how well something was explained, in units of its noise floor.
 
         Args:
-            what: the name of what was explained.
             right: the residual of the correct recipe.
             threshold: the largest residual that counts as rounding.
             search: the search for other explanations; None if the correct recipe explains it.
@@ -97,10 +94,8 @@ class Judgement:
         """Names the causes of the only explanation, or records that several explain the steps equally well.
 
         Args:
-            explanations: all explanations that were found.
             right: the residual of the correct recipe.
             what: what was explained, in words.
-            metric: the reported number that it is; empty if it is about training.
 
         Returns:
             Whether causes were named.

@@ -23,14 +23,7 @@ def callback_names(experiment: Experiment) -> list[str]:
 def missing_callbacks(
     reference: Record, candidate: Record, comparison: Comparison, callbacks: Sequence[str]
 ) -> Finding | None:
-    """Names ``callbacks-missing`` where the weights are equal up to the moment at which a callback acts.
-
-    Args:
-        reference: the record of fit.
-        candidate: the record of the loop.
-        comparison: how they compare, bit for bit.
-        callbacks: the class names of the experiment's callbacks.
-    """
+    """Names ``callbacks-missing`` where the weights of fit and a loop are equal, bit for bit, until a callback acts."""
     first, name = comparison.training.first_difference, reference.trainer
     if first is None or not callbacks:
         return None

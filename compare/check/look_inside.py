@@ -54,7 +54,6 @@ class LookInside:
     """Locates the first difference of any number of candidates from one reference.
 
     Args:
-        reference: the trainer that candidates are compared with.
         everything: the experiment's own training examples, of which the task has a few.
     """
 
@@ -81,7 +80,6 @@ class LookInside:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
 
         Args:
-            trainer: the candidate.
             training: the comparison of its weights; where they are equal, what differs is inside a step.
 
         Raises:
@@ -115,8 +113,6 @@ class LookInside:
         """Finds where in its step a value first is not finite on one side only; None if that cannot be observed.
 
         Args:
-            trainer: the candidate.
-            found: where the weights are not finite.
             of_reference: whether it is the reference whose weights are not.
 
         Raises:
@@ -171,13 +167,6 @@ def first_not_finite(
 ) -> FirstValue | None:
     """Trains again up to the place where one side's weights first are not finite, and finds the first such value.
 
-    Args:
-        side: the trainer with these weights.
-        other: the trainer that it is compared with.
-        make_run: makes the run that both train.
-        found: what the records say.
-        variables: the names of the weights.
-
     Returns:
         The value; None if it cannot be observed.
 
@@ -207,8 +196,6 @@ def close_up(
     """What is seen inside the steps of a run; None if nothing is.
 
     Args:
-        trainer: the trainer.
-        make_run: makes the run.
         window: the first and the last step whose values are kept, counted over the whole training.
         latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
     """

@@ -51,12 +51,7 @@ Table = list[list[Cell]]
 
 
 class MetricTable:
-    """The values of each replica and batch of a trainer's two epochs.
-
-    Args:
-        case: the trainer's observation and replay.
-        recipe: how the trainer computes its gradients, as far as known.
-    """
+    """The values of each replica and batch of a trainer's two epochs."""
 
     def __init__(self, case: Case, recipe: Recipe) -> None:
         self.case, self.recipe, self.replay = case, recipe, case.replay
@@ -143,7 +138,6 @@ class ReportedMetric:
     """One reported number, of training or of validation.
 
     Args:
-        table: the values of each replica and batch.
         key: the reported name, such as ``val_loss``.
     """
 

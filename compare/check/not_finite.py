@@ -61,15 +61,7 @@ class FirstValue:
 def first_of_steps(
     side: CloseUp, other: CloseUp | None, steps: Sequence[int], variables: Sequence[str], found: NotFinite
 ) -> FirstValue | None:
-    """Finds the first value of some steps that is not finite on one side, and is on the other.
-
-    Args:
-        side: what was seen of the side that has it.
-        other: what was seen of the other side; None if nothing was.
-        steps: the steps, counted over the whole training.
-        variables: the names of the model's weights.
-        found: what the records say.
-    """
+    """Finds the first value of some steps, counted over the whole training, that is not finite on one side only."""
     for step in steps:
         if first := first_value(side, other, step, variables):
             return replace(first, step=step)
@@ -81,14 +73,7 @@ def first_of_steps(
 
 
 def first_value(side: CloseUp, other: CloseUp | None, step: int, variables: Sequence[str]) -> FirstValue | None:
-    """Finds the first value of a step that is not finite on one side, and is on the other.
-
-    Args:
-        side: what was seen of the side that has it.
-        other: what was seen of the other side; None if nothing was.
-        step: the step, counted over the whole training.
-        variables: the names of the model's weights.
-    """
+    """Finds the first value of a step that is not finite on one side, and is on the other if that was seen."""
     before, given = side.after.get(step - 1), None if other is None else other.after.get(step - 1)
     if found := _of_weights(before, given, variables, BEFORE):
         return found
@@ -179,8 +164,6 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
     """The cause, once for weights and once for reported numbers, as far as one side alone is not finite.
 
     Args:
-        comparison: the comparison.
-        reference: the reference's name.
         inside: the first value of the weights' step; None if it was not seen.
         of: which training is meant, where it is not the whole one: " of the check", for example.
     """
@@ -194,14 +177,7 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
 
 
 def of_step(names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Located, place: Place) -> list[Finding]:
-    """The cause, where what differs first in a step is not finite on one side, and the weights are on both.
-
-    Args:
-        names: the reference's and the candidate's.
-        sides: what was seen of them.
-        located: the step, counted over the whole training, and its stages.
-        place: its epoch, and the step in it.
-    """
+    """The cause, where what differs first in a step is not finite on one side, and the weights are on both."""
     for side in (0, 1):
         first = first_value(sides[side], sides[1 - side], located.step, sides[0].names)
         if first is not None and first.stage == located.stage:

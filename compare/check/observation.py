@@ -244,7 +244,6 @@ def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) ->
     """Returns an optimizer's configuration.
 
     Args:
-        optimizer: the optimizer.
         variables: those that it trains, by index; the configuration then says which of them weight decay leaves out.
     """
     config = configuration_of(optimizer)

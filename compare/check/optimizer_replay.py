@@ -29,9 +29,6 @@ def simulate(
     The optimizer's slots are kept over all steps.
 
     Args:
-        replay: provides the model's variables.
-        steps: the observed steps.
-        update: how the optimizer turns gradients into weights.
         gradients: gradients to use instead of the observed ones, one item per step.
 
     Returns:
@@ -187,11 +184,6 @@ def residuals(replay: Replay, steps: Sequence[OptimizerStep], predicted: Sequenc
 
 def rounding_noise(replay: Replay, steps: Sequence[OptimizerStep], update: Update) -> list[float]:
     """Measures the noise floor of ``residuals``: the effect of changing gradients in their last place.
-
-    Args:
-        replay: provides the model's variables.
-        steps: the observed steps.
-        update: how the optimizer turns gradients into weights.
 
     Returns:
         The change of each update, relative to the update.

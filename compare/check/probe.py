@@ -86,7 +86,6 @@ def with_two_replicas(report: Report, on_two: Callable[[], Report | str]) -> Rep
     """Adds what was found on two replicas to the report on one.
 
     Args:
-        report: the report on one replica.
         on_two: gives the report on two replicas, or why there is none; asked only if the trainer uses its strategy.
     """
     if not report.distributed:

@@ -82,12 +82,9 @@ class Replay:
     reduction and clipping, is computed here.
 
     Args:
-        experiment: what is trained.
         batches: the batches of every epoch, as the run provides them.
-        validation: the validation batches.
         replicas: the number of replicas of the observed runs.
         global_batch_size: examples in a full batch.
-        spec: the tensor specs of a batch.
         user_run: the size of the user's own run, for evidence; None if unknown.
     """
 
@@ -280,9 +277,6 @@ class Replay:
         """Recomputes one replica's part of one step, from the weights that it had.
 
         Args:
-            step: the step.
-            replica: the index of the replica.
-            part: the replica's part of the batch.
             recipe: how the step is computed; only its forward pass and loss are used.
             nudge: if not 0, every trainable weight is changed by one unit in the last place, up or down at random;
                 also the random seed.

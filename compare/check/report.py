@@ -23,11 +23,8 @@ def named(id: str, kind: str, side: str, seen: Measurement, remedy: str) -> Find
     """A cause that explains what was seen, as no other does.
 
     Args:
-        id: the cause's id, as in the catalogue.
         kind: ``TRAINING`` or ``REPORTING``.
         side: the name of the trainer that is affected, candidate or reference.
-        seen: what was measured.
-        remedy: what to write instead.
     """
     return Finding(id, kind, side, words.said(seen), remedy, seen.as_json())
 

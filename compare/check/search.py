@@ -54,7 +54,6 @@ def recognisers(field: Literal["gradient", "update", "formula"], case: Any) -> l
     """All causes of the catalogue that can be recognised in one field of ``Cause``, bound to a case.
 
     Args:
-        field: which of a cause's recognisers is meant.
         case: the first argument of the recogniser: a ``Case``, or a ``ReportedMetric`` for "formula".
     """
     functions = ((cause, getattr(cause, field)) for cause in CATALOGUE.values())
@@ -74,7 +73,6 @@ def find_explanations(
 
     Args:
         right: the correct recipe, or the one to start from.
-        recognisers: the causes to try.
         residual: returns the relative distance that a recipe leaves.
         threshold: the largest residual of an explanation.
     """

@@ -180,9 +180,6 @@ def compare_weights(
     """Compares the observed weights with those of the right steps.
 
     Args:
-        case: the trainer's observation and replay.
-        recipe: how gradients are computed.
-        update: how the optimizer turns gradients into weights.
         kink: the largest relative gap that a kink may explain.
         reference: the gaps of the reference. Its noise is used first; more is measured only if it is exceeded.
 
@@ -222,9 +219,7 @@ def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
     weights or the state besides is seen here, whatever it is.
 
     Args:
-        case: the trainer's observation and replay.
         gaps: the gaps of its steps, with the rounding of each.
-        start: the first place that differs.
     """
     epochs = np.array([segment.epoch for segment in segments(case) or ()])
     worst = Noise.of(0, 0.0, start, gaps.names[0])

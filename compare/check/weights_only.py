@@ -30,13 +30,7 @@ def why_no_gradients(observation: Observation) -> NotApplicable:
 
 
 def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
-    """Searches for the cause with which the recomputed steps lead to the observed weights.
-
-    Args:
-        case: the trainer's observation and replay.
-        judgement: what is known so far; extended.
-        right: the expected update.
-    """
+    """Searches for the cause with which the recomputed steps lead to the observed weights."""
     known, weight_gaps = segments(case), case.weight_gaps(judgement.recipe, right)
     if known is None or weight_gaps is None:
         steps, batches = len(case.observation.step_states), len(case.expected)

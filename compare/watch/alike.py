@@ -150,9 +150,6 @@ def matching(
     """The values for variables: by position and shape, then by path, else by shape, in the order of equal shapes.
 
     Args:
-        groups: what there is.
-        names: the paths of the variables.
-        shapes: their shapes.
         last: whether no more values will come; until then, only whole sequences are taken.
 
     Returns:

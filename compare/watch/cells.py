@@ -21,7 +21,6 @@ def citing_cells(text: str, notebook: str, source: str) -> str:
 
     Args:
         text: an error message or a traceback.
-        notebook: the notebook.
         source: its Python file.
     """
     lines = Path(source).read_text(encoding="utf-8").splitlines()

@@ -78,9 +78,6 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
     """Writes the file, and the arrays given to fit beside it.
 
     Args:
-        path: the file to write.
-        script: the script's name.
-        model: the compiled model.
         fit: the arguments of ``fit``, by name.
     """
     names = _in_string(Path(script).name)

@@ -150,11 +150,6 @@ class Training:
 class Observer:
     """Watches the script in this process.
 
-    Args:
-        settings: what is recorded.
-        initial: the initial weights.
-        writer: where it is recorded.
-
     Attributes:
         trainings: the trainings so far.
         inside: how many calls are under way inside which nothing is looked for.

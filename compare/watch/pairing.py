@@ -22,9 +22,7 @@ def paired(
 
     Args:
         there: the paths of the variables to choose from.
-        shapes_there: their shapes.
         wanted: the paths of the variables that need one.
-        shapes_wanted: their shapes.
 
     Returns:
         For each variable that needs one, the number of the other; empty if not all have one.

@@ -19,8 +19,6 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Replaces a function or method, until the end of ``undone`` or of the process.
 
     Args:
-        owner: the class or module that has it.
-        name: its name.
         replacement: called with the original, followed by the arguments of the call.
     """
     original = getattr(owner, name)

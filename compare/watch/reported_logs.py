@@ -30,7 +30,6 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     """The numbers that a training reported for each epoch.
 
     Args:
-        trace: the training.
         ends: the number of steps at the end of each epoch.
         like: the training whose names are used, with ``fit`` if there is one; a number is left out if it measures
             none of them.

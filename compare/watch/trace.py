@@ -219,11 +219,7 @@ class Trace:
 
 
 class TraceWriter:
-    """Writes the traces of one script.
-
-    Args:
-        folder: where they go.
-    """
+    """Writes the traces of one script."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
