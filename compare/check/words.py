@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,36 @@ from compare.check.measurement import Measurement
 from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE, some
 
 
+class _Sentences(string.Formatter):
+    """Puts names and choices of words into a sentence, besides what ``str.format`` does."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        """Formats a list by ``some``, ``count``, ``each`` or the word between its names, and by ``one|many`` a number.
+
+        A truth value counts as ``one`` if it is true; options that are empty are ``spec``.
+        """
+        if "|" in spec:
+            return spec.split("|")[(len(value) if isinstance(value, list | tuple) else value) != 1]
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name}={each}" for name, each in value.items()) or spec
+        if not isinstance(value, list | tuple):
+            return str(super().format_field(value, spec))
+        if spec == "count":
+            return str(len(value))
+        listed = (
+            [format(each, spec.removeprefix("each ")) for each in value] if "each" in spec else list(map(str, value))
+        )
+        return some(listed) if spec == "some" else (" and " if spec == "and" else ", ").join(listed)
+
+
+SENTENCES = _Sentences()
+
+
 def said(measurement: Measurement) -> str:
     """What was measured, as a sentence without its full stop."""
     quantities = measurement.quantities
     sentence = TEXTS[measurement.kind]
-    text = sentence.format_map(quantities) if isinstance(sentence, str) else sentence(**quantities)
+    text = SENTENCES.vformat(sentence, (), quantities) if isinstance(sentence, str) else sentence(**quantities)
     for name, more in MORE.items():
         if quantities.get(name) not in (None, False):
             text = more(text, quantities)
@@ -49,14 +75,6 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
 """What quantities that any measurement may have add to its sentence, in this order."""
 
 
-def _are(names: Sequence[Any], one: str, many: str) -> str:
-    return one if len(names) == 1 else many
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in options.items())
-
-
 def _last_as_full(*, last: int, global_batch_size: int, examples: int, **_: Any) -> str:
     full, rest = divmod(examples, global_batch_size)
     run = f"{examples:,} examples are {full:,} × {global_batch_size}" + (f" + {rest}" if rest else "")
@@ -71,28 +89,14 @@ def _example_weight(*, divisor: float, **_: Any) -> str:
     return f"every example has weight {weight}, whatever the size of its batch"
 
 
-def _layer_losses(*, numbers: Sequence[int], of: int, **_: Any) -> str:
-    which = some([str(number) for number in numbers])
-    return f"the gradient leaves out {_are(numbers, 'loss', 'losses')} {which} of the layers' {of}"
-
-
 def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
     given = ", ".join(f"{name} {weight:g}" for name, weight in expected.items())
     return f"the outputs' losses all have weight 1, not {given}"
 
 
-def _inference_layers(*, layers: Sequence[str], layer_class: str, **_: Any) -> str:
-    return f"{some(layers)} ({layer_class}) {_are(layers, 'runs', 'run')} with training=False"
-
-
 def _clipped(*, by: str, limit: float, when: str = "", **_: Any) -> str:
     place = f", {when} they are summed over the replicas" if when else ""
     return f"gradients are clipped by {by} at {limit:.6g}{place}"
-
-
-def _other_clipping(*, options: Mapping[str, Any], expected: Mapping[str, Any], **_: Any) -> str:
-    has = [_options(each) or "no clipping" for each in (options, expected)]
-    return f"the loop's optimizer has {has[0]}, the experiment's has {has[1]}"
 
 
 def _never_change(*, zero: str | None, **_: Any) -> str:
@@ -106,7 +110,7 @@ def _never_change(*, zero: str | None, **_: Any) -> str:
 
 def _no_gradient(*, variables: Sequence[str], output: str = "", **_: Any) -> str:
     left_out = f"the loss of output {output} is left out: " if output else ""
-    return f"{left_out}{', '.join(variables)} {_are(variables, 'gets', 'get')} no gradient or no update"
+    return f"{left_out}{', '.join(variables)} {'gets' if len(variables) == 1 else 'get'} no gradient or no update"
 
 
 def _batches(
@@ -130,15 +134,6 @@ def _last_dropped(*, last: int = 0, examples: int = 0, **_: Any) -> str:
     return "the last batch of each epoch is never trained on" + (f", {last} of {examples:,} examples" if last else "")
 
 
-def _not_as_built(*, count: int, variable: str, gap: float, **_: Any) -> str:
-    are = "variable is" if count == 1 else "variables are"
-    return f"before the first step {count} {are} not as built, {variable} by up to {gap:.3g}"
-
-
-def _changed_by_validation(*, variables: Sequence[str], **_: Any) -> str:
-    return f"{', '.join(variables)} {_are(variables, 'is', 'are')} not the same before and after validation"
-
-
 def _learning_rate(
     *, learning_rate: float, expected: float, step: int, factor: float | None = None, pattern: str = "", **_: Any
 ) -> str:
@@ -153,52 +148,9 @@ def _learning_rate(
     return text + patterns[pattern]
 
 
-def _iterations(*, iterations: Sequence[int], **_: Any) -> str:
-    return f"the optimizer's iterations are {', '.join(map(str, iterations))} before its steps, not 0, 1, 2 and so on"
-
-
-def _decayed(*, variables: Sequence[str], left_out: bool, **_: Any) -> str:
-    return f"weight decay {'leaves out' if left_out else 'also applies to'} {', '.join(variables)}"
-
-
 def _inside_root(*, epsilon: float | None = None, **_: Any) -> str:
     text = "epsilon is added under the root; Keras adds it to the root"
     return text if epsilon is None else f"{text} (epsilon is {epsilon:g})"
-
-
-def _callbacks_set(
-    *, callbacks: Sequence[str], reference: str, expected: float, learning_rate: float, step: int, epoch: int, **_: Any
-) -> str:
-    return (
-        f"{some(callbacks)} of {reference} set the learning rate to {expected:.6g} from step {step} (epoch {epoch}) "
-        f"on; here it stays {learning_rate:.6g}"
-    )
-
-
-def _averages(*, variables: Sequence[str], reference: str, side: str, **_: Any) -> str:
-    return (
-        f"after the last epoch {reference} gives {some(variables)} the moving averages that the optimizer keeps "
-        f"(use_ema), {side} does not"
-    )
-
-
-def _ends(verb: str) -> Callable[..., str]:
-    def text(*, reference: str, expected: int, callbacks: Sequence[str], side: str, epochs: int, **_: Any) -> str:
-        return f"{reference} {verb} after epoch {expected} ({some(callbacks)}), {side} after epoch {epochs}"
-
-    return text
-
-
-def _changed_once_more(
-    *, variables: Sequence[str], reference: str, callbacks: Sequence[str], epoch: int | None = None, **_: Any
-) -> str:
-    when = "after the last epoch" if epoch is None else f"at the end of epoch {epoch}"
-    return f"{when} {some(variables)} change once more under {reference} ({some(callbacks)})"
-
-
-def _rate_stays(*, learning_rate: float, expected: Sequence[float], **_: Any) -> str:
-    rates = ", ".join(f"{rate:.6g}" for rate in expected)
-    return f"the learning rate stays {learning_rate:.6g}; it should be {rates}"
 
 
 def _last_batch(*, metric: str, replicas: int = 0, **_: Any) -> str:
@@ -214,13 +166,6 @@ def _after_update(*, metric: str, training: bool = False, **_: Any) -> str:
 def _ambiguous(*, causes: Sequence[Sequence[str]], explained: str, **_: Any) -> str:
     names = " or ".join(" and ".join(ids) for ids in causes)
     return f"{names} would explain {explained} equally well, so no cause is named"
-
-
-def _changed_last(*, variables: Sequence[str], reference: str, side: str, **_: Any) -> str:
-    return (
-        f"after the last epoch {reference}'s {', '.join(variables)} change once more (in a callback's on_train_end), "
-        f"{side}'s do not"
-    )
 
 
 def _changed_after_last(*, epoch: int, variable: str, others: int, gap: float, **_: Any) -> str:
@@ -244,11 +189,6 @@ def _gradient_off(
     )
 
 
-def _gradient_factors(*, factors: Sequence[float], **_: Any) -> str:
-    listed = ", ".join(f"{factor:.4g}" for factor in factors)
-    return f"all variables' gradients are the right ones times one number in each step: {listed}"
-
-
 def _update_off(*, step: int, epoch: int, relative_error: float, **_: Any) -> str:
     unexplained = f"{relative_error:.2g} of the change, relative, is unexplained"
     return (
@@ -266,27 +206,12 @@ def _weight_off(*, variable: str, step: int, epoch: int, relative_error: float, 
     return text
 
 
-def _between_steps(*, variables: Sequence[str], step: int, following: int, **_: Any) -> str:
-    verb = _are(variables, "changes", "change")
-    return f"{', '.join(variables)} {verb} between steps {step} and {following}, not by an optimizer"
-
-
-def _after_step(*, variables: Sequence[str], step: int, epoch: int, reference: str, **_: Any) -> str:
-    verb, does = _are(variables, "changes", "change"), _are(variables, "does", "do")
-    return f"{some(variables)} {verb} after the update of step {step} (epoch {epoch}); {reference}'s {does} not"
-
-
 def _state_off(*, variable: str, step: int, epoch: int, gap: float, noise: float, **_: Any) -> str:
     off = f"off by {gap:.3g}, where rounding explains {noise:.1g}"
     if not _finite(gap):
         off = "a random state, such as dropout's, has moved on more often or less often"
     place = f"step {step} (epoch {epoch})"
     return f"{variable} after the forward pass of {place} is not what the model computes from the batch: {off}"
-
-
-def _as_trained(*, metric: str, loss: bool, **_: Any) -> str:
-    what = "is the loss" if loss else "weights examples as in the loss"
-    return f"{metric} {what} that is trained on, which is not the experiment's"
 
 
 def _metric_off(*, metric: str, relative_error: float, **_: Any) -> str:
@@ -349,24 +274,6 @@ def _first_value(stage: str, where: str) -> str:
 def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **_: Any) -> str:
     told = " and ".join(f"{value} with {name}" for name, value in values.items())
     return f"{where} of epoch {epoch}{training} is {told}"
-
-
-def _script_ended(*, side: str, epochs: int, callbacks: Sequence[str], **_: Any) -> str:
-    return f"{side} ended after epoch {epochs} ({' and '.join(callbacks)})"
-
-
-def _script_rate_changed(
-    *, callbacks: Sequence[str], side: str, other: str, learning_rate: float, other_rate: float, **_: Any
-) -> str:
-    listed = " and ".join(callbacks)
-    return f"{listed} changed the learning rate of {side} to {learning_rate:.4g}; that of {other} is {other_rate:.4g}"
-
-
-def _copies(*, side: str, other: str, variables: Sequence[str], layers: Sequence[str], times: int, **_: Any) -> str:
-    return (
-        f"{side} has {len(variables)} weights more than {other} ({some(variables)}), of the shapes of {some(layers)}, "
-        f"which {other} calls {times} times in a step"
-    )
 
 
 def _script_repeats(*, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
@@ -462,10 +369,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "strategy-unused": "strategy.run is never called: one replica computes the whole batch; fit averages the replicas' "
     "means",
     "no-layer-losses": "the gradient does not include the layers' losses",
-    "layer-losses-left-out": _layer_losses,
-    "layer-loss-left-out": lambda variables, **_: (
-        f"the gradient of {some(variables)} does not include its layer's loss"
-    ),
+    "layer-losses-left-out": "the gradient leaves out {numbers:loss|losses} {numbers:some} of the layers' {of}",
+    "layer-loss-left-out": "the gradient of {variables:some} does not include its layer's loss",
     "layer-losses-times-replicas": "the layers' losses have {replicas} times the right weight, on {replicas} replicas",
     "probabilities-as-logits": "the model's probabilities are taken as logits, since the experiment's loss has "
     "from_logits=True; in {reference}'s graph Keras finds the logits behind the softmax or sigmoid",
@@ -474,7 +379,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "applied-twice": "the loss, which takes logits, is given {function}(predictions): {function} is applied twice",
     "no-label-smoothing": "the loss has no label smoothing, the experiment's has {expected:g}",
     "mask-unused": "padded positions count in the loss like any other: the mask is not used",
-    "mask-lost": lambda layers, **_: f"the mask of {some(layers)} is lost, so later layers see the padding",
+    "mask-lost": "the mask of {layers:some} is lost, so later layers see the padding",
     "output-weight": "the loss of output {output} has weight 1 instead of {expected:g}, {factor:.6g} times as much",
     "output-weights": _output_weights,
     "micro-batches-summed": "the gradients of micro-batches of {examples} are added up, not averaged: {factor} times "
@@ -489,13 +394,11 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "the sample weights",
     # The step: forward pass, clipping, reduction
     "inference-gradient": "the gradient is that of a model called with training=False",
-    "inference-layers": _inference_layers,
+    "inference-layers": "{layers:some} ({layer_class}) {layers:runs|run} with training=False",
     "gradients-clipped": _clipped,
     "clipped-when": "gradients are clipped {when} they are summed over the replicas",
-    "not-clipped": lambda expected, **_: (
-        f"gradients are not clipped; the experiment's optimizer has {_options(expected)}"
-    ),
-    "other-clipping": _other_clipping,
+    "not-clipped": "gradients are not clipped; the experiment's optimizer has {expected}",
+    "other-clipping": "the loop's optimizer has {options:no clipping}, the experiment's has {expected:no clipping}",
     "own-gradients": "every replica is updated with its own gradient only, so the replicas' weights diverge",
     "first-gradient": "only the first replica's gradient is used",
     "weights-never-change": _never_change,
@@ -506,13 +409,13 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "last-batch-dropped": _last_dropped,
     "foreign-variables": "the optimizer was applied to {count} variables that do not belong to the model from "
     "run.build()",
-    "foreign-in-loss": lambda variables, **_: (
-        f"the loss is computed from variables that do not belong to the model from run.build(): {some(variables)}"
-    ),
-    "not-as-built": _not_as_built,
+    "foreign-in-loss": "the loss is computed from variables that do not belong to the model from run.build(): "
+    "{variables:some}",
+    "not-as-built": "before the first step {count} {count:variable is|variables are} not as built, {variable} by up "
+    "to {gap:.3g}",
     "validation-updates": "after the last step of epoch {epoch}, {updates} updates follow, one for each batch of "
     "validation",
-    "changed-by-validation": _changed_by_validation,
+    "changed-by-validation": "{variables} {variables:is|are} not the same before and after validation",
     "passes": "each step computes predictions for its batch {times} times",
     "own-order": "it takes the experiment's examples in an order of its own",
     "other-order": "the examples are in another order",
@@ -536,8 +439,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "begins-anew": "the optimizer begins anew in step {step} (epoch {epoch}): its slots are empty again",
     "begins-anew-per-epoch": "the optimizer begins anew with each epoch: its slots are empty again",
     "counted-anew-per-epoch": "the optimizer's steps are counted from 1 again in each epoch",
-    "iterations": _iterations,
-    "decayed": _decayed,
+    "iterations": "the optimizer's iterations are {iterations} before its steps, not 0, 1, 2 and so on",
+    "decayed": "weight decay {left_out:leaves out|also applies to} {variables}",
     "as-with-nesterov": "the weights change as with nesterov={nesterov}",
     "as-with": "the weights change as with {name} {value:g}; the experiment's {optimizer} has {expected:g}",
     "formula-damped": "the velocity is momentum · v + (1 - momentum) · g, not momentum · v + g",
@@ -554,20 +457,21 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "rate-of-next-step": "the learning rate is that of the step after: the schedule counts steps from 0",
     "rate-of-step-before": "the learning rate is that of the step before",
     "rate-of-first-step": "the learning rate stays {learning_rate:.6g}, that of the first step",
-    "rate-stays": _rate_stays,
-    "callbacks-set-rate": _callbacks_set,
-    "averages-not-taken": _averages,
-    "ends-earlier": _ends("ends"),
-    "ended": _ends("ended"),
-    "changed-after-training": _changed_once_more,
-    "changed-at-epoch-end": _changed_once_more,
-    "callbacks-changed-rate": lambda callbacks, reference, before, learning_rate, epoch, **_: (
-        f"{some(callbacks)} of {reference} changed the learning rate from {before:.6g} to {learning_rate:.6g} for "
-        f"epoch {epoch}"
-    ),
-    "callbacks-changed-weights": lambda callbacks, reference, epoch, **_: (
-        f"at the end of epoch {epoch} {some(callbacks)} of {reference} changed the weights outside of any step"
-    ),
+    "rate-stays": "the learning rate stays {learning_rate:.6g}; it should be {expected:each .6g}",
+    "callbacks-set-rate": "{callbacks:some} of {reference} set the learning rate to {expected:.6g} from step {step} "
+    "(epoch {epoch}) on; here it stays {learning_rate:.6g}",
+    "averages-not-taken": "after the last epoch {reference} gives {variables:some} the moving averages that the "
+    "optimizer keeps (use_ema), {side} does not",
+    "ends-earlier": "{reference} ends after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
+    "ended": "{reference} ended after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
+    "changed-after-training": "after the last epoch {variables:some} change once more under {reference} "
+    "({callbacks:some})",
+    "changed-at-epoch-end": "at the end of epoch {epoch} {variables:some} change once more under {reference} "
+    "({callbacks:some})",
+    "callbacks-changed-rate": "{callbacks:some} of {reference} changed the learning rate from {before:.6g} to "
+    "{learning_rate:.6g} for epoch {epoch}",
+    "callbacks-changed-weights": "at the end of epoch {epoch} {callbacks:some} of {reference} changed the weights "
+    "outside of any step",
     # Reported numbers
     "includes-earlier-epochs": "{metric} includes the earlier epochs",
     "sum-over-epochs": "{metric} is a sum over all epochs, divided by the number of batches in one epoch",
@@ -591,34 +495,40 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "metric-unweighted": "{metric} counts every example the same: the sample weights are not used",
     "after-update": _after_update,
     "metric-broadcast": "{metric} compares each label with the prediction of every example: labels [n, 1] against [n]",
-    "as-trained": _as_trained,
+    "as-trained": "{metric} {loss:is the loss|weights examples as in the loss} that is trained on, which is not the "
+    "experiment's",
     "metric-off": _metric_off,
     # What no cause explains
     "ambiguous": _ambiguous,
     "other-epochs": "{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or "
     "model.stop_training ends training",
-    "changed-last": _changed_last,
+    "changed-last": "after the last epoch {reference}'s {variables} change once more (in a callback's on_train_end), "
+    "{side}'s do not",
     "changed-after-last-step": _changed_after_last,
     "optimizer-steps": _optimizer_steps,
     "end-steps": "end_step was called {steps} times; the data set has {batches} batches",
     "gradient-off": _gradient_off,
     "gradients-off-together": "no single step's gradient is off, but all steps together do not match the right "
     "gradients",
-    "gradient-factors": _gradient_factors,
+    "gradient-factors": "all variables' gradients are the right ones times one number in each step: {factors:each .4g}",
     "update-off": _update_off,
     "weight-off": _weight_off,
     "weights-off": "the observed weights are not those that right gradients and the experiment's optimizer give: "
     "{relative_error:.2g} of the change, relative, is unexplained",
     "weights-change": _weights_change,
-    "changed-between-steps": _between_steps,
-    "changed-after-update": _after_step,
+    "changed-between-steps": "{variables} {variables:changes|change} between steps {step} and {following}, not by an "
+    "optimizer",
+    "changed-after-update": "{variables:some} {variables:changes|change} after the update of step {step} (epoch "
+    "{epoch}); {reference}'s {variables:does|do} not",
     "state-off": _state_off,
     "hidden-gradients": "the weights are equal, but different gradients were passed to the optimizers",
     "apart": _apart,
     # Two scripts: the examples, the forward pass and callbacks
-    "copies": _copies,
-    "script-ended": _script_ended,
-    "script-rate-changed": _script_rate_changed,
+    "copies": "{side} has {variables:count} weights more than {other} ({variables:some}), of the shapes of "
+    "{layers:some}, which {other} calls {times} times in a step",
+    "script-ended": "{side} ended after epoch {epochs} ({callbacks:and})",
+    "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:.4g}; that of "
+    "{other} is {other_rate:.4g}",
     "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
@@ -627,10 +537,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
     "script-repeats": _script_repeats,
     "script-never-seen": "{never} of the {of_all} examples of this epoch are not seen",
-    "script-frozen": lambda variables, side, **_: (
-        f"{some(variables)}: {side}'s optimizer gets no gradient, and a layer that is not trainable predicts in "
-        "inference mode"
-    ),
+    "script-frozen": "{variables:some}: {side}'s optimizer gets no gradient, and a layer that is not trainable "
+    "predicts in inference mode",
     "script-flag": _script_flag,
     # Two scripts: the loss, after the two losses
     "script-loss-factor": ": {factor:.6g} times as much, and so is the gradient of every variable",
@@ -654,7 +562,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "the gradients by that scale all the same",
     "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
     "{other}: nothing divides them by the scale",
-    "script-no-gradient": lambda variables, side, **_: f"{some(variables)}: {side}'s optimizer gets no gradient",
+    "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
     "script-first-replica": "{side} applies the gradients of the first replica only",
     "script-limits": _script_limits,
     "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
@@ -671,34 +579,26 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
     "never-changes": "the weights of {side} never change",
-    "drawn": lambda functions, **_: (
-        f"both call {some(functions)}, which gives other numbers in a graph than in an eager loop, whatever the seed: "
-        "draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest"
-    ),
+    "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "
+    "seed: draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest",
     "unknown-examples": "{side} was not seen to have {examples} of the {of} examples of {other}",
     "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
-    "calls-alone": lambda side, functions, **_: f"only {side} calls {some(functions)}",
+    "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
     "same: "
     "the factor comes between tape.gradient and apply_gradients",
-    "apart-by-weights": lambda variables, side, other, **_: (
-        f"what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
-        f"({some(variables)}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a "
-        "penalty that is computed outside of the tape"
-    ),
+    "apart-by-weights": "what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
+    "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
+    "that is computed outside of the tape",
     "steps-made": _steps_made,
     "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that",
     "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
     "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
     # Two scripts: reported numbers
-    "running-means": lambda metrics, other, **_: (
-        f"{' and '.join(metrics)} in each epoch {_are(metrics, 'is', 'are')} the mean over all epochs so far of "
-        f"what {other} reports"
-    ),
-    "mixed-means": lambda metrics, **_: (
-        f"{' and '.join(metrics)} in each epoch {_are(metrics, 'is', 'are')} the mean over training and validation: "
-        "the metric's state is not reset between them"
-    ),
+    "running-means": "{metrics:and} in each epoch {metrics:is|are} the mean over all epochs so far of what {other} "
+    "reports",
+    "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
+    "state is not reset between them",
     "reported-loss-without-regularization": _reported(_LACKS),
     "reported-validation-loss-without-regularization": _reported(_LACKS),
     "reported-loss-averaged-over-batches": _reported(
