@@ -99,9 +99,17 @@ def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
 
 
 def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
-    factor = Measurement.of("loss-factor", factor=np.float32(2), explains="all", residual=np.float64(1e-8))
-    assert factor.as_json() == {"kind": "loss-factor", "factor": 2.0, "explains": "all", "residual": 1e-8}
-    explained = "the loss has a constant factor of 2; this explains all to a relative error of 1.0e-08"
+    factor = Measurement.of(
+        "loss-factor", factor=np.float32(2), explains="updates", places=6, residual=np.float64(1e-8)
+    )
+    assert factor.as_json() == {
+        "kind": "loss-factor",
+        "factor": 2.0,
+        "explains": "updates",
+        "places": 6,
+        "residual": 1e-8,
+    }
+    explained = "the loss has a constant factor of 2; this explains all 6 updates to a relative error of 1.0e-08"
     assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
     assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
     assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"

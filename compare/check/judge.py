@@ -153,7 +153,7 @@ def _search_gradients(case: Case, judgement: Judgement) -> None:
         case.threshold,
     )
     judgement.add_fit("gradients", right, case.threshold, search)
-    if judgement.add_explanation(search.explanations, right, f"the gradients of all {len(case.steps)} steps"):
+    if judgement.add_explanation(search.explanations, right, "gradients", len(case.steps)):
         judgement.adopt_gradients(search.explanations[0])
     elif not search.explanations:
         judgement.mark_wrong(_gradient_evidence(case, recipe), certain=bool(off) and not case.only_few_off(off))
@@ -262,7 +262,7 @@ def _judge_updates(case: Case, judgement: Judgement, right: Update, expected: Re
     candidates = [] if case.several_optimizers else recognisers("update", case)
     search = find_explanations(right, candidates, residual, threshold)
     judgement.add_fit("updates", largest, threshold, search)
-    named = judgement.add_explanation(search.explanations, largest, f"all {len(steps)} updates")
+    named = judgement.add_explanation(search.explanations, largest, "updates", len(steps))
     if not named and not search.explanations:
         beyond = [i for i, value in enumerate(off) if value > threshold]
         i = beyond[0]

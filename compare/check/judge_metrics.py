@@ -75,7 +75,7 @@ def _name_causes(
         if len(found) > 1 and not fitting and certain:
             fitting = [explanation for explanation in found if explanation.ids <= set().union(*certain)]
         chosen = fitting if len(fitting) == 1 else found
-        if not judgement.add_explanation(chosen, wrong[key], key, metric=key) and not found:
+        if not judgement.add_explanation(chosen, wrong[key], "metric", metric=key) and not found:
             judgement.mark_wrong(told[key], metric=key)
 
 

@@ -89,28 +89,30 @@ class Judgement:
             self.fits.append(Fit(what, worst, min(right, search.next_best) / floor))
 
     def add_explanation(
-        self, explanations: Sequence[Explanation], right: float, what: str, *, metric: str = ""
+        self, explanations: Sequence[Explanation], right: float, what: str, places: int = 0, *, metric: str = ""
     ) -> bool:
         """Names the causes of the only explanation, or records that several explain the steps equally well.
 
         Args:
             right: the residual of the correct recipe.
-            what: what was explained, in words.
+            what: the id of what was explained, as in ``words.EXPLAINED``.
+            places: in how many steps or epochs.
 
         Returns:
             Whether causes were named.
         """
         self.mark_wrong(certain=bool(explanations))
+        of = {"explains": what, "metric": metric} if metric else {"explains": what, "places": places}
         if len(explanations) == 1:
             for cause, variant in explanations[0].causes:
                 fit = {"residual": explanations[0].residual, "otherwise": right}
-                self.causes.setdefault(cause.id, variant.evidence.but(explains=what, **fit))
+                self.causes.setdefault(cause.id, variant.evidence.but(**of, **fit))
                 if variant.remedy:
                     self.remedies.setdefault(cause.id, variant.remedy)
             return True
         if explanations:
             ids = [sorted(explanation.ids) for explanation in explanations]
-            self.mark_wrong(Measurement.of("ambiguous", causes=ids, explained=what), metric=metric)
+            self.mark_wrong(Measurement.of("ambiguous", causes=ids, **of), metric=metric)
         return False
 
     def adopt_gradients(self, explanation: Explanation) -> None:

@@ -73,9 +73,8 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     explanations = [replace(e, residual=relative(e.recipe, right)) for e in by_gradient.explanations]
     explanations += [replace(e, residual=relative(recipe, e.recipe)) for e in by_update.explanations]
     judgement.add_fit("weights", first * ROUNDING, ROUNDING, by_gradient if by_gradient.explanations else by_update)
-    unit = "steps" if len(known) == len(case.expected) else "epochs"
-    what = f"the weights after all {len(known)} {unit}"
-    if judgement.add_explanation(explanations, relative(recipe, right), what) and by_gradient.explanations:
+    what = f"weights after {'steps' if len(known) == len(case.expected) else 'epochs'}"
+    if judgement.add_explanation(explanations, relative(recipe, right), what, len(known)) and by_gradient.explanations:
         judgement.adopt_gradients(explanations[0])
     if explanations or _name_factor(case, judgement, known, first_wrong, right, partial(off, recipe), what):
         return
@@ -103,7 +102,7 @@ def _name_factor(
     if off(replace(right, learning_rates=changed)) > 1:
         return False
     optimizer = type(case.replay.experiment.build_optimizer()).__name__
-    seen = Measurement.of("weights-change", factor=factor, learning_rate=rates[since], explains=what)
+    seen = Measurement.of("weights-change", factor=factor, learning_rate=rates[since], explains=what, places=len(known))
     judgement.mark_wrong(seen if optimizer in FOLLOWS_LOSS and not since else None, certain=True)
     if since or optimizer not in FOLLOWS_LOSS:
         place = {"since_step": since + 1, "since_epoch": known[since].epoch} if since else {}

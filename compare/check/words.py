@@ -57,8 +57,22 @@ def _explained(text: str, q: Mapping[str, Any]) -> str:
         return text
     precision = f"to a relative error of {q['residual']:.1e}" if q["residual"] else "exactly"
     without = f"{q['otherwise']:.2g} without it" if _finite(q["otherwise"]) else "nothing else does"
-    return f"{text}; this explains {q['explains']} {precision} ({without})"
+    return f"{text}; this explains {_what(q)} {precision} ({without})"
 
+
+def _what(q: Mapping[str, Any]) -> str:
+    """What is explained: what the optimizer was seen to do in so many steps or epochs, or a reported number."""
+    return EXPLAINED[q["explains"]].format_map(q)
+
+
+EXPLAINED = {
+    "gradients": "the gradients of all {places} steps",
+    "updates": "all {places} updates",
+    "weights after steps": "the weights after all {places} steps",
+    "weights after epochs": "the weights after all {places} epochs",
+    "metric": "{metric}",
+}
+"""What a cause may explain, by its id."""
 
 MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "regularization_included": lambda text, q: f"{text}, regularization included",
@@ -163,9 +177,9 @@ def _after_update(*, metric: str, training: bool = False, **_: Any) -> str:
     return f"{text}, by model(x, training=True)" if training else text
 
 
-def _ambiguous(*, causes: Sequence[Sequence[str]], explained: str, **_: Any) -> str:
+def _ambiguous(*, causes: Sequence[Sequence[str]], **q: Any) -> str:
     names = " or ".join(" and ".join(ids) for ids in causes)
-    return f"{names} would explain {explained} equally well, so no cause is named"
+    return f"{names} would explain {_what(q)} equally well, so no cause is named"
 
 
 def _changed_after_last(*, epoch: int, variable: str, others: int, gap: float, **_: Any) -> str:
@@ -219,15 +233,13 @@ def _metric_off(*, metric: str, relative_error: float, **_: Any) -> str:
     return f"{metric} differs from the value recomputed from the weights{by}"
 
 
-def _weights_change(
-    *, factor: float, learning_rate: float, explains: str, as_rate: float | None = None, **_: Any
-) -> str:
+def _weights_change(*, factor: float, learning_rate: float, as_rate: float | None = None, **q: Any) -> str:
     times = f"the weights change {factor:.6g} times as much as they should"
     if as_rate is None:
         return (
-            f"{times}, which explains {explains}: the loss or the learning rate, {learning_rate:.4g}, has this factor"
+            f"{times}, which explains {_what(q)}: the loss or the learning rate, {learning_rate:.4g}, has this factor"
         )
-    return f"{times}, as with a learning rate of {as_rate:.4g} instead of {learning_rate:.4g}; this explains {explains}"
+    return f"{times}, as with a learning rate of {as_rate:.4g} instead of {learning_rate:.4g}; this explains {_what(q)}"
 
 
 def _repeats(*, epoch: int, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
