@@ -147,6 +147,40 @@ class Training:
         )
 
 
+class Here(threading.local):
+    """What is under way on this replica; each runs in a thread of its own.
+
+    Attributes:
+        tapes: the number of tapes that record.
+        layer: the model or layer that is being called.
+        model: the outermost model that is being called under a tape.
+        models: those called since the outermost tape began.
+        losses: what gradients were taken of since then.
+        in_loss: whether a loss is being computed.
+        last: the event that was last added to a graph.
+        applying: whether an optimizer is being applied.
+    """
+
+    tapes = 0
+    layer: Any = None
+    model: Any = None
+    models: tuple[Any, ...] = ()
+    losses: tuple[Any, ...] = ()
+    in_loss = False
+    last: Any = None
+    applying = False
+
+    @contextmanager
+    def set(self, **values: Any) -> Iterator[None]:
+        """Sets some of these inside the block."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+
 class Observer:
     """Watches the script in this process.
 
@@ -174,8 +208,7 @@ class Observer:
         self._trained: set[int] = set()
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
-        self._applying = threading.local()
-        self._here = threading.local()
+        self._here = Here()
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(polymorphic_function.Function, "__call__", self._call)
         patch(tf.distribute.Strategy, "run", self._call)
@@ -234,16 +267,13 @@ class Observer:
         return original(model, *args, **options)
 
     def _enter_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
-        outer, self._here.layer = getattr(self._here, "layer", None), model
-        try:
+        with self._here.set(layer=model):
             return self._call_model(original, model, *args, **options)
-        finally:
-            self._here.layer = outer
 
     def _enter_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         """Treats a layer that is called under a tape, outside of all models and layers, like a model."""
-        inside = getattr(self._here, "layer", None) is not None or self._building
-        if inside or not getattr(self._here, "tapes", 0) or any_symbolic_tensors(args):
+        inside = self._here.layer is not None or self._building
+        if inside or not self._here.tapes or any_symbolic_tensors(args):
             return original(layer, *args, **options)
         self.initial.add(layer)
         return self._enter_model(original, layer, *args, **options)
@@ -255,9 +285,8 @@ class Observer:
         return original(layer)
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
-        outermost = not getattr(self._here, "tapes", 0)
-        self._here.tapes = getattr(self._here, "tapes", 0) + 1
-        if outermost and self._outermost:
+        self._here.tapes += 1
+        if self._here.tapes == 1 and self._outermost:
             self._find_resets()
             self.initial.refresh()
         return original(tape)
@@ -280,7 +309,7 @@ class Observer:
             with tf.init_scope():  # weights made while a graph is traced have no values before it has run
                 self.build(model, args, options)
                 self._begin_models()
-        if getattr(self._here, "tapes", 0) and not any_symbolic_tensors(args) and model not in self._used:
+        if self._here.tapes and not any_symbolic_tensors(args) and model not in self._used:
             eagerly(lambda: self._use(model))
 
     def _use(self, root: Any) -> None:
@@ -327,7 +356,7 @@ class Observer:
             self._building = False
 
     def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if getattr(self._applying, "now", False):  # a LossScaleOptimizer applies with the optimizer that it wraps
+        if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
             return original(optimizer, grads, trainable_variables)
         grads = list(grads)
         variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
@@ -337,12 +366,8 @@ class Observer:
             raise EnoughSteps
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
-        self._applying.now = True
-        try:
-            with self.initial.aside():
-                result = original(optimizer, grads, trainable_variables)
-        finally:
-            self._applying.now = False
+        with self._here.set(applying=True), self.initial.aside():
+            result = original(optimizer, grads, trainable_variables)
         if training is not None:
             self.on_applied(training)
         if self._outermost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -49,13 +49,13 @@ class CloseUp:
         applied: when each step's gradients were applied, counted over all trainings of the script.
     """
 
-    steps: Mapping[int, Sequence[Event]]
-    after: Mapping[int, Sequence[np.ndarray]] = field(default_factory=dict)
+    steps: dict[int, list[Event]]
+    after: dict[int, list[np.ndarray]] = field(default_factory=dict)
     names: Sequence[str] = ()
-    untaped: Mapping[int, Sequence[tuple[float, int]]] = field(default_factory=dict)
-    penalties: Mapping[int, float] = field(default_factory=dict)
-    again: Collection[int] = ()
-    applied: Mapping[int, int] = field(default_factory=dict)
+    untaped: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
+    penalties: dict[int, float] = field(default_factory=dict)
+    again: set[int] = field(default_factory=set)
+    applied: dict[int, int] = field(default_factory=dict)
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
         """The same with its weights in another order, or some only: for each, its number in the order of this one."""

@@ -11,7 +11,9 @@ import itertools
 import pickle
 import sys
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import container, distributed
 from compare.engine.optimizers import learning_rate
-from compare.watch.alike import InitialWeights, strategy_of
+from compare.watch.alike import InitialWeights, path_of, strategy_of
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
@@ -43,6 +45,23 @@ LOSS_FUNCTIONS = tuple(
 )
 
 
+@dataclass
+class _Replica:
+    """How far one replica is.
+
+    Attributes:
+        waiting: what was seen since the last step ended.
+        ended: the numbers of the trainings whose step has ended since.
+        made: the number of steps of each training.
+        applied: the variables of each training that optimizers have updated in its step.
+    """
+
+    waiting: list[Event] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
+    made: Counter[int] = field(default_factory=Counter)
+    applied: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+
 class StageObserver(Observer):
     """An observer that also records the stages of some steps; ``seen.py`` describes what it writes."""
 
@@ -50,17 +69,9 @@ class StageObserver(Observer):
         super().__init__(settings, initial, writer)
         self._lost_at = sys.maxsize
         self._applications = itertools.count(1)
-        self._order: dict[int, dict[int, int]] = {}
         self._lock = threading.Lock()
-        self._waiting: dict[int, list[Event]] = {}
-        self._made: dict[tuple[int, int], int] = {}
-        self._applied: dict[tuple[int, int], set[int]] = {}
-        self._ended: dict[int, set[int]] = {}
-        self._seen: dict[int, dict[int, list[Event]]] = {}
-        self._after: dict[int, dict[int, list[np.ndarray]]] = {}
-        self._untaped: dict[int, dict[int, list[tuple[float, int]]]] = {}
-        self._penalties: dict[int, dict[int, float]] = {}
-        self._again: dict[int, set[int]] = {}
+        self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
+        self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
@@ -77,26 +88,25 @@ class StageObserver(Observer):
     # What is seen while a step is computed, or its graph is traced.
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
-        if not getattr(self._here, "tapes", 0):
-            self._here.models, self._here.losses = [], []
+        if not self._here.tapes:
+            self._here.models = self._here.losses = ()
         return super()._enter_tape(original, tape)
 
     def _taped(self, *values: Any) -> bool:
-        return bool(getattr(self._here, "tapes", 0)) and not any_symbolic_tensors(values)
+        return self._here.tapes > 0 and not any_symbolic_tensors(values)
 
     def _watches_loss(self, *values: Any) -> bool:
         """Whether a loss is recorded: one that may be differentiated, and any if only losses are."""
-        if getattr(self._here, "in_loss", False) or any_symbolic_tensors(values):
+        if self._here.in_loss or any_symbolic_tensors(values):
             return False
         return self._taped() or self.settings.losses_only
 
     def _call_model(self, original: Any, model: Any, *args: Any, **options: Any) -> Any:
-        if getattr(self._here, "model", None) is not None or not self._taped(args, options):
+        if self._here.model is not None or not self._taped(args, options):
             if self.settings.losses_only and not self._taped() and not any_symbolic_tensors(args, options):
                 self._record("again", {}, tf.nest.flatten(args[:1] or options.get("inputs")))
             return super()._call_model(original, model, *args, **options)
-        self._here.model = model
-        try:
+        with self._here.set(model=model):
             self.prepare(model, args, options)
             given = options.get("training", "not given")
             if isinstance(given, tf.Tensor):
@@ -105,15 +115,13 @@ class StageObserver(Observer):
             if model.built:
                 self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
             outputs = original(model, *args, **options)
-            self._here.models = [*getattr(self._here, "models", ()), model]
+            self._here.models += (model,)
             self._record("predictions", {"model": model.name, "training": given}, tf.nest.flatten(outputs))
             return outputs
-        finally:
-            self._here.model = None
 
     def _call_layer(self, original: Any, layer: Any, *args: Any, **options: Any) -> Any:
         outputs = original(layer, *args, **options)
-        if getattr(self._here, "model", None) is not None and self._taped(args, options):
+        if self._here.model is not None and self._taped(args, options):
             tensors = [each for each in tf.nest.flatten(outputs) if isinstance(each, tf.Tensor)]
             info = {"name": layer.name, "class": type(layer).__name__, "flagged": _depends_on_training(layer)}
             self._record("layer", info, tensors)
@@ -122,11 +130,8 @@ class StageObserver(Observer):
     def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any) -> Any:
         if not self._watches_loss(y_pred):
             return original(loss, y_true, y_pred, *weight, **options)
-        self._here.in_loss = True
-        try:
+        with self._here.set(in_loss=True):
             value = original(loss, y_true, y_pred, *weight, **options)
-        finally:
-            self._here.in_loss = False
         weights = weight[0] if weight else options.get("sample_weight")
         function = getattr(loss, "fn", None)
         self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value, function)
@@ -137,11 +142,8 @@ class StageObserver(Observer):
         unknown = any(each is None for each in both)
         if unknown or not self._watches_loss(both):
             return original(*args, **options)
-        self._here.in_loss = True
-        try:
+        with self._here.set(in_loss=True):
             value = original(*args, **options)
-        finally:
-            self._here.in_loss = False
         plain = {key: each for key, each in options.items() if isinstance(each, bool | int | float | str)}
         self._record_targets(name, plain, both[0], both[1], None, value)
         return value
@@ -166,11 +168,11 @@ class StageObserver(Observer):
             self._record("spread", {"function": function}, [true[0], predicted[0]])
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
-        models, losses = getattr(self._here, "models", []), getattr(self._here, "losses", [])
+        models, losses = self._here.models, self._here.losses
         of = _ids(tf.nest.flatten(sources))
         watched = bool(models or of)  # models, or variables without one
         if watched and not any(each is target for each in losses):  # one loss may have gradients of several models
-            losses.append(target)
+            self._here.losses += (target,)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
             info = {"targets": len(targets), "penalties": len(penalties), "of": of}
@@ -208,12 +210,13 @@ class StageObserver(Observer):
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
         if self.settings.losses_only:
-            self._penalties.setdefault(training.number, {})[training.steps] = _regularization(training.variables)
+            self._seen[training.number].penalties[training.steps] = _regularization(training.variables)
             return
+        after = self._seen[training.number].after
         if self._watches(0) and training.initial is not None:
-            self._after.setdefault(training.number, {}).setdefault(0, training.initial)
+            after.setdefault(0, training.initial)
         if self._watches(training.steps):
-            self._after.setdefault(training.number, {})[training.steps] = training.fingerprint.weights()
+            after[training.steps] = training.fingerprint.weights()
 
     # What was seen, when it is computed.
 
@@ -230,7 +233,7 @@ class StageObserver(Observer):
 
     def _after_earlier_events(self) -> Any:
         """Operations without data in common run in any order, unless they are told to."""
-        last = getattr(self._here, "last", None)
+        last = self._here.last
         same = last is not None and last.graph is tf.compat.v1.get_default_graph()
         return tf.control_dependencies([last] if same else [])
 
@@ -251,7 +254,7 @@ class StageObserver(Observer):
                 return
             info, arrays = {}, (self._spread(info["function"], *arrays),)
         with self._lock:
-            waiting = self._waiting.setdefault(number, [])
+            waiting = self._replicas[number].waiting
             if kind == "updated":
                 if not self.settings.losses_only:
                     self._updated(info, number, arrays)
@@ -265,7 +268,8 @@ class StageObserver(Observer):
             if kind != "gradients":
                 # A new step begins with inputs, or, where no model is called, with a loss.
                 begins = kind == "inputs" or (kind == "loss" and not any(each.kind == "inputs" for each in waiting))
-                if begins and self._ended.pop(number, set()):
+                if begins and self._replicas[number].ended:
+                    self._replicas[number].ended.clear()
                     waiting.clear()
                 waiting += events
                 return
@@ -273,25 +277,25 @@ class StageObserver(Observer):
             if not self.settings.losses_only:
                 events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
             step = self._step_of(training, number, info["positions"])
-            self._order.setdefault(training, {}).setdefault(step, next(self._applications))
-            seen = self._seen.setdefault(training, {}).setdefault(step, [])
+            self._seen[training].applied.setdefault(step, next(self._applications))
+            seen = self._seen[training].steps.setdefault(step, [])
             weights = _ids(self.trainings[training].variables)
             # Who applies outside of strategy.run ends the step of all replicas.
-            for replica in self._waiting if info["alone"] else [number]:
+            for replica in list(self._replicas.values()) if info["alone"] else [self._replicas[number]]:
                 # The losses of a GAN's two models are computed before both are trained.
-                if training not in self._ended.setdefault(replica, set()):
-                    seen += [each for each in self._waiting[replica] if weights & each.info.get("of", weights)]
-                self._ended[replica].add(training)
+                if training not in replica.ended:
+                    seen += [each for each in replica.waiting if weights & each.info.get("of", weights)]
+                replica.ended.add(training)
             seen += events
             self._forget(training, step)
 
     def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
         """Keeps the weights that an optimizer has made."""
         training = self.now(info["training"])
-        step = self._made.get((training, replica), 0)
+        step = self._replicas[replica].made[training]
         if self._watches(step):
             event = Event("updated", replica, info, [np.array(array) for array in arrays])
-            self._seen[training][step].append(event)
+            self._seen[training].steps[step].append(event)
             if self.settings.latest_only and self._lost(self.trainings[training], event.arrays):
                 self._lost_at = step
 
@@ -301,7 +305,7 @@ class StageObserver(Observer):
 
     def _forget(self, training: int, step: int) -> None:
         """Keeps the last two steps only, if that was asked for."""
-        kept: list[dict[int, Any]] = [self._seen[training], self._after.get(training, {})]
+        kept: list[dict[int, Any]] = [self._seen[training].steps, self._seen[training].after]
         for steps in kept if self.settings.latest_only and step <= self._lost_at else ():
             for earlier in [each for each in steps if each < step - 1]:
                 del steps[earlier]
@@ -315,61 +319,48 @@ class StageObserver(Observer):
     def _between_steps(self, kind: str, replica: int, arrays: Sequence[np.ndarray]) -> None:
         """Records what is computed without a gradient: a loss, or predictions for the examples of the last step."""
         for training in self.trainings:
-            made = self._made.get((training.number, replica), 0)
+            made, seen = self._replicas[replica].made[training.number], self._seen[training.number]
             if kind == "untaped":
                 predicted, *values = arrays
-                losses = self._untaped.setdefault(training.number, {}).setdefault(made, [])
+                losses = seen.untaped.setdefault(made, [])
                 losses.append((float(np.mean(values[0], dtype=np.float64)), len(predicted) if predicted.ndim else 0))
                 continue
-            last = [each.rows for each in self._seen.get(training.number, {}).get(made, ()) if each.kind == "inputs"]
-            if row_hashes(arrays) in last:
-                self._again.setdefault(training.number, set()).add(made)
+            if row_hashes(arrays) in [each.rows for each in seen.steps.get(made, ()) if each.kind == "inputs"]:
+                seen.again.add(made)
 
     def _spread(self, function: Any, true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """The loss of labels of shape [n] and predictions of shape [n, 1], which are broadcast to all pairs."""
-        self._here.in_loss = True
-        try:
-            return np.asarray(np.mean(function(tf.constant(true.reshape(-1)), tf.constant(predicted))), np.float64)
-        except Exception:
-            return np.asarray(np.nan)
-        finally:
-            self._here.in_loss = False
+        with self._here.set(in_loss=True):
+            try:
+                return np.asarray(np.mean(function(tf.constant(true.reshape(-1)), tf.constant(predicted))), np.float64)
+            except Exception:
+                return np.asarray(np.nan)
 
     def _step_of(self, training: int, replica: int, positions: Sequence[int]) -> int:
         """The number of the step to which gradients belong; optimizers of different variables share theirs."""
-        key = training, replica
-        applied = self._applied.setdefault(key, set())
+        made, applied = self._replicas[replica].made, self._replicas[replica].applied[training]
         if not applied or not applied.isdisjoint(positions):
-            self._made[key] = self._made.get(key, 0) + 1
+            made[training] += 1
             applied.clear()
         applied.update(positions)
-        return self._made[key]
+        return made[training]
 
     def _next_steps(self, replica: int) -> list[int]:
         """The numbers that the next step may have: in any training, and in one that may be beginning."""
-        begun = [self._made.get((training.number, replica), 0) + 1 for training in self.trainings]
+        begun = [self._replicas[replica].made[training.number] + 1 for training in self.trainings]
         return begun if len(self.trainings) == self.settings.trainings else [*begun, 1]
 
     def seen(self, number: int) -> CloseUp | None:
         """What was seen of a training; None if nothing was."""
-        if number not in self._seen:
+        if number not in self._seen or not self._seen[number].steps:
             return None
-        names = [getattr(each, "path", each.name) for each in self.trainings[number].variables]
-        return CloseUp(
-            self._seen[number],
-            self._after.get(number, {}),
-            names,
-            self._untaped.get(number, {}),
-            self._penalties.get(number, {}),
-            self._again.get(number, ()),
-            self._order.get(number, {}),
-        )
+        return replace(self._seen[number], names=[path_of(each) for each in self.trainings[number].variables])
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
         for number in self._seen:
-            with open(Path(self.settings.folder) / f"{number}-stages.pkl", "wb") as file:
-                pickle.dump(self.seen(number), file)
+            if (seen := self.seen(number)) is not None:
+                (Path(self.settings.folder) / f"{number}-stages.pkl").write_bytes(pickle.dumps(seen))
 
 
 def _depends_on_training(layer: Any) -> bool:
