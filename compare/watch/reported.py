@@ -218,7 +218,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
         number = _number(value)
         if number is not None:
             entry = Reported(training.steps, name, kind, number, epoch, **of_metric)
-            writer.content(training.number)["reported"].append(entry.as_json())
+            writer.content(training.number)["reported"].append(entry)
 
     def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:
         for name, value in numbers.items():
@@ -261,7 +261,7 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         content["fit"] = dict(self._facts)
         numbers = {name: number for name, value in (logs or {}).items() if (number := _number(value)) is not None}
         seconds = time.perf_counter() - self._began
-        content["epochs"].append(FitEpoch(training.steps, numbers, seconds).as_json())
+        content["epochs"].append(FitEpoch(training.steps, numbers, seconds))
 
 
 def _with_own_result(base: type) -> list[type]:

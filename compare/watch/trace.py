@@ -1,6 +1,6 @@
 """The files that a watched script leaves, one set per training; reading them needs no TensorFlow.
 
-- ``N.json``: the model's variables, how it was trained, what was reported;
+- ``N.trace``: the model's variables, how it was trained, what was reported;
 - ``N.steps``: a fingerprint of all weights after every optimizer step, in the layout of a run's records;
 - ``N-stages.pkl``: what was seen inside some steps, if that was asked for.
 """
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-import math
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from compare.records import INITIAL, Variable, read_json, step_dtype, write_json
+from compare.records import INITIAL, Variable, replace_file, step_dtype
 
 FLUSH_SECONDS = 0.5
 ON_BATCHES = "train_on_batch"
@@ -45,15 +45,6 @@ class FitEpoch:
     logs: Mapping[str, float]
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
-        """The epoch in a trace's file."""
-        return {**vars(self), "logs": {name: _plain(value) for name, value in self.logs.items()}}
-
-    @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> FitEpoch:
-        """Reads what ``as_json`` gave."""
-        return cls(**{**content, "logs": {name: float(value) for name, value in content["logs"].items()}})
-
 
 @dataclass(frozen=True)
 class Reported:
@@ -78,20 +69,6 @@ class Reported:
     metric: int = 0
     with_steps: bool | None = None
     of_loss: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """The number in a trace's file."""
-        return {**vars(self), "value": _plain(self.value)}
-
-    @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> Reported:
-        """Reads what ``as_json`` gave."""
-        return cls(**{**content, "value": float(content["value"])})
-
-
-def _plain(value: float) -> float | str:
-    """A number for JSON, which has no NaN and no infinity."""
-    return value if math.isfinite(value) else str(value)
 
 
 @dataclass(frozen=True)
@@ -234,10 +211,8 @@ class TraceWriter:
         self.whole = False
 
     def content(self, number: int) -> dict[str, Any]:
-        """What is known of a training so far, as in its JSON file."""
-        return self._traces.setdefault(
-            number, {"trained_by": "loop", "optimizers": [], "fit": {}, "epochs": [], "reported": [], "variables": []}
-        )
+        """What is known of a training so far, by the names that ``Trace`` has for it."""
+        return self._traces.setdefault(number, {"optimizers": [], "fit": {}, "epochs": [], "reported": []})
 
     def optimizer(self, number: int, optimizer: Any) -> None:
         """Records an optimizer that is used for the first time."""
@@ -248,7 +223,7 @@ class TraceWriter:
         """Records a training's variables, and its initial weights where they are known."""
         content = self.content(training.number)
         content["trained_by"] = trained_by
-        content["variables"] = [[v.name, list(v.shape), v.dtype] for v in fingerprint.variables]
+        content["variables"] = tuple(fingerprint.variables)
         content["replicas"] = fingerprint.replicas
         content["number"], content["created"] = training.number, training.created
         content["model"], content["alike"] = training.name, training.alike
@@ -299,12 +274,11 @@ class TraceWriter:
 
     def _write(self, number: int) -> None:
         training = next(each for each in self._trainings if each.number == number)
-        of_script = {"calls": self.calls, "drawn": self.drawn, "whole": self.whole}
-        of_script["measured"] = [vars(each) for each in self.measured]
+        of_script = {name: getattr(self, name) for name in ("calls", "drawn", "measured", "whole")}
         of_training = {
             name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state")
         }
-        write_json(self._folder / f"{number}.json", self.content(number) | of_script | of_training)
+        replace_file(self._folder / f"{number}.trace", pickle.dumps(self.content(number) | of_script | of_training))
 
 
 def configuration_of(optimizer: Any) -> dict[str, Any]:
@@ -329,7 +303,7 @@ def _plain_attributes(thing: Any) -> dict[str, Any]:
 def steps_made(folder: Path, number: int) -> int:
     """The number of optimizer steps that a running script has recorded so far."""
     try:
-        content = read_json(folder / f"{number}.json")
+        content = pickle.loads((folder / f"{number}.trace").read_bytes())
         size = (folder / f"{number}.steps").stat().st_size
         return size // step_dtype(len(content["variables"]), content["replicas"]).itemsize
     except Exception:
@@ -339,16 +313,12 @@ def steps_made(folder: Path, number: int) -> int:
 def read_traces(folder: Path) -> list[Trace]:
     """Reads the trainings of a script, in the order in which they began; those without a step are left out."""
     traces = []
-    for path in sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem)):
-        content = read_json(path)
+    for path in sorted(folder.glob("*.trace"), key=lambda path: int(path.stem)):
+        content = pickle.loads(path.read_bytes())
         if not content["variables"]:
             continue
-        variables = tuple(Variable(name, tuple(shape), dtype) for name, shape, dtype in content.pop("variables"))
-        dtype = step_dtype(len(variables), content["replicas"])
+        dtype = step_dtype(len(content["variables"]), content["replicas"])
         data = path.with_suffix(".steps").read_bytes() if path.with_suffix(".steps").exists() else b""
         steps = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-        content["epochs"] = [FitEpoch.of_json(each) for each in content["epochs"]]
-        content["reported"] = [Reported.of_json(each) for each in content["reported"]]
-        content["measured"] = [Measured(**each) for each in content["measured"]]
-        traces.append(Trace(variables=variables, steps=steps, **content))
+        traces.append(Trace(steps=steps, **content))
     return traces
