@@ -21,12 +21,7 @@ VALIDATION_BATCHES = 4
 
 @dataclass(frozen=True)
 class UserRun:
-    """The size of the user's own run, which evidence is worded for.
-
-    Attributes:
-        examples: training examples in an epoch.
-        global_batch_size: examples in a full batch.
-    """
+    """The size of the user's own run, which evidence is worded for."""
 
     examples: int
     global_batch_size: int
@@ -46,10 +41,8 @@ class Batches:
     """The check's batch sizes over all replicas, the same in every epoch.
 
     Attributes:
-        replicas: the number of replicas that share a batch.
         full: the size of a full batch.
         last: the size of the last batch of an epoch; ``full`` if the user's data has no short batch.
-        validation_last: the size of the last validation batch.
         empty: the size of a last batch that leaves some replica without examples; 0 if this cannot occur in the
             user's run.
         user_run: the user's own run; None if its batch size is unknown.

@@ -41,7 +41,6 @@ class Judgement:
             about training.
         recipe: how the trainer computes its gradients; the correct recipe where that is unknown.
         gradient_causes: the ids of causes that were found from gradients.
-        not_applicable: the probes that could not be made.
         fits: how well gradients, updates, whole steps and reported numbers are explained.
         remedies: the remedies that replace a cause's usual one, by id.
         unexplained: the names of reported numbers that nothing explains.

@@ -38,10 +38,7 @@ class Inside:
     """What was found inside the first differing step.
 
     Attributes:
-        located: the step and its stages.
         weights: the first step after which the weights differ by more than rounding; None if there is none.
-        reference: all steps of the reference.
-        candidate: all steps of the candidate.
     """
 
     located: Located

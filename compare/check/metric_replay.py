@@ -29,10 +29,7 @@ class Cell:
 
     Attributes:
         loss: the mean of the examples' losses.
-        penalties: the losses of the layers.
         trained_loss: the loss that the trainer differentiates.
-        examples: the number of examples.
-        y: the labels.
         right: the result with the experiment's loss and weights.
         trained: the result with the loss and weights that the trainer differentiates.
     """

@@ -40,7 +40,6 @@ class FirstValue:
     """The first value in a step that is not finite on one side only.
 
     Attributes:
-        stage: the stage.
         where: the layer, the variables, or what of the inputs.
         value: the value in short, or how many of its elements are not finite.
         other: the other side's value at the same place; empty if it was not seen.

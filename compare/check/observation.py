@@ -27,7 +27,6 @@ class Rows:
     Attributes:
         indices: int64 ``[n]``.
         values: ``[n, ...]``, one row per index.
-        shape: the shape of the variable.
     """
 
     indices: np.ndarray
@@ -50,7 +49,6 @@ class ApplyCall:
 
     Attributes:
         optimizer: the index of the optimizer's class and settings in ``Observation.optimizers``.
-        learning_rate: the learning rate of this step.
         iterations: the optimizer's iteration count before this step.
         variables: the indices of the trainable variables that it was given a gradient for.
     """
@@ -70,7 +68,6 @@ class OptimizerStep:
         gradients: the arguments of ``apply``, ``[replica][trainable variable]``.
         state: all variables when ``apply`` was called: after the forward pass and before the update.
         before: all variables as last read before that; the forward pass may have changed non-trainable ones.
-        calls: the calls of ``apply``.
         after: all variables as read next after the update; where nothing is read before the next forward pass, those
             that are not trained are as in ``state``.
     """
@@ -109,15 +106,12 @@ class Observation:
     """All observations of one short run.
 
     Attributes:
-        name: the trainer's name.
-        replicas: the number of replicas.
         names: the paths of the variables.
         trainable: the number of trainable variables, which come first.
         optimizers: each class of optimizer that was applied, with each of its configurations; the learning rate
             is that of the first step.
         distributed: whether the trainer ran a step, or distributed data, through the strategy.
         initial: the state after ``build``.
-        optimizer_steps: the optimizer's steps in order.
         foreign: how many variables outside the run's model an optimizer was applied to.
         foreign_in_loss: the names of variables that a loss was computed from, shaped as the model's and not its own.
         compiled: whether an optimizer was applied in a function compiled by XLA, where nothing can be recorded.
@@ -131,8 +125,6 @@ class Observation:
         last_step_states: the state after the last step of each epoch, by epoch.
         epoch_end_states: the state at each ``end_epoch``, by epoch.
         final: the state after training; callbacks may have changed it after the last epoch.
-        logs: the reported numbers, by epoch.
-        records: everything that the run recorded.
     """
 
     name: str

@@ -18,7 +18,6 @@ class Split:
 
     Attributes:
         sizes: the number of examples on each replica.
-        global_batch_size: the number of examples in a full batch.
     """
 
     sizes: tuple[int, ...]
@@ -77,16 +76,12 @@ class Recipe:
     """How the gradient of a step is computed. The defaults are correct; a cause changes some fields.
 
     Attributes:
-        training: the ``training`` flag of the forward pass.
         inference: the names of layers that are called with ``training=False`` all the same.
         masks: whether layers pass on their masks.
         loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``,
             ``SQUASHED`` (of a softmax or sigmoid of the predictions), or ``UNRECOVERED`` (of a softmax's probabilities
             taken as logits, as the loss asks for; in a graph, Keras finds the logits behind them).
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
-        sample_weights: whether sample weights are used.
-        class_weights: whether class weights are used.
-        share: the weight of each example.
         regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
         omitted: the indices of the layers' losses that are left out.
         micro: the number of examples in the micro-batches whose gradients are added up; 0 for none.
@@ -197,7 +192,6 @@ class MetricFormula:
         carry: what the metric still holds when an epoch begins: "nothing"; its "own" earlier epochs; their
             "sum", but not their count; training's examples if it is "shared" with validation; the last
             "validation", in training; or "everything" since the start.
-        scale: a constant factor.
         replica: the only replica that counts; None for all.
         batches: the number of batches that count, from the first; None for all.
         chosen: the number of batches that count, whichever they are; 0 for all.
@@ -208,7 +202,6 @@ class MetricFormula:
         after: in training, whether a step's numbers are computed after its update, by calling the model once more: with
             ``training=False`` ("inference") or ``training=True`` ("training"); empty for those of the step itself.
         paired: False if each label is compared with the prediction of every example of a batch.
-        sample_weights: whether validation uses sample weights.
         trained_loss: whether the loss is the one that the trainer differentiates, correct or not, and metrics
             weight examples as that loss does.
         metric: the class of Keras that measures it; empty for the experiment's.

@@ -48,9 +48,7 @@ class PassResult:
         data: ``[weights]``, the gradient of the sum of the examples' losses, in the variables' dtype.
         regularization: ``[weights]``, the gradient of the layers' losses; a scalar 0 if there are none.
         loss: the sum of the examples' losses.
-        penalties: the losses of the layers.
         outputs: the mean loss of each of several outputs, by reported name.
-        predictions: the model's outputs.
         masks: the mask of each prediction, as a flat list; None where there is none.
         weights: the examples' weights, the product of sample and class weights; None if there are none.
         state: all variables after the forward pass.

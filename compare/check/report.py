@@ -49,12 +49,8 @@ class Report:
     """The result of the short check of one candidate.
 
     Attributes:
-        reference: the reference's name.
         replicas: the numbers of replicas that were checked.
-        comparison: the verdict on training and on reporting.
         findings: the named causes, those of training first.
-        unexplained: measurements that no cause explains.
-        not_applicable: the probes that could not be made.
         certain: whether the difference exceeds rounding beyond doubt, so that no noise twins are needed.
         distributed: whether the candidate uses the strategy it is given.
         fits: how well the observations are explained; ``scripts/accuracy.py`` reads them.

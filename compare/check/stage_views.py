@@ -26,7 +26,6 @@ class StageView:
     """One stage of the step.
 
     Attributes:
-        title: what it is called.
         state: ``same``, ``differs`` (the first that does), ``after`` (it follows from that), ``otherwise`` (it
             differs, with the same gradients in the end) or ``unknown``.
         reference: the reference's value in short.

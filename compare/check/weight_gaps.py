@@ -46,9 +46,7 @@ class Segment:
     """One or more consecutive steps between two states that were observed.
 
     Attributes:
-        epoch: the epoch, from 1.
         before: all variables before the first step.
-        spans: the batch of each step.
         after: all variables after the last step.
         step: the optimizer step, if it was observed.
         start: the first step from the weights before it, even if they were changed before ``apply`` was called.
@@ -72,7 +70,6 @@ class WeightGaps:
     """The differences between the observed weights and those of the right steps.
 
     Attributes:
-        names: the variables' names.
         trainable: the number of trainable variables, which come first.
         gaps: float64 ``[segments, variables]``, the Euclidean norm of the difference, largest of any replica; infinite
             if a value is not finite on one side only.

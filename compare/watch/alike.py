@@ -132,8 +132,6 @@ class Group:
     """Initial values of variables that belong together: of a model or a layer, or one variable.
 
     Attributes:
-        names: the paths of the variables.
-        values: their values.
         seeds: the states of its random number generators.
         used: the numbers of the values that were given to a variable.
     """

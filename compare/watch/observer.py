@@ -59,7 +59,6 @@ class Training:
         variables: the variables that are compared: all weights of the models, or else what the optimizer updates.
         initial: their values before the first step; None if they were not seen.
         alike: whether those could be made alike, where that was asked for.
-        steps: the number of optimizer steps so far.
         over: whether it has made more steps than are recorded.
         counts: the optimizers that make its steps now, by their id.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
@@ -68,10 +67,7 @@ class Training:
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
         touched: whether the script has set one of its variables since the last step.
-        closed: whether it has ended.
         next: the training of the same variables that has begun then.
-        began: the moment of its first step.
-        ended: the moment of its last step.
         state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``).
     """
 
@@ -151,14 +147,11 @@ class Here(threading.local):
     """What is under way on this replica; each runs in a thread of its own.
 
     Attributes:
-        tapes: the number of tapes that record.
         layer: the model or layer that is being called.
         model: the outermost model that is being called under a tape.
         models: those called since the outermost tape began.
         losses: what gradients were taken of since then.
-        in_loss: whether a loss is being computed.
         last: the event that was last added to a graph.
-        applying: whether an optimizer is being applied.
     """
 
     tapes = 0
@@ -185,7 +178,6 @@ class Observer:
     """Watches the script in this process.
 
     Attributes:
-        trainings: the trainings so far.
         inside: how many calls are under way inside which nothing is looked for.
         fitted: the models whose ``fit`` was called, in order.
         fitting: what is under way of them.

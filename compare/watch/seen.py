@@ -21,7 +21,6 @@ class Event:
         kind: ``inputs``, ``weights``, ``layer``, ``predictions``, ``targets``, ``spread`` (the loss if each label met
             every prediction), ``loss``, ``gradients``, ``sketch`` (of each gradient, a few numbers) or ``updated`` (the
             weights that the optimizer has made), in this order; several micro-batches in a step repeat it.
-        replica: the replica.
         info: what is known without the values: names, flags, how many arrays of which kind.
         arrays: the values; outside the close-up of losses and sketches only.
         rows: a hash of each example, for ``inputs`` and ``targets``.
@@ -41,7 +40,6 @@ class CloseUp:
     Attributes:
         steps: the events of each step, by its number over the whole training, from 1.
         after: the weights after a step, of the first replica.
-        names: the names of the weights.
         untaped: the losses that were computed without a gradient while a number of steps had been made, such as those
             of validation: the mean of each batch, and its number of examples.
         penalties: the weights' regularization after a step.

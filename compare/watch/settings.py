@@ -48,7 +48,6 @@ class Settings:
     """How to run a script, and what to record.
 
     Attributes:
-        script: the script's file.
         source: the Python file that is run: the script, or what was made of a notebook.
         arguments: what ``sys.argv`` has after it.
         folder: where the trace is written.
@@ -58,7 +57,6 @@ class Settings:
         own: which of ``MADE_ALIKE`` the script keeps as its own.
         initial: the folder of the initial weights.
         begins: whether this script provides the initial weights, rather than taking those that are there.
-        nudge: the noise, for a noise twin.
         write_experiment: where to write an ``Experiment`` made from what the script gives to ``fit``; None for nowhere.
         latest_only: whether only the last two of these steps are kept, up to the first whose weights are not finite.
         one: whether all that this process trains with the same variables is one training, whatever sets them back.

@@ -52,7 +52,6 @@ class _Replica:
     Attributes:
         waiting: what was seen since the last step ended.
         ended: the numbers of the trainings whose step has ended since.
-        made: the number of steps of each training.
         applied: the variables of each training that optimizers have updated in its step.
     """
 

@@ -37,7 +37,6 @@ class FitEpoch:
 
     Attributes:
         steps: the number of optimizer steps of the training up to its end.
-        logs: the numbers that fit reported.
         seconds: its wall time.
     """
 
@@ -52,9 +51,7 @@ class Reported:
 
     Attributes:
         steps: the number of optimizer steps made before.
-        name: the metric's name.
         kind: the metric's class; empty for ``compare.report``.
-        value: the number.
         epoch: the epoch given to ``compare.report``; 0 if none was.
         metric: the number of the metric object, in the order of use: two may have the same name.
         with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
@@ -76,8 +73,6 @@ class Measured:
     """What a metric of Keras was first given.
 
     Attributes:
-        name: the metric's name.
-        kind: its class.
         true: the shape of the labels; None for what may vary.
         predicted: the shape of the predictions.
         by_fit: whether fit, or another method of a model, updates it.
@@ -98,25 +93,19 @@ class Trace:
 
     Attributes:
         variables: all weights of the model.
-        replicas: the number of replicas.
         steps: the fingerprints (``compare.records.step_dtype``), with the epoch 1 and the step counted over the whole
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
         optimizers: name and configuration of each optimizer, in the order of use.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
-        epochs: the epochs of fit.
-        reported: what a loop reported.
         calls: calls of ``tf.data`` and the like that explain much, in order.
         drawn: the functions of ``tf.random`` that the script calls.
-        measured: the metrics of the script.
         whole: whether the script came to its end.
-        model: the model's name.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
         parts: where it goes on with another optimizer: the steps made before, and the optimizer's iterations then.
         alike: whether its initial weights could be made alike, where that was asked for.
         began: the moment of its first step, among all steps of the script.
-        ended: the moment of its last step.
         trained: the numbers of the variables that optimizers update, in the order of recording.
         reseeded: the steps after which it goes on with other states of its layers' random numbers.
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
