@@ -82,8 +82,6 @@ class LookInside:
         Raises:
             Exception: whatever a trainer raises.
         """
-        if keras_version().startswith("2"):
-            return None  # only Keras 3 is watched
         first = training.first_difference
         begin = 1 if first is None else self._number(first)
         reference, candidate = self._close_up(0), close_up(trainer, self._run)
@@ -115,8 +113,6 @@ class LookInside:
         Raises:
             Exception: whatever a trainer raises.
         """
-        if keras_version().startswith("2"):
-            return None  # only Keras 3 is watched
         seen = self._close_up(0), close_up(trainer, self._run)
         side, other = seen if of_reference else reversed(seen)
         if side is None:
@@ -170,8 +166,6 @@ def first_not_finite(
     Raises:
         Exception: whatever a trainer raises.
     """
-    if keras_version().startswith("2"):
-        return None  # only Keras 3 is watched
 
     def until(record: AnyRecord) -> None:
         if not isinstance(record, StepRecord) or record.step <= INITIAL:
@@ -196,6 +190,8 @@ def close_up(
         window: the first and the last step whose values are kept, counted over the whole training.
         latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
     """
+    if keras_version().startswith("2"):
+        return None  # only Keras 3 is watched
     from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.trace import TraceWriter  # noqa: PLC0415 (lazy: Keras 3)
