@@ -31,10 +31,6 @@ class UserRun:
         """The number of examples in the last batch of an epoch."""
         return self.examples % self.global_batch_size or self.global_batch_size
 
-    def __str__(self) -> str:
-        full, rest = divmod(self.examples, self.global_batch_size)
-        return f"{self.examples:,} examples are {full:,} × {self.global_batch_size}" + (f" + {rest}" if rest else "")
-
 
 @dataclass(frozen=True)
 class Batches:

@@ -130,7 +130,7 @@ class Checker:
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
         candidate = observe(self.task, self.batches, trainer, self.seed, similar=self.reference)
-        name = _distinct_name(trainer.name, self.reference.name)
+        name = trainer.name + "-2" * (trainer.name == self.reference.name)
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
         training = replace(comparison.training, max_weight_gap=_max_weight_gap(self.reference, candidate))
@@ -210,11 +210,6 @@ class Checker:
             report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
         return with_not_finite(report, inside)
 
-    @property
-    def _accumulates(self) -> bool:
-        """Whether the reference's optimizer updates the weights after several batches only."""
-        return any(config.get("gradient_accumulation_steps") for _, config in self.reference.optimizers)
-
     def _name_examples(self, report: Report, inside: Inside) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
         causes, evidence = name_own_data(self._inside.data, inside.reference, inside.candidate, self.batches)
@@ -251,7 +246,8 @@ class Checker:
         training = comparison.training
         if training.verdict == INCONCLUSIVE:
             return report
-        if self._accumulates and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
+        accumulates = any(config.get("gradient_accumulation_steps") for _, config in self.reference.optimizers)
+        if accumulates and len(candidate.optimizer_steps) != len(self.reference.optimizer_steps):
             reason = (
                 f"{self.reference.name} accumulates gradients over several batches, {candidate.name} in its own way"
             )
@@ -448,10 +444,6 @@ def _nearly_equal(records: Pair, key: str) -> bool:
         np.isclose(reference[e].get(key, np.nan), candidate[e].get(key, np.nan), rtol=1e-4, equal_nan=True)
         for e in reference.keys() & candidate.keys()
     )
-
-
-def _distinct_name(candidate: str, reference: str) -> str:
-    return f"{candidate}-2" if candidate == reference else candidate
 
 
 def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:

@@ -81,7 +81,7 @@ def _name_causes(
 
 def _otherwise(metric: ReportedMetric, formula: MetricFormula, off: float) -> Measurement:
     """A number that no cause explains: by how much it is off, or what else gives it."""
-    for variant in said(metric, formula):
+    for variant in said(metric):
         if metric.residual(replace(formula, **variant.changes)) <= THRESHOLD:
             return variant.evidence
     return Measurement.of("metric-off", metric=metric.key, relative_error=off)

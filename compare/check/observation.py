@@ -159,14 +159,9 @@ class Observation:
     @property
     def changed_after_training(self) -> list[str]:
         """The names of variables that changed after the end of the last epoch."""
-        changed = {
-            name: None
-            for last in list(self.epoch_end_states.values())[-1:]
-            for before, after in zip(last, self.final, strict=False)
-            for name, a, b in zip(self.names, before, after, strict=False)
-            if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-        }
-        return list(changed)
+        last = list(self.epoch_end_states.values())[-1:]
+        changed = changed_variables(last[0], self.final, None) if last and self.final else []
+        return list(dict.fromkeys(self.names[k] for k in changed))
 
     @property
     def changed_after_steps(self) -> dict[int, dict[str, float]]:

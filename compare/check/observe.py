@@ -122,7 +122,7 @@ class ProbeRun(CraftedRun):
             return
         if not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
-        positions = [self._position(variable) for variable in variables]
+        positions = [self._index.get(id(container(variable))) for variable in variables]
         known = {i: v for i, v in zip(positions, variables, strict=True) if i is not None}
         settings = self._settings(optimizer, known)
         if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
@@ -200,9 +200,6 @@ class ProbeRun(CraftedRun):
         self.observation.optimizers.append(found)
         return len(self.observation.optimizers) - 1
 
-    def _position(self, variable: Any) -> int | None:
-        return self._index.get(id(container(variable)))
-
     def _on_replica(
         self,
         settings: int,
@@ -275,7 +272,9 @@ class ProbeRun(CraftedRun):
     def _read(self) -> State:
         local = self.strategy.experimental_local_results
         copies = [[np.array(each.read_value()) for each in local(variable)] for variable in self._variables]
-        state = [[_component(values, replica) for values in copies] for replica in range(self.observation.replicas)]
+        # A value that is not distributed belongs to every replica.
+        replicas = range(self.observation.replicas)
+        state = [[values[replica if len(values) > 1 else 0] for values in copies] for replica in replicas]
         return _deduplicated(state, self._latest)
 
     def _on_record(self, record: AnyRecord) -> None:
@@ -301,11 +300,6 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two values are equal dense arrays; NaN equals NaN."""
     dense = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
     return dense and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
-
-
-def _component(values: Sequence[Any], replica: int) -> Any:
-    """The value of one replica; a value that is not distributed belongs to every replica."""
-    return values[replica if len(values) > 1 else 0]
 
 
 def observe(

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.check import hand_written
-from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows
+from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, State
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
@@ -152,11 +152,9 @@ def clipped_gradients(
     return [[None if g is None else tf.convert_to_tensor(g).numpy() for g in total] for total in totals]
 
 
-def weights_after(replay: Replay, step: OptimizerStep) -> np.ndarray | None:
-    """The observed weights after a step, float64 ``[replica, weights]``; None if they were not observed."""
-    if step.after is None:
-        return None
-    return np.stack([replay.flatten(state[: replay.trainable]) for state in step.after])
+def _stacked(replay: Replay, state: State) -> np.ndarray:
+    """The trained weights of a state: float64 ``[replica, weights]``."""
+    return np.stack([replay.flatten(of_replica[: replay.trainable]) for of_replica in state])
 
 
 def residuals(replay: Replay, steps: Sequence[OptimizerStep], predicted: Sequence[np.ndarray]) -> list[float]:
@@ -166,10 +164,9 @@ def residuals(replay: Replay, steps: Sequence[OptimizerStep], predicted: Sequenc
     """
     result = []
     for step, after in zip(steps, predicted, strict=True):
-        observed = weights_after(replay, step)
-        if observed is None:
+        if step.after is None:
             continue
-        before = np.stack([replay.flatten(state[: replay.trainable]) for state in step.state])
+        observed, before = _stacked(replay, step.after), _stacked(replay, step.state)
         moved = np.max([np.linalg.norm(after - before), np.linalg.norm(observed - before)])
         resolution = 4 * EPSILON * np.linalg.norm(before)
         if not np.isfinite(moved):
@@ -204,8 +201,7 @@ def rounding_noise(replay: Replay, steps: Sequence[OptimizerStep], update: Updat
     exact, noisy = simulate(replay, steps, update), simulate(replay, steps, update, gradients)
     result = []
     for step, a, b in zip(steps, exact, noisy, strict=True):
-        before = np.stack([replay.flatten(state[: replay.trainable]) for state in step.state])
-        result.append(float(np.linalg.norm(a - b) / (np.linalg.norm(a - before) or 1.0)))
+        result.append(float(np.linalg.norm(a - b) / (np.linalg.norm(a - _stacked(replay, step.state)) or 1.0)))
     return result
 
 

@@ -88,7 +88,7 @@ def name_own_data(
     Returns:
         Causes, and evidence where there are none; both empty if its examples are not known.
     """
-    epochs = [candidate.rows(steps) for steps in candidate.epochs()]
+    right, epochs = ([side.rows(steps) for steps in side.epochs()] for side in (reference, candidate))
     seen = candidate.examples
     if not seen or not seen <= data.labels.keys():
         return [], []
@@ -99,10 +99,11 @@ def name_own_data(
     causes = [*_labels(data, candidate), *_batch_size(reference, candidate, batches, own)]
     if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
         causes += _count(epochs, source)
-        causes += _order(epochs, [reference.rows(steps) for steps in reference.epochs()])
+        if len(epochs) > 1 and epochs[0] == epochs[1] and len(right) > 1 and right[0] != right[1]:
+            causes.append(("not-reshuffled", Measurement.of("same-order")))
     named = [(cause, seen.but(own_data=own)) for cause, seen in causes]
     kind = "own-order" if own else "other-order"
-    if epochs == [reference.rows(steps) for steps in reference.epochs()]:
+    if epochs == right:
         kind = "other-labels"
     return named, [] if named else [Measurement.of(kind, own_data=own)]
 
@@ -159,8 +160,3 @@ def _count(epochs: Sequence[Sequence[int]], source: Counter[int]) -> Iterator[Na
         if never:
             yield "examples-dropped", Measurement.of("never-seen", epoch=number, never=never, of_all=source.total())
             return
-
-
-def _order(epochs: Sequence[Sequence[int]], of_reference: Sequence[Sequence[int]]) -> Iterator[Named]:
-    if len(epochs) > 1 and epochs[0] == epochs[1] and len(of_reference) > 1 and of_reference[0] != of_reference[1]:
-        yield "not-reshuffled", Measurement.of("same-order")

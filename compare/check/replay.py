@@ -325,7 +325,8 @@ class Replay:
                     weight = recipe.micro_factor / (self.replicas * (piece.stop - piece.start))
                     of_layers = recipe.micro_factor * of_layers
                 gradient += weight * result.data.astype(np.float64) + of_layers
-            gradients.append(self._without(gradient, recipe.untrained))
+            trained = [None if i in recipe.untrained else part for i, part in enumerate(self.unflatten(gradient))]
+            gradients.append(self.flatten(trained))
         if recipe.clip is not None and not recipe.clip.reduced:
             gradients = [self.clipped(gradient, recipe.clip) for gradient in gradients]
         return gradients
@@ -392,11 +393,6 @@ class Replay:
         """Sets all variables of the model."""
         for variable, value in zip(self.variables, state, strict=True):
             variable.assign(value)
-
-    def _without(self, flat: np.ndarray, untrained: frozenset[int]) -> np.ndarray:
-        if not untrained:
-            return flat
-        return self.flatten([None if i in untrained else part for i, part in enumerate(self.unflatten(flat))])
 
     def _compute(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe, *, trains: bool) -> PassResult:
         self.assign(state)

@@ -8,7 +8,6 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from unittest.mock import Mock
 
 from compare.records import write_json
@@ -39,7 +38,9 @@ def run(settings: Settings) -> None:
     whole = True
     try:
         with refusing_exit():
-            runpy.run_path(settings.source, _of_notebooks(settings), run_name="__main__")
+            # The names that only a notebook knows; what it asks of its shell, such as %matplotlib, does nothing.
+            names = {"get_ipython": Mock(), "display": print} if settings.notebook else {}
+            runpy.run_path(settings.source, names, run_name="__main__")
     except EnoughSteps:
         whole = False
     except SystemExit as ended:
@@ -59,11 +60,6 @@ def run(settings: Settings) -> None:
         writer.close()
         if isinstance(observer, StageObserver):
             observer.close()
-
-
-def _of_notebooks(settings: Settings) -> dict[str, Any]:
-    """The names that only a notebook knows; what it asks of its shell, such as ``%matplotlib``, does nothing."""
-    return {} if not settings.notebook else {"get_ipython": Mock(), "display": print}
 
 
 def other_libraries() -> list[str]:

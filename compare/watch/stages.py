@@ -185,6 +185,7 @@ class StageObserver(Observer):
 
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         """Records the gradients that an optimizer is given, and completes the step."""
+        context, replicas = tf.distribute.get_replica_context(), strategy_of(training.variables).num_replicas_in_sync
         places = {id(distributed(variable)): i for i, variable in enumerate(training.variables)}
         positions, tensors = [], []
         for gradient, variable in zip(grads, variables, strict=False):
@@ -195,7 +196,8 @@ class StageObserver(Observer):
         info = {
             "training": training.number,
             "positions": positions,
-            "alone": _replicas_here() < _replicas_of(training),
+            # Outside of strategy.run, one call stands for all replicas.
+            "alone": (1 if context is None else context.num_replicas_in_sync) < replicas,
             "given": [getattr(optimizer, name, None) for name in CLIPPING] + [hasattr(optimizer, "dynamic_scale")],
         }
         self._record("gradients", info, [tf.cast(learning_rate(optimizer), tf.float64), *tensors])
@@ -379,17 +381,6 @@ def _regularization(variables: Sequence[Any]) -> float:
 def _is_column(values: Any) -> bool:
     """Whether the shape is [n, 1]."""
     return len(values.shape) == 2 and values.shape[1] == 1
-
-
-def _replicas_here() -> int:
-    """The number of replicas that run the code that calls this; 1 outside of ``strategy.run``."""
-    context = tf.distribute.get_replica_context()
-    return 1 if context is None else int(context.num_replicas_in_sync)
-
-
-def _replicas_of(training: Training) -> int:
-    """The number of copies of each weight."""
-    return int(strategy_of(training.variables).num_replicas_in_sync)
 
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")

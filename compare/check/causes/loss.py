@@ -37,23 +37,13 @@ def divided_by(denominator: Callable[[Split], float]) -> Share:
     return lambda split: [1 / denominator(split)] * split.replicas
 
 
-def _times(factor: float, case: Case, recipe: Recipe, seen: Measurement) -> Iterable[Variant]:
+def _times(factor: float, case: Case, recipe: Recipe, kind: str) -> Iterable[Variant]:
     """Variants in which the data's loss, or the whole loss, is multiplied by a factor."""
-    if case.replicas == 1 and factor == 1:
+    if case.replicas == 1:
         return
-    share = scaled(recipe.share, factor)
+    share, seen = scaled(recipe.share, factor), Measurement.of(kind, replicas=case.replicas)
     yield Variant({"share": share}, seen)
     yield Variant({"share": share, "regularization": factor}, seen.but(regularization_included=True))
-
-
-def _not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    seen = Measurement.of("gradients-times-replicas", replicas=case.replicas)
-    return _times(float(case.replicas), case, recipe, seen)
-
-
-def _divided_twice(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    seen = Measurement.of("gradients-by-replicas", replicas=case.replicas)
-    return _times(1 / case.replicas, case, recipe, seen)
 
 
 def _summed(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -312,7 +302,7 @@ CAUSES = (
         'function", https://www.tensorflow.org/tutorials/distribute/custom_training\n'
         'A user asks why the loss is divided by num_replicas_in_sync ("Scaled loss in Mimo"), '
         "https://github.com/google/edward2/issues/428",
-        gradient=_not_divided,
+        gradient=lambda case, recipe: _times(float(case.replicas), case, recipe, "gradients-times-replicas"),
     ),
     Cause(
         id="loss-divided-twice",
@@ -327,7 +317,7 @@ CAUSES = (
         "may not be divided as well.",
         met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\": a loss for fit that divides by hand, "
         "https://github.com/keras-team/keras/issues/16285",
-        gradient=_divided_twice,
+        gradient=lambda case, recipe: _times(1 / case.replicas, case, recipe, "gradients-by-replicas"),
     ),
     Cause(
         id="loss-summed",

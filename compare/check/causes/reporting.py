@@ -57,21 +57,10 @@ def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varia
         yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)
 
 
-def _no_penalty(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
-    if case.is_loss and case.part == "validation":
+def _no_penalty(case: ReportedMetric, part: str) -> Iterable[Variant]:
+    if case.is_loss and case.part == part:
         yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
-        yield from _without_one(case)
-
-
-def _no_penalty_in_training(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
-    if case.is_loss and case.part == "train":
-        yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
-        yield from _without_one(case)
-
-
-def _without_one(case: ReportedMetric) -> Iterable[Variant]:
-    if case.penalties > 1:
-        for i in range(case.penalties):
+        for i in range(case.penalties if case.penalties > 1 else 0):
             yield Variant({"without": i}, _of(case, "without-layer-loss", number=i + 1, of=case.penalties))
 
 
@@ -104,19 +93,11 @@ def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varian
         yield Variant({"sample_weights": False}, _of(case, "metric-unweighted"))
 
 
-def said(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def said(case: ReportedMetric) -> Iterable[Variant]:
     """Variants that are said as evidence, without a cause in the catalogue."""
-    yield from _after_update(case)
-    yield from _every_pair(case)
-
-
-def _after_update(case: ReportedMetric) -> Iterable[Variant]:
     if case.part == "train":
         yield Variant({"after": "inference"}, _of(case, "after-update"))
         yield Variant({"after": "training"}, _of(case, "after-update", training=True))
-
-
-def _every_pair(case: ReportedMetric) -> Iterable[Variant]:
     if not case.is_loss and case.broadcastable:
         yield Variant({"paired": False}, _of(case, "metric-broadcast"))
 
@@ -216,7 +197,7 @@ CAUSES = (
         "# loss is what is differentiated, with tf.add_n(model.losses)",
         recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
         "layers' losses, or without one of them.",
-        formula=_no_penalty_in_training,
+        formula=lambda case, _: _no_penalty(case, "train"),
     ),
     Cause(
         id="validation-loss-without-regularization",
@@ -230,7 +211,7 @@ CAUSES = (
         met='"Keras test loss_vals have no total_loss", https://github.com/google/automl/issues/633\n'
         '"how to incorporate the regularization term into loss computation in validation stage", '
         "https://github.com/keras-team/keras/issues/2104",
-        formula=_no_penalty,
+        formula=lambda case, _: _no_penalty(case, "validation"),
     ),
     Cause(
         id="validation-in-training-mode",

@@ -69,19 +69,15 @@ def _limits(case: Case, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Itera
     for observed, predicted in pairs:
         variables = zip(case.replay.unflatten(observed), case.replay.unflatten(predicted), strict=True)
         sizes = {
-            "global": [(_norm(observed), _norm(predicted))],
-            "norm": [(_norm(a), _norm(b)) for a, b in variables],
-            "value": [(float(np.abs(observed).max()), float(np.abs(predicted).max()))],
+            "global": [(np.linalg.norm(observed), np.linalg.norm(predicted))],
+            "norm": [(np.linalg.norm(a), np.linalg.norm(b)) for a, b in variables],
+            "value": [(np.abs(observed).max(), np.abs(predicted).max())],
         }
         for kind, size_pairs in sizes.items():
-            clipped[kind] += [a for a, b in size_pairs if 0 < a < b * (1 - 1e-4)]
+            clipped[kind] += [float(a) for a, b in size_pairs if 0 < a < b * (1 - 1e-4)]
     for kind, limits in clipped.items():
         if limits:
             yield kind, max(limits)
-
-
-def _norm(vector: np.ndarray) -> float:
-    return float(np.linalg.norm(vector))
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
