@@ -14,11 +14,20 @@ from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE, some
 class _Sentences(string.Formatter):
     """Puts names and choices of words into a sentence, besides what ``str.format`` does."""
 
+    def get_value(self, key: int | str, args: Sequence[Any], quantities: Mapping[str, Any]) -> Any:
+        """Returns a quantity; None if it is one that a measurement of the kind may lack."""
+        return quantities.get(key) if key in OPTIONAL else super().get_value(key, args, quantities)
+
     def format_field(self, value: Any, spec: str) -> str:
         """Formats a list by ``some``, ``count``, ``each`` or the word between its names, and by ``one|many`` a number.
 
-        A truth value counts as ``one`` if it is true; options that are empty are ``spec``.
+        A truth value counts as ``one`` if it is true; options that are empty are ``spec``; ``?`` begins words that are
+        left out where there is no such quantity.
         """
+        if spec.startswith("?"):
+            return spec[1:] if value else ""
+        if value is None:
+            return "None"
         if "|" in spec:
             return spec.split("|")[(len(value) if isinstance(value, list | tuple) else value) != 1]
         if isinstance(value, Mapping):
@@ -34,6 +43,7 @@ class _Sentences(string.Formatter):
 
 
 SENTENCES = _Sentences()
+OPTIONAL = ("epsilon", "examples", "last", "output", "replicas", "training", "when")
 
 
 def said(measurement: Measurement) -> str:
@@ -108,11 +118,6 @@ def _output_weights(*, expected: Mapping[str, float], **_: Any) -> str:
     return f"the outputs' losses all have weight 1, not {given}"
 
 
-def _clipped(*, by: str, limit: float, when: str = "", **_: Any) -> str:
-    place = f", {when} they are summed over the replicas" if when else ""
-    return f"gradients are clipped by {by} at {limit:.6g}{place}"
-
-
 def _never_change(*, zero: str | None, **_: Any) -> str:
     why = {
         None: "no optimizer is ever applied",
@@ -120,11 +125,6 @@ def _never_change(*, zero: str | None, **_: Any) -> str:
         "gradients": "all gradients are zero",
     }
     return f"the weights never change: {why[zero]}"
-
-
-def _no_gradient(*, variables: Sequence[str], output: str = "", **_: Any) -> str:
-    left_out = f"the loss of output {output} is left out: " if output else ""
-    return f"{left_out}{', '.join(variables)} {'gets' if len(variables) == 1 else 'get'} no gradient or no update"
 
 
 def _batches(
@@ -144,10 +144,6 @@ def _batches(
     return f"{text}: {', '.join(repeated)} more than once" if repeated else text
 
 
-def _last_dropped(*, last: int = 0, examples: int = 0, **_: Any) -> str:
-    return "the last batch of each epoch is never trained on" + (f", {last} of {examples:,} examples" if last else "")
-
-
 def _learning_rate(
     *, learning_rate: float, expected: float, step: int, factor: float | None = None, pattern: str = "", **_: Any
 ) -> str:
@@ -162,29 +158,9 @@ def _learning_rate(
     return text + patterns[pattern]
 
 
-def _inside_root(*, epsilon: float | None = None, **_: Any) -> str:
-    text = "epsilon is added under the root; Keras adds it to the root"
-    return text if epsilon is None else f"{text} (epsilon is {epsilon:g})"
-
-
-def _last_batch(*, metric: str, replicas: int = 0, **_: Any) -> str:
-    over = f", the mean over its {replicas} replicas" if replicas else ""
-    return f"{metric} is that of the epoch's last batch alone{over}"
-
-
-def _after_update(*, metric: str, training: bool = False, **_: Any) -> str:
-    text = f"{metric} is computed with the weights that each step's update has made"
-    return f"{text}, by model(x, training=True)" if training else text
-
-
 def _ambiguous(*, causes: Sequence[Sequence[str]], **q: Any) -> str:
     names = " or ".join(" and ".join(ids) for ids in causes)
     return f"{names} would explain {_what(q)} equally well, so no cause is named"
-
-
-def _changed_after_last(*, epoch: int, variable: str, others: int, gap: float, **_: Any) -> str:
-    more = f" and {others} others" if others else ""
-    return f"changed after the last step of epoch {epoch}: {variable}{more}, by up to {gap:.3g}"
 
 
 def _optimizer_steps(*, steps: Mapping[int, int], batches: int, **_: Any) -> str:
@@ -242,11 +218,6 @@ def _weights_change(*, factor: float, learning_rate: float, as_rate: float | Non
     return f"{times}, as with a learning rate of {as_rate:.4g} instead of {learning_rate:.4g}; this explains {_what(q)}"
 
 
-def _repeats(*, epoch: int, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
-    also = f", and {never:,} of all {of_all:,} are never seen" if never else ""
-    return f"in epoch {epoch}, {repeats:,} of its {of:,} examples are repeats{also}"
-
-
 def _empty_gradient(*, step: int, relative_error: float | None, **_: Any) -> str:
     error = "is NaN" if relative_error is None else f"has a relative error of {relative_error:.2g}"
     return f"the gradient of step {step}, whose batch leaves one replica empty, {error}; all others are right"
@@ -286,11 +257,6 @@ def _first_value(stage: str, where: str) -> str:
 def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **_: Any) -> str:
     told = " and ".join(f"{value} with {name}" for name, value in values.items())
     return f"{where} of epoch {epoch}{training} is {told}"
-
-
-def _script_repeats(*, repeats: int, of: int, never: int, of_all: int, **_: Any) -> str:
-    also = f", and {never} of {of_all} are never seen" if never else ""
-    return f"{repeats} of the {of} examples of this epoch are repeats{also}"
 
 
 def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any) -> str:
@@ -407,18 +373,20 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     # The step: forward pass, clipping, reduction
     "inference-gradient": "the gradient is that of a model called with training=False",
     "inference-layers": "{layers:some} ({layer_class}) {layers:runs|run} with training=False",
-    "gradients-clipped": _clipped,
+    "gradients-clipped": "gradients are clipped by {by} at {limit:.6g}{when:?, {when} they are summed over the "
+    "replicas}",
     "clipped-when": "gradients are clipped {when} they are summed over the replicas",
     "not-clipped": "gradients are not clipped; the experiment's optimizer has {expected}",
     "other-clipping": "the loop's optimizer has {options:no clipping}, the experiment's has {expected:no clipping}",
     "own-gradients": "every replica is updated with its own gradient only, so the replicas' weights diverge",
     "first-gradient": "only the first replica's gradient is used",
     "weights-never-change": _never_change,
-    "no-gradient": _no_gradient,
+    "no-gradient": "{output:?the loss of output {output} is left out: }{variables} {variables:gets|get} no gradient "
+    "or no update",
     # Examples, initial weights, validation
     "batch-size": "a full batch has {examples} examples, but the global batch size is {expected}",
     "batches": _batches,
-    "last-batch-dropped": _last_dropped,
+    "last-batch-dropped": "the last batch of each epoch is never trained on{last:?, {last} of {examples:,} examples}",
     "foreign-variables": "the optimizer was applied to {count} variables that do not belong to the model from "
     "run.build()",
     "foreign-in-loss": "the loss is computed from variables that do not belong to the model from run.build(): "
@@ -435,7 +403,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "labels-apart": "{examples:,} of {of:,} examples are trained on with another one's label",
     "several-batches": "each update is made from {batches} batches of {examples} examples",
     "own-batch-size": "its batches have {examples} examples, but the global batch size is {expected}",
-    "repeats": _repeats,
+    "repeats": "in epoch {epoch}, {repeats:,} of its {of:,} examples are repeats{never:?, and {never:,} of all "
+    "{of_all:,} are never seen}",
     "never-seen": "{never:,} of all {of_all:,} examples are never seen in epoch {epoch}",
     "same-order": "the second epoch has the order of the first",
     "empty-replica-gradient": _empty_gradient,
@@ -444,7 +413,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "other-optimizer": "the loop's optimizer is {optimizer}, the experiment's {expected}",
     "slots-emptied-per-epoch": "the optimizer's slots are empty again when an epoch begins",
     "slots-emptied-in-epochs": "the optimizer's slots are empty again in each epoch",
-    "setting": "{name} is {value} in the loop, {expected} in the experiment",
+    "setting": "{name} is {value!s} in the loop, {expected!s} in the experiment",
     "learning-rate": _learning_rate,
     "applied-again": "the optimizer is applied {times} times in each step, each time with the same gradients",
     "applied-in-parts": "the optimizer is applied {times} times in each step, and counts as many steps",
@@ -461,8 +430,10 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "formula-square-uncorrected": "Adam's mean of squares is not divided by 1 - beta_2^t",
     "formula-epsilon-last": "epsilon is added to the root of the corrected mean of squares; Keras adds it before that "
     "is corrected",
-    "formula-epsilon-inside": _inside_root,
-    "formula-epsilon-inside-uncorrected": _inside_root,
+    "formula-epsilon-inside": "epsilon is added under the root; Keras adds it to the root{epsilon:? (epsilon is "
+    "{epsilon:g})}",
+    "formula-epsilon-inside-uncorrected": "epsilon is added under the root; Keras adds it to the root{epsilon:? "
+    "(epsilon is {epsilon:g})}",
     "rate-of-epoch-from-0": "the learning rate is that of the schedule at the epoch's number, from 0",
     "rate-of-epoch": "the learning rate is that of the schedule at the epoch's number, not at the step's",
     "rate-per-epoch": "the learning rate changes once per epoch, not with every step",
@@ -494,7 +465,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "mean-over-batches": "{metric} is the mean over batches: a short batch counts as much as a full one",
     "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
     "one",
-    "last-batch": _last_batch,
+    "last-batch": "{metric} is that of the epoch's last batch alone{replicas:?, the mean over its {replicas} replicas}",
     "loss-by-replicas": "{metric} is 1/{replicas} of the loss, on {replicas} replicas",
     "loss-times-replicas": "{metric} is {replicas} times the loss, on {replicas} replicas",
     "without-layer-losses": "{metric} does not include the layers' losses",
@@ -505,7 +476,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "validation-batches": "{metric} covers only {batches} of the check's {of} validation batches",
     "one-replica": "{metric} covers only replica {replica} of {replicas}",
     "metric-unweighted": "{metric} counts every example the same: the sample weights are not used",
-    "after-update": _after_update,
+    "after-update": "{metric} is computed with the weights that each step's update has made{training:?, by model(x, "
+    "training=True)}",
     "metric-broadcast": "{metric} compares each label with the prediction of every example: labels [n, 1] against [n]",
     "as-trained": "{metric} {loss:is the loss|weights examples as in the loss} that is trained on, which is not the "
     "experiment's",
@@ -516,7 +488,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "model.stop_training ends training",
     "changed-last": "after the last epoch {reference}'s {variables} change once more (in a callback's on_train_end), "
     "{side}'s do not",
-    "changed-after-last-step": _changed_after_last,
+    "changed-after-last-step": "changed after the last step of epoch {epoch}: {variable}{others:? and {others} "
+    "others}, by up to {gap:.3g}",
     "optimizer-steps": _optimizer_steps,
     "end-steps": "end_step was called {steps} times; the data set has {batches} batches",
     "gradient-off": _gradient_off,
@@ -547,7 +520,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{never:,} "
     "of {of_all:,} examples are never seen",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
-    "script-repeats": _script_repeats,
+    "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
+    "never seen}",
     "script-never-seen": "{never} of the {of_all} examples of this epoch are not seen",
     "script-frozen": "{variables:some}: {side}'s optimizer gets no gradient, and a layer that is not trainable "
     "predicts in inference mode",
