@@ -115,7 +115,7 @@ class Checker:
         self.seed = seed
         self.reference = observe(self.task, self.batches, reference, seed)
         self._twins = NoiseTwins(self.task, self.batches, reference, seed)
-        self._inside = LookInside(self.task, self.batches, reference, seed, self._twins, train)
+        self._inside = LookInside(self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began

@@ -128,7 +128,8 @@ def _judge_gradients(case: Case, judgement: Judgement, update: Update, gaps: Wei
 
     Other gradients are accepted if they lead to the right weights, unless the optimizer merely hides them.
     """
-    off = case.residuals(judgement.recipe)
+    recipe = judgement.recipe
+    off = case.residuals(recipe)
     right = max(off, default=np.inf)
     if right <= case.threshold:
         judgement.add_fit("gradients", right, case.threshold)
@@ -136,16 +137,9 @@ def _judge_gradients(case: Case, judgement: Judgement, update: Update, gaps: Wei
     if (
         gaps is not None
         and gaps.trained_match
-        and (case.only_few_off(off) or not _optimizer_hides(case, judgement.recipe, update, gaps))
+        and (case.only_few_off(off) or not _optimizer_hides(case, recipe, update, gaps))
     ):
         return
-    _search_gradients(case, judgement)
-
-
-def _search_gradients(case: Case, judgement: Judgement) -> None:
-    recipe = judgement.recipe
-    off = case.residuals(recipe)
-    right = max(off, default=np.inf)
     search = find_explanations(
         recipe,
         recognisers("gradient", case),

@@ -14,15 +14,13 @@ from functools import cached_property
 from pathlib import Path
 
 from compare.anew import train_anew
-from compare.check.batches import Batches
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS
-from compare.check.observe import CraftedRun
 from compare.check.own_data import Data, Seen
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
-from compare.engine.run import Run, TrainingTask
+from compare.engine.run import Run
 from compare.engine.strategies import keras_version
 from compare.errors import EndedEarlyError
 from compare.records import INITIAL, AnyRecord, EpochRecord, Place, Sink, StepRecord, in_time
@@ -51,27 +49,19 @@ class LookInside:
     """Locates the first difference of any number of candidates from one reference.
 
     Args:
+        runs: the check's runs, with and without noise.
         everything: the experiment's own training examples, of which the task has a few.
     """
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        batches: Batches,
-        reference: Trainer,
-        seed: int,
-        twins: NoiseTwins,
-        everything: Examples | Stream,
-    ) -> None:
-        self._task, self._batches, self._reference, self._seed, self._twins = task, batches, reference, seed, twins
-        self._steps = len(batches.sizes())
+    def __init__(self, runs: NoiseTwins, everything: Examples | Stream) -> None:
+        self._runs, self._steps = runs, len(runs.batches.sizes())
         self._everything = everything
         self._seen: dict[int, Seen | None] = {}
 
     @cached_property
     def data(self) -> Data:
         """The examples that a loop can have, of the run and of the experiment."""
-        return Data.of(self._task.train, self._everything)
+        return Data.of(self._runs.task.train, self._everything)
 
     def locate(self, trainer: Trainer, training: Training) -> Inside | None:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
@@ -84,7 +74,7 @@ class LookInside:
         """
         first = training.first_difference
         begin = 1 if first is None else self._number(first)
-        reference, candidate = self._close_up(0), close_up(trainer, self._run)
+        reference, candidate = self._close_up(0), close_up(trainer, self._runs.exactly)
         if reference is None or candidate is None:
             return None
         sides, twins = (reference.steps, candidate.steps), self._twins_from(begin)
@@ -113,7 +103,7 @@ class LookInside:
         Raises:
             Exception: whatever a trainer raises.
         """
-        seen = self._close_up(0), close_up(trainer, self._run)
+        seen = self._close_up(0), close_up(trainer, self._runs.exactly)
         side, other = seen if of_reference else reversed(seen)
         if side is None:
             return None
@@ -139,16 +129,10 @@ class LookInside:
     def _close_up(self, begin: int) -> Seen | None:
         """The reference's steps; with noise from a step on, unless that is 0."""
         if begin not in self._seen:
-            place = self.place(begin) if begin else None
-            self._seen[begin] = close_up(
-                self._reference, lambda sinks: self._twins.run(place, 1, sinks=sinks) if place else self._run(sinks)
-            )
+            runs, place = self._runs, self.place(begin) if begin else None
+            make_run = (lambda sinks: runs.run(place, 1, sinks=sinks)) if place else runs.exactly
+            self._seen[begin] = close_up(runs.reference, make_run)
         return self._seen[begin]
-
-    def _run(self, sinks: Sequence[Sink]) -> Run:
-        run = CraftedRun(self._task, seed=self._seed, epochs=EPOCHS, sinks=sinks)
-        run.batches = self._batches
-        return run
 
 
 MakeRun = Callable[[Sequence[Sink]], Run]

@@ -26,7 +26,7 @@ class NoiseTwins:
     """Trains noise twins of the reference when they are needed, and keeps their records."""
 
     def __init__(self, task: TrainingTask, batches: Batches, reference: Trainer, seed: int) -> None:
-        self._task, self._batches, self._reference, self._seed = task, batches, reference, seed
+        self.task, self.batches, self.reference, self._seed = task, batches, reference, seed
         self._twins: dict[Place, list[Record]] = {}
 
     def judge(self, comparison: Comparison, reference: Record, candidate: Record) -> Comparison:
@@ -43,13 +43,19 @@ class NoiseTwins:
 
     def run(self, start: Place, number: int, *, loud: bool = False, sinks: Sequence[Sink] = ()) -> CraftedTwin:
         """A run for the reference to train, with noise from a place on."""
-        run = CraftedTwin(self._task, seed=self._seed, epochs=EPOCHS, start=start, twin=number, loud=loud, sinks=sinks)
-        run.batches = self._batches
+        run = CraftedTwin(self.task, seed=self._seed, epochs=EPOCHS, start=start, twin=number, loud=loud, sinks=sinks)
+        run.batches = self.batches
+        return run
+
+    def exactly(self, sinks: Sequence[Sink]) -> CraftedRun:
+        """A run without noise, for the reference or a candidate to train."""
+        run = CraftedRun(self.task, seed=self._seed, epochs=EPOCHS, sinks=sinks)
+        run.batches = self.batches
         return run
 
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
         run = self.run(start, number, loud=loud, sinks=[records.append])
-        train_anew(self._reference, run)
+        train_anew(self.reference, run)
         run.close()
         return as_record(rounding.twin_name(number, loud), records)

@@ -81,7 +81,9 @@ def first_value(side: CloseUp, other: CloseUp | None, step: int, variables: Sequ
         for name, array in _parts(event, variables):
             if _finite(array):
                 continue
-            matching = (_parts(each, variables) for each in seen if _alike(each, event))
+            thing = event.kind, event.replica, event.info.get("name")
+            alike = [each for each in seen if (each.kind, each.replica, each.info.get("name")) == thing]
+            matching = (_parts(each, variables) for each in alike)
             same = [each for parts in matching for key, each in parts if key == name]
             if same and not all(map(_finite, same)):
                 continue  # both have it, such as an attention mask of minus infinity
@@ -101,34 +103,23 @@ def _of_weights(weights: Weights, others: Weights, variables: Sequence[str], whe
     return FirstValue(STATE, where, shown(weights[off[0]]), shown(others[off[0]]) if others else "")
 
 
-def _alike(event: Event, other: Event) -> bool:
-    """Whether two events are of the same thing on the same replica."""
-    names = [(each.kind, each.replica, each.info.get("name", "")) for each in (event, other)]
-    return names[0] == names[1]
-
-
 Name = tuple[str, str]
 """The stage of a value, and where in it."""
 
 
 def _parts(event: Event, variables: Sequence[str]) -> list[tuple[Name, np.ndarray]]:
     """The values of an event by stage and place, in the order in which they come about."""
-    if event.kind == "inputs":
-        return [((INPUTS, ""), array) for array in event.arrays]
+    stages = {"inputs": INPUTS, "layer": PREDICTIONS, "predictions": PREDICTIONS, "loss": LOSS}
+    if event.kind in stages:
+        return [((stages[event.kind], str(event.info.get("name", ""))), array) for array in event.arrays]
     if event.kind == "weights":
         return [((STATE, f"{name}, {BEFORE}"), array) for name, array in zip(variables, event.arrays, strict=False)]
-    if event.kind == "layer":
-        return [((PREDICTIONS, str(event.info["name"])), array) for array in event.arrays]
-    if event.kind == "predictions":
-        return [((PREDICTIONS, ""), array) for array in event.arrays]
     if event.kind == "targets":
         ends = np.cumsum([event.info["true"], event.info["predicted"], event.info["weights"]]).tolist()
         parts = np.split(np.arange(len(event.arrays)), ends)
         names = (INPUTS, "labels"), (PREDICTIONS, ""), (INPUTS, "sample weights"), (LOSS, "")
         order = (0, 2, 1, 3)
         return [(names[k], event.arrays[i]) for k in order for i in parts[k]]
-    if event.kind == "loss":
-        return [((LOSS, ""), array) for array in event.arrays]
     if event.kind == "gradients":
         positions = event.info["positions"]
         named = [variables[i] if i < len(variables) else f"variable {i}" for i in positions]

@@ -77,11 +77,13 @@ def locate(
         variables: the names of the model's weights.
         known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
+    sides = reference, candidate, *twins
     before, after = (
-        _state(
-            around(reference, step), around(candidate, step), [around(each, step) for each in twins], variables, when
+        _state(around[0], around[1], around[2:], variables, when)
+        for around, when in (
+            ([(each.after.get(step - 1), _at_forward(each, step)) for each in sides], BEFORE),
+            ([(_updated(each, step), each.after.get(step)) for each in sides], AFTER),
         )
-        for around, when in ((_around_forward, BEFORE), (_around_end, AFTER))
     )
     compared = [
         _examples(reference, candidate, step, known),
@@ -467,16 +469,6 @@ def _state(
 
     where = some([_name(variables, i) for i in changed or otherwise])
     return StageValues(STATE, 1.0, 0.0, "unchanged" if changed else text(a0, a1), text(b0, b1), where)
-
-
-def _around_forward(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
-    """The weights after the last step, and those with which this one computes its predictions."""
-    return close_up.after.get(step - 1), _at_forward(close_up, step)
-
-
-def _around_end(close_up: CloseUp, step: int) -> tuple[Weights, Weights]:
-    """The weights that the optimizer made, and those at the end of the step."""
-    return _updated(close_up, step), close_up.after.get(step)
 
 
 def _by_variable(
