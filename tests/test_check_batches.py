@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from compare.check import words
 from compare.check.batches import FULL_BATCHES, UserRun, craft_batches
+from compare.check.measurement import Measurement
 
 
 def split(size, replicas):
@@ -38,8 +40,10 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
 
 
 def test_a_users_run_is_told_in_its_own_numbers():
-    assert str(UserRun(60_000, 64)) == "60,000 examples are 937 × 64 + 32"
-    assert str(UserRun(1024, 64)) == "1,024 examples are 16 × 64"
+    for examples, told in {60_000: "(60,000 examples are 937 × 64 + 32)", 1024: "(1,024 examples are 16 × 64)"}.items():
+        last = UserRun(examples, 64).last
+        seen = Measurement.of("last-batch-as-full", last=last, global_batch_size=64, examples=examples)
+        assert words.said(seen).endswith(told)
 
 
 def test_large_examples_come_in_smaller_batches():

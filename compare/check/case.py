@@ -13,6 +13,7 @@ from compare.check.observation import EPOCHS, Gradient, Observation, OptimizerSt
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay, effective_gradients
 from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps, compare_weights
+from compare.watch.trace import CLIPPING
 
 MAX_KINK_RESIDUAL = 0.1
 """The largest relative residual of a step that may be explained by a kink, such as that of a ReLU at 0.
@@ -257,10 +258,9 @@ class Case:
     @staticmethod
     def clipping(observation: Observation) -> dict[str, float | None]:
         """The clipping options of the optimizers in use; all None if the optimizers disagree."""
-        names = "clipnorm", "clipvalue", "global_clipnorm"
         used = {call.optimizer for step in observation.optimizer_steps for call in step.calls}
-        options = [{name: observation.optimizers[i][1].get(name) for name in names} for i in used]
-        return options[0] if options and all(one == options[0] for one in options) else dict.fromkeys(names)
+        options = [{name: observation.optimizers[i][1].get(name) for name in CLIPPING} for i in used]
+        return options[0] if options and all(one == options[0] for one in options) else dict.fromkeys(CLIPPING)
 
     def changed_between_steps(self) -> list[tuple[int, int, list[str]]]:
         """Finds trained weights that change between two steps of an epoch.

@@ -10,7 +10,6 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.causes import CATALOGUE
 from compare.check.causes.data import kind_of_feed
-from compare.check.causes.optimizer import CLIPPING
 from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
 from compare.check.observation import changed_variables, configuration
@@ -20,6 +19,7 @@ from compare.check.report import Fit
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
+from compare.watch.trace import CLIPPING
 
 
 def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def other_logits(loss: Any) -> Any:
-    """Returns the loss with the opposite ``from_logits``; None if it has no such option."""
-    if loss is None:  # not every output has a loss
-        return None
-    config = loss.get_config()
-    if "from_logits" not in config:
-        if not hasattr(loss, "from_logits"):
-            return None
-        config["from_logits"] = loss.from_logits
+def with_other(loss: Any, option: str, change: Callable[[Any], Any]) -> tuple[Any, Any] | None:
+    """Returns the loss with another value of an option, and the value it has; None if it cannot have another one."""
     try:
-        return type(loss).from_config(config | {"from_logits": not config["from_logits"]})
-    except (TypeError, ValueError):
+        config = loss.get_config()
+        value = config.get(option, getattr(loss, option, None))
+        if value is None or change(value) == value:
+            return None
+        return type(loss).from_config(config | {option: change(value)}), value
+    except (AttributeError, TypeError, ValueError):  # not every output has a loss
         return None
 
 
@@ -29,16 +26,6 @@ def squash_for(loss: Any) -> Any:
     if tf.nest.is_nested(loss) or not getattr(loss, "from_logits", getattr(loss, "_fn_kwargs", {}).get("from_logits")):
         return None
     return tf.nn.sigmoid if "Binary" in type(loss).__name__ else tf.nn.softmax
-
-
-def without_smoothing(loss: Any) -> tuple[Any, float] | None:
-    """Returns the loss without label smoothing, and how much it has; None if it has none."""
-    try:
-        config = loss.get_config()
-        smoothing = float(config.get("label_smoothing", getattr(loss, "label_smoothing", 0.0)))
-        return (type(loss).from_config(config | {"label_smoothing": 0.0}), smoothing) if smoothing else None
-    except (AttributeError, TypeError, ValueError):
-        return None
 
 
 def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:

@@ -14,6 +14,7 @@ from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
 from compare.engine.strategies import keras_version
+from compare.watch.trace import CLIPPING
 
 KERAS_3 = keras_version().startswith("3")
 
@@ -75,8 +76,12 @@ class UnclippedOptimizer:
 
     def __init__(self, optimizer: Any, *, traced: bool, rates: bool) -> None:
         self.optimizer = optimizer
-        self._clip = _clipping(optimizer)
-        optimizer.clipnorm = optimizer.clipvalue = optimizer.global_clipnorm = None
+        limits = {kind: getattr(optimizer, kind, None) for kind in CLIPPING}
+        self._clip = next(
+            ((kind, float(limit)) for kind, limit in limits.items() if limit is not None and limit > 0), None
+        )
+        for kind in CLIPPING:
+            setattr(optimizer, kind, None)
         self._variables = [distributed(v) for v in _variables(optimizer)]
         self._initial = [v.numpy() for v in self._variables]
         if rates and KERAS_3:
@@ -105,7 +110,13 @@ class UnclippedOptimizer:
 
     def clipped(self, gradients: Sequence[Any]) -> list[Any]:
         """Applies the optimizer's own clipping to dense or sparse gradients."""
-        return _clipped(self.optimizer, self._clip, gradients)
+        if self._clip is None:
+            return list(gradients)
+        kind, limit = self._clip
+        setattr(self.optimizer, kind, limit)
+        clipped = self.optimizer._clip_gradients(list(gradients))
+        setattr(self.optimizer, kind, None)
+        return list(clipped)
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Applies one update to the variables."""
@@ -227,27 +238,6 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
     for name, value in before.items() if update.since else ():
         setattr(optimizer, name, value)
     return optimizer
-
-
-Clipping = tuple[str, float] | None
-"""The name and value of a clipping option; None without clipping."""
-
-
-def _clipping(optimizer: Any) -> Clipping:
-    for kind in ("clipnorm", "clipvalue", "global_clipnorm"):
-        if (limit := getattr(optimizer, kind, None)) is not None and limit > 0:
-            return kind, float(limit)
-    return None
-
-
-def _clipped(optimizer: Any, clip: Clipping, gradients: Sequence[Any]) -> list[Any]:
-    if clip is None:
-        return list(gradients)
-    kind, limit = clip
-    setattr(optimizer, kind, limit)
-    clipped = optimizer._clip_gradients(list(gradients))
-    setattr(optimizer, kind, None)
-    return list(clipped)
 
 
 def _total(

@@ -144,6 +144,13 @@ def distance(a: Sequence[np.ndarray], b: Sequence[np.ndarray], min_scale: float 
     return float(np.linalg.norm(left - right) / scale) if scale else 0.0
 
 
+def multiple(observed: Sequence[np.ndarray], predicted: Sequence[np.ndarray]) -> float | None:
+    """How many times a list of vectors another one is, by least squares; None if it is none."""
+    a, b = np.concatenate(list(observed)), np.concatenate(list(predicted))
+    factor = float(a @ b / (b @ b)) if np.any(b) else np.nan
+    return factor if np.isfinite(factor) and factor != 0 else None
+
+
 EPSILON = float(np.finfo(np.float32).eps)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import tensorflow as tf
 from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
 from compare.check.dropout import fix_dropout
-from compare.check.losses import broadcast, broadcastable, class_weights, other_logits, squash_for, without_smoothing
+from compare.check.losses import broadcast, broadcastable, class_weights, squash_for, with_other
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import (
     BROADCAST,
@@ -36,6 +36,12 @@ from compare.experiment import Experiment
 
 CACHE_BYTES = 2**30
 """The approximate memory limit of a replay's cached results; results beyond it are recomputed when needed."""
+
+OPTIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    OTHER_LOGITS: ("from_logits", lambda given: not given),
+    UNSMOOTHED: ("label_smoothing", lambda given: 0.0),
+}
+"""The option of a loss that a recipe changes, and how."""
 
 
 @dataclass(frozen=True)
@@ -149,15 +155,15 @@ class Replay:
         """Whether training examples have class weights."""
         return self.experiment.class_weight is not None
 
-    def other_logits(self) -> tuple[Any, bool] | None:
-        """The losses with the opposite ``from_logits``, and that flag of the first one; None if no loss has it."""
+    def other_losses(self, kind: str) -> tuple[Any, Any] | None:
+        """The losses of ``OTHER_LOGITS`` or ``UNSMOOTHED``, and what the first one is given; None if no loss has it."""
+        option, change = OPTIONS[kind]
         losses = self.experiment.build_loss()
-        others = tf.nest.map_structure(other_logits, losses)
-        present = [loss for loss in tf.nest.flatten(others) if loss is not None]
-        flags = [loss.get_config().get("from_logits", getattr(loss, "from_logits", None)) for loss in present]
-        if not flags:
-            return None
-        return tf.nest.map_structure(lambda loss, other: other or loss, losses, others), flags[0]
+        flat = tf.nest.flatten(losses)
+        changed = [with_other(loss, option, change) for loss in flat]
+        given = [value for _, value in filter(None, changed)]
+        others = [loss if other is None else other[0] for loss, other in zip(flat, changed, strict=True)]
+        return (tf.nest.pack_sequence_as(losses, others), given[0]) if given else None
 
     def squash(self) -> Any:
         """The function that makes probabilities of the logits that the loss takes; None if it takes none."""
@@ -176,16 +182,6 @@ class Replay:
             given, behind = (float(value) for value in tf.function(losses)())
             self._recovers = abs(given - behind) > 1e-3 * max(abs(given), abs(behind))
         return self._recovers
-
-    def unsmoothed(self) -> tuple[Any, float] | None:
-        """The losses without label smoothing, and how much the first one has; None if no loss has any."""
-        losses = self.experiment.build_loss()
-        changed = [(loss, without_smoothing(loss)) for loss in tf.nest.flatten(losses)]
-        found = [each for _, each in changed if each is not None]
-        if not found:
-            return None
-        flat = [loss if each is None else each[0] for loss, each in changed]
-        return tf.nest.pack_sequence_as(losses, flat), found[0][1]
 
     @property
     def loss_weights(self) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
@@ -449,10 +445,8 @@ class Replay:
             given = self.experiment.build_loss()
             weights = tf.nest.pack_sequence_as(given, list(recipe.loss_weights))
             self._losses.setdefault(recipe.loss_weights, self._compiled(given, weights))
-        elif recipe.loss == OTHER_LOGITS and (others := self.other_logits()):
-            self._losses.setdefault(OTHER_LOGITS, self._compiled(others[0]))
-        elif recipe.loss == UNSMOOTHED and (unsmoothed := self.unsmoothed()):
-            self._losses.setdefault(UNSMOOTHED, self._compiled(unsmoothed[0]))
+        elif recipe.loss in OPTIONS and (others := self.other_losses(recipe.loss)):
+            self._losses.setdefault(recipe.loss, self._compiled(others[0]))
 
     def _forward_pass(self, recipe: Recipe, omitted: tf.Tensor, x: Any, y: Any, weights: Any = None) -> Any:
         """Returns total loss, losses of layers, losses of outputs, predictions, and masks; traced.

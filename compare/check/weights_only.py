@@ -12,7 +12,7 @@ import numpy as np
 from compare.check.case import MAX_KINK_RESIDUAL, Case
 from compare.check.measurement import Measurement
 from compare.check.observation import Observation
-from compare.check.recipe import Recipe, Update
+from compare.check.recipe import Recipe, Update, multiple
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, Segment, Weights, replay_segments, segments
 from compare.verdict import NotApplicable
@@ -112,12 +112,9 @@ def _name_factor(
 
 def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: int, i: int) -> float | None:
     """How many times as large as the right one a change of the weights is; None if it is none."""
-    before = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[i].before[0][:trainable]])
-    after = np.concatenate([np.asarray(v, np.float64).ravel() for v in known[i].after[0][:trainable]])
-    right = np.concatenate([copies[0].ravel() for copies in replayed[i][:trainable]])
-    size = float((right - before) @ (right - before))
-    factor = float((after - before) @ (right - before)) / size if size else np.nan
-    return factor if np.isfinite(factor) and factor != 0 else None
+    before = [np.asarray(v, np.float64) for v in known[i].before[0][:trainable]]
+    changes = [(new - old).ravel() for new, old in zip(known[i].after[0], before, strict=False)]
+    return multiple(changes, [(copies[0] - old).ravel() for copies, old in zip(replayed[i], before, strict=False)])
 
 
 FOLLOWS_LOSS = ("SGD", "Adadelta", "Ftrl")

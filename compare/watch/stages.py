@@ -32,7 +32,7 @@ from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
-from compare.watch.trace import TraceWriter
+from compare.watch.trace import CLIPPING, TraceWriter
 
 OF_TENSORFLOW = (
     "sigmoid_cross_entropy_with_logits",
@@ -383,8 +383,6 @@ def _is_column(values: Any) -> bool:
     return len(values.shape) == 2 and values.shape[1] == 1
 
 
-CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-"""The options of an optimizer by which it limits gradients before it uses them."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
 

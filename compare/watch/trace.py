@@ -21,6 +21,8 @@ import numpy as np
 from compare.records import INITIAL, Variable, replace_file, step_dtype
 
 FLUSH_SECONDS = 0.5
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+"""The options of an optimizer by which it limits gradients before it uses them."""
 ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
 FAILED = "failed"

@@ -20,6 +20,7 @@ from compare.check.recipe import (
     Share,
     Span,
     Split,
+    multiple,
 )
 from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE
 
@@ -81,7 +82,7 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     feed = case.feed(recipe)
     if recipe.regularization and feed:
         predicted = case.replay.gradients(case.steps[0], feed[0], recipe)
-        whole = _projection(case.effective[0], predicted)
+        whole = multiple(case.effective[0], predicted)
         if whole is not None:
             changes = {"share": scaled(recipe.share, whole), "regularization": whole * recipe.regularization}
             seen = Measurement.of("loss-factor", factor=whole, regularization_included=True)
@@ -116,14 +117,7 @@ def _factor(case: Case, recipe: Recipe, share: Share) -> float | None:
     regularization = case.replay.gradients(step, span, replace(recipe, share=divided_by(lambda split: np.inf)))
     data = case.replay.gradients(step, span, replace(recipe, share=share, regularization=0.0))
     rest = [observed - known for observed, known in zip(case.effective[0], regularization, strict=True)]
-    return _projection(rest, data)
-
-
-def _projection(observed: list[np.ndarray], predicted: list[np.ndarray]) -> float | None:
-    """The least-squares factor between two gradients; None if there is none."""
-    a, b = np.concatenate(observed), np.concatenate(predicted)
-    factor = float(a @ b / (b @ b)) if np.any(b) else np.nan
-    return factor if np.isfinite(factor) and factor != 0 else None
+    return multiple(rest, data)
 
 
 def _uneven(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -184,9 +178,8 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
         seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
         yield Variant({"loss": UNRECOVERED}, seen, remedy=WITH_PROBABILITIES)
         return
-    other = case.replay.other_logits()
-    if other is not None:
-        seen = Measurement.of("other-from-logits", from_logits=other[1], expected=not other[1])
+    if other := case.replay.other_losses(OTHER_LOGITS):
+        seen = Measurement.of("other-from-logits", from_logits=not other[1], expected=other[1])
         yield Variant({"loss": OTHER_LOGITS}, seen)
     squash = case.replay.squash()
     if squash is not None:
@@ -201,7 +194,7 @@ WITH_PROBABILITIES = (
 
 
 def _no_smoothing(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    if found := case.replay.unsmoothed():
+    if found := case.replay.other_losses(UNSMOOTHED):
         yield Variant({"loss": UNSMOOTHED}, Measurement.of("no-label-smoothing", expected=found[1]))
 
 

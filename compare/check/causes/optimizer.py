@@ -10,11 +10,10 @@ from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
 from compare.check.stages import EXAMPLES, STATE, UPDATE
+from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-
-CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 def _config(case: Case, *, reference: bool = False) -> dict[str, Any]:

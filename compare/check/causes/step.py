@@ -9,10 +9,10 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.causes.loss import OF_OUTPUTS, scaled
-from compare.check.causes.optimizer import CLIPPING
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE
+from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
