@@ -7,9 +7,10 @@ that is where the mistake is, whether or not a cause can be named. No TensorFlow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from compare.watch.seen import CloseUp, Event
 EXAMPLES, INPUTS, PREDICTIONS, LOSS, GRADIENTS, UPDATE, STATE = STAGES = (
     "examples", "inputs", "predictions", "loss", "gradients", "update", "state",
 )  # fmt: skip
+Kind = TypeVar("Kind")
 Weights = Sequence[np.ndarray] | None
 BEFORE, AFTER = "before the step", "after the update"
 LEARNING_RATE = "the learning rate"
@@ -70,11 +72,8 @@ def locate(
     agrees, it is the update, even if its own noise (Adam's, for tiny gradients) is as large as the difference.
 
     Args:
-        reference: what was seen of the reference.
-        candidate: what was seen of the candidate.
         twins: noise twins of the reference, whose distance from it is what rounding explains.
         step: the step, counted over the whole training.
-        variables: the names of the model's weights.
         known: hashes of examples that the candidate may have from elsewhere than the reference.
     """
     sides = reference, candidate, *twins
@@ -85,14 +84,8 @@ def locate(
             ([(_updated(each, step), each.after.get(step)) for each in sides], AFTER),
         )
     )
-    compared = [
-        _examples(reference, candidate, step, known),
-        _inputs(reference, candidate, step),
-        _predictions(reference, candidate, twins, step),
-        _loss(reference, candidate, twins, step),
-        _gradients(reference, candidate, twins, step, variables),
-        _update(reference, candidate, twins, step, variables),
-    ]
+    at = _Step(reference, candidate, twins, step, variables)
+    compared = [_examples(at, known), _inputs(at), _predictions(at), _loss(at), _gradients(at), _update(at)]
     gradients, update = compared[-2:]
     if before.differs:
         first: StageValues | None = before
@@ -105,6 +98,22 @@ def locate(
         first = next((each for each in [*compared, after] if each.differs), None)
     state = before if before.differs or not after.differs else after
     return Located(step, first.stage if first else None, first.where if first else "", (*compared, state))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of two sides and of noise twins of the reference."""
+
+    reference: CloseUp
+    candidate: CloseUp
+    twins: Sequence[CloseUp]
+    number: int
+    variables: Sequence[str] = ()
+
+    def of(self, seen: Callable[[CloseUp, int], Kind]) -> tuple[Kind, Kind, list[Kind]]:
+        """What was seen of the reference, of the candidate and of the twins."""
+        one, other, *twins = (seen(each, self.number) for each in (self.reference, self.candidate, *self.twins))
+        return one, other, twins
 
 
 def apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> bool:
@@ -123,8 +132,6 @@ def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp]
     rounding moves a unit across its kink, and a loss does not.
 
     Args:
-        reference: what was seen of the reference.
-        candidate: what was seen of the candidate.
         twins: noise twins of the reference; a step where they have no noise yet is judged by a few roundings.
         before: the step, counted over the whole training, after which the weights differ by more than rounding.
     """
@@ -132,7 +139,8 @@ def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp]
     for step in range(1, before):
         if not earlier and _other_calls(calls_of(reference, step), calls_of(candidate, step)):
             return step
-        loss, gradients = _loss(reference, candidate, twins, step), _sketches(reference, candidate, twins, step)
+        at = _Step(reference, candidate, twins, step)
+        loss, gradients = _loss(at), _sketches(at)
         differs = loss.differs if gradients.gap is None else gradients.differs
         if earlier and differs:
             return step - 1
@@ -192,39 +200,39 @@ def example_rows(close_up: CloseUp, step: int, kind: str = "inputs") -> list[int
     return [row for event in model_events(close_up, step, kind) for row in event.rows]
 
 
-def _examples(reference: CloseUp, candidate: CloseUp, step: int, elsewhere: Collection[int]) -> StageValues:
-    a, b = example_rows(reference, step), example_rows(candidate, step)
+def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
+    a, b, _ = at.of(example_rows)
     shown = [f"{len(rows)} example{'s' * (len(rows) != 1)}" for rows in (a, b)]
-    ended = [bool(each.steps) and max(each.steps) < step for each in (reference, candidate)]
+    ended = [bool(each.steps) and max(each.steps) < at.number for each in (at.reference, at.candidate)]
     if any(ended):  # one side has no such step
         shown = ["no step" if over else text for over, text in zip(ended, shown, strict=True)]
         return StageValues(EXAMPLES, 1.0, 0.0, shown[0], shown[1])
-    if not a or not b or not _same_inputs(reference, candidate, step):
+    if not a or not b or not _same_inputs(at):
         return StageValues(EXAMPLES, None)
     if a == b:
-        labels = _labels_differ(reference, candidate, step)
+        labels = _labels_differ(at)
         where = "labels" if labels else ""
         return StageValues(EXAMPLES, float(labels), 0.0, shown[0], shown[1], where)
     if sorted(a) == sorted(b):  # another order within the batch
         return StageValues(EXAMPLES, 0.0, 0.0, shown[0], shown[1])
-    known = {*elsewhere, *(row for number in reference.steps for row in example_rows(reference, number))}
+    known = {*elsewhere, *(row for number in at.reference.steps for row in example_rows(at.reference, number))}
     # Examples of another order are known from another place. Those whose values differ are not known at all.
     other = len(a) != len(b) or any(mine != theirs and theirs in known for mine, theirs in zip(a, b, strict=True))
     unknown = sum(row not in known for row in b)
-    if unknown and (other or not _same_examples(reference, candidate, step)):
+    if unknown and (other or not _same_examples(at)):
         some_of = "none of them" if unknown == len(b) else f"{unknown} of them not"
         return StageValues(EXAMPLES, 1.0, 0.0, shown[0], f"{shown[1]}, {some_of} recognised")
     return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
 
 
-def _same_examples(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+def _same_examples(at: _Step) -> bool:
     """Whether inputs with other values are those of the same examples: by their labels, or else by their values."""
-    a, b = _labels(reference, step), _labels(candidate, step)
+    a, b, _ = at.of(_labels)
     if len(a) == len(b) > len(set(a)) > 1 and len(set(zip(a, b, strict=True))) == len(set(a)) == len(set(b)):
         return True  # the same labels, or each by another name
     if a == b and len(set(a)) > 1:
         return True
-    alike = _correlation(*(model_events(each, step, "inputs") for each in (reference, candidate)))
+    alike = _correlation(*at.of(_inputs_of)[:2])
     return alike > SAME_EXAMPLES if alike is not None else a == b or not a or not b
 
 
@@ -248,29 +256,32 @@ def _correlation(a: Sequence[Event], b: Sequence[Event]) -> float | None:
     return float(np.mean((one * other).sum(0)[varied] / norms[varied])) if varied.any() else None
 
 
-def _same_inputs(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+def _inputs_of(close_up: CloseUp, step: int) -> list[Event]:
+    return model_events(close_up, step, "inputs")
+
+
+def _same_inputs(at: _Step) -> bool:
     """Whether both sides call the same model first; one may call its parts instead, one after the other."""
-    shapes = [
-        [np.shape(array)[1:] for event in model_events(each, step, "inputs")[:1] for array in event.arrays]
-        for each in (reference, candidate)
-    ]
-    return shapes[0] == shapes[1]
+    a, b, _ = at.of(
+        lambda each, step: [np.shape(array)[1:] for one in _inputs_of(each, step)[:1] for array in one.arrays]
+    )
+    return a == b
 
 
-def _labels_differ(reference: CloseUp, candidate: CloseUp, step: int) -> bool:
+def _labels_differ(at: _Step) -> bool:
     """Whether equal inputs have labels of other examples."""
-    a, b = _labels(reference, step), _labels(candidate, step)
+    a, b, _ = at.of(_labels)
     if not a or not b or a == b or len(a) != len(b):
         return False
-    known = {row for number in reference.steps for row in reference.rows(number, "targets")}
+    known = {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}
     return all(row in known for row in b)
 
 
-def _inputs(reference: CloseUp, candidate: CloseUp, step: int) -> StageValues:
-    a, b = model_events(reference, step, "inputs"), model_events(candidate, step, "inputs")
-    if not any(event.arrays for event in a) or not _same_inputs(reference, candidate, step):
+def _inputs(at: _Step) -> StageValues:
+    a, b, _ = at.of(_inputs_of)
+    if not any(event.arrays for event in a) or not _same_inputs(at):
         return StageValues(INPUTS, None)
-    rows = example_rows(reference, step), example_rows(candidate, step)
+    rows = at.of(example_rows)
     numbers = _joined(a), _joined(b)
     gap = 0.0
     if sorted(rows[0]) != sorted(rows[1]):
@@ -288,22 +299,19 @@ def _range(values: np.ndarray) -> str:
     return f"{values.min():.4g} to {values.max():.4g}, mean {values.mean():.4g}" if values.size else ""
 
 
-def _predictions(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
-    def values(close_up: CloseUp) -> np.ndarray:
-        return _joined(model_events(close_up, step, "predictions"))
-
-    a, b = values(reference), values(candidate)
-    if not a.size or not b.size or not _same_inputs(reference, candidate, step):
+def _predictions(at: _Step) -> StageValues:
+    a, b, twins = at.of(lambda each, step: _joined(model_events(each, step, "predictions")))
+    if not a.size or not b.size or not _same_inputs(at):
         return StageValues(PREDICTIONS, None)
-    gap, noise = _compared(a, b, [values(twin) for twin in twins])
-    where = _first_layer(reference, candidate, twins, step) if gap > noise else ""
+    gap, noise = _compared(a, b, twins)
+    where = _first_layer(at) if gap > noise else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 
 
-def _first_layer(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> str:
+def _first_layer(at: _Step) -> str:
     """The first layer whose output differs, in the order of the reference's calls."""
-    counts = [len(each.of(step, "layer")) for each in (reference, candidate)]
-    a, b, *also = (_layers(each, step, whole=counts[0] != counts[1]) for each in (reference, candidate, *twins))
+    counts = at.of(lambda each, step: len(each.of(step, "layer")))
+    a, b, also = at.of(partial(_layers, whole=counts[0] != counts[1]))
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
         if one[0].info["class"] != other[0].info["class"]:
             return ""
@@ -332,15 +340,15 @@ def loss_of(close_up: CloseUp, step: int) -> float | None:
     )
 
 
-def _loss(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
-    a, b = loss_of(reference, step), loss_of(candidate, step)
+def _loss(at: _Step) -> StageValues:
+    a, b, twins = at.of(loss_of)
     if a is None or b is None:
         return StageValues(LOSS, None)
-    others = [value for twin in twins if (value := loss_of(twin, step)) is not None]
-    counts = [len(each.of(step, "loss")) for each in (reference, candidate)]
+    others = [[twin] for twin in twins if twin is not None]
+    counts = at.of(lambda each, step: len(each.of(step, "loss")))
     mean = b * counts[0] / counts[1]  # of micro-batches, whose gradients are divided afterwards
     b = min(b, mean, key=lambda value: abs(value - a))
-    return StageValues(LOSS, *_compared([a], [b], [[other] for other in others]), f"{a:.7g}", f"{b:.7g}")
+    return StageValues(LOSS, *_compared([a], [b], others), f"{a:.7g}", f"{b:.7g}")
 
 
 def gradients_of(
@@ -358,13 +366,13 @@ def gradients_of(
     return total
 
 
-def _sketches(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int) -> StageValues:
+def _sketches(at: _Step) -> StageValues:
     """Compares sketches of gradients; they agree where only one optimizer clips or unscales what it is given."""
-    a, b = gradients_of(reference, step, kind="sketch"), gradients_of(candidate, step, kind="sketch")
-    given = [[event.info.get("given") for event in each.of(step, "sketch")][:1] for each in (reference, candidate)]
+    a, b, twins = at.of(partial(gradients_of, kind="sketch"))
+    given = at.of(lambda each, step: [event.info.get("given") for event in each.of(step, "sketch")][:1])
     if not a or not b or given[0] != given[1]:
         return StageValues(GRADIENTS, 0.0 if a and b else None)
-    return _by_variable(GRADIENTS, a, b, [gradients_of(twin, step, kind="sketch") for twin in twins], ())
+    return _by_variable(GRADIENTS, a, b, twins, ())
 
 
 def learning_rate_of(close_up: CloseUp, step: int) -> float | None:
@@ -373,37 +381,30 @@ def learning_rate_of(close_up: CloseUp, step: int) -> float | None:
     return float(events[0].arrays[0]) if events else None
 
 
-def _gradients(
-    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
-) -> StageValues:
-    a, b = gradients_of(reference, step), gradients_of(candidate, step)
-    if not a or not b:
-        return StageValues(GRADIENTS, None)
-    others = [gradients_of(twin, step) for twin in twins]
-    return _by_variable(GRADIENTS, a, b, others, variables)
+def _gradients(at: _Step) -> StageValues:
+    a, b, twins = at.of(gradients_of)
+    return _by_variable(GRADIENTS, a, b, twins, at.variables) if a and b else StageValues(GRADIENTS, None)
 
 
-def _update(
-    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
-) -> StageValues:
-    calls = calls_of(reference, step), calls_of(candidate, step)
+def _update(at: _Step) -> StageValues:
+    calls = at.of(calls_of)[:2]
     if _other_calls(*calls):
         shown = [f"{count} call{'s' * (count != 1)} of the optimizer" for count in calls]
         return StageValues(UPDATE, 1.0, 0.0, shown[0], shown[1])
-    a, b = (_changes(close_up, step) for close_up in (reference, candidate))
+    a, b, twins = at.of(_changes)
     if not a or not b:
         return StageValues(UPDATE, None)
-    found = _by_variable(UPDATE, a, b, [_changes(twin, step) for twin in twins], variables)
-    gradients = gradients_of(reference, step), gradients_of(candidate, step)
+    found = _by_variable(UPDATE, a, b, twins, at.variables)
+    gradients = at.of(gradients_of)
     same = gradients[0] and gradients[0].keys() == gradients[1].keys()
     if found.differs or not same or any(not np.array_equal(gradients[0][i], gradients[1][i]) for i in gradients[0]):
         return found
     # The same gradients, bit for bit, so that only the update itself can round.
-    after = reference.after[step]
+    after = at.reference.after[at.number]
     off = [i for i in a if np.any(np.abs(a[i] - b[i]) > FEW_ROUNDINGS * np.maximum(np.abs(after[i]), np.abs(a[i])))]
     if not off:
         return found
-    where = some([_name(variables, i) for i in off]) if len(off) < len(a) else ""
+    where = some([_name(at.variables, i) for i in off]) if len(off) < len(a) else ""
     return replace(found, noise=0.0, where=where)
 
 
@@ -438,12 +439,7 @@ def _state(
 ) -> StageValues:
     """Finds weights that the candidate changes outside of its update, and the reference does not, or otherwise.
 
-    Args:
-        reference: the weights before and after a moment at which nothing should change them.
-        candidate: the same of the candidate.
-        twins: the same of noise twins of the reference.
-        variables: the names of the weights.
-        when: the moment.
+    Of each side, and of noise twins, there are the weights before and after a moment when nothing should change them.
     """
     (a0, a1), (b0, b1) = reference, candidate
     if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
