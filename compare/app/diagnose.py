@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from typing import Any
 
@@ -93,7 +93,7 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
             with waiting(session.console, f"looking into {side}"), without_idle_waits(), redirect_stdout(StringIO()):
                 first = first_not_finite(trainers[side], trainers[other], make_run, found, names)
             if first is not None:
-                inside[candidate] = first.as_json()
+                inside[candidate] = asdict(first)
     return inside
 
 

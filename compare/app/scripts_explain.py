@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from compare.app.judge import Pair, Recorded, pairs
@@ -97,7 +97,7 @@ def explain(session: ScriptsSession) -> None:
         checked |= _explain_numbers(session, *compared[0])
     session.run.save(
         check=encode(checked) if checked else None,
-        not_finite={name: value.as_json() for name, value in not_finite.items()} or None,
+        not_finite={name: asdict(value) for name, value in not_finite.items()} or None,
     )
 
 

@@ -70,11 +70,8 @@ def craft_batches(examples: int, validation: int, batch_size: int | None, replic
     """Chooses the check's batches for a user's data.
 
     Args:
-        examples: training examples in an epoch.
-        validation: validation examples.
         batch_size: examples per replica; None if unknown: the last batch is then short and splits unevenly, and a
             replica is left empty only if the default batch size would do so.
-        replicas: the number of replicas that share a batch.
         numbers: the number of scalars in one example's input.
     """
     heavy = numbers >= HEAVY

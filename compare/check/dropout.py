@@ -10,13 +10,10 @@ from compare.engine.strategies import keras_version
 
 
 def fix_dropout(model: tf.keras.Model) -> bool:
-    """Replaces the dropout of Keras 2 by a fixed mask that drops every other unit.
+    """Replaces the dropout of Keras 2 by a fixed mask that drops every other unit; returns whether any layer has it.
 
     The random numbers of Keras 2's dropout cannot be reproduced. The mask applies in training only, so a call with
     the wrong ``training`` flag is still detected.
-
-    Returns:
-        Whether any layer was changed.
     """
     if keras_version().startswith("3"):
         return False

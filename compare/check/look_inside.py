@@ -142,10 +142,7 @@ MakeRun = Callable[[Sequence[Sink]], Run]
 def first_not_finite(
     side: Trainer, other: Trainer, make_run: MakeRun, found: NotFinite, variables: Sequence[str]
 ) -> FirstValue | None:
-    """Trains again up to the place where one side's weights first are not finite, and finds the first such value.
-
-    Returns:
-        The value; None if it cannot be observed.
+    """Trains again up to the place where one side's weights first are not finite; finds the first value if it can.
 
     Raises:
         Exception: whatever a trainer raises.

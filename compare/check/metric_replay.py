@@ -65,15 +65,14 @@ class MetricTable:
             return None
         tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
         for step, span in zip(steps, feed, strict=True):
+            recipes = self._right(self.recipe), self.recipe
             parts = self.replay.parts(span)
-            split = Split(tuple(part.stop - part.start for part in parts), self.replay.global_batch_size)
-            row = []
-            for replica, part in enumerate(parts):
-                if part.stop > part.start:
-                    right = self.replay.replica_pass(step, replica, part, self._right(self.recipe))
-                    trained = self.replay.replica_pass(step, replica, part, self.recipe)
-                    row.append(self._cell(right, trained, self.replay.batch(part), split, replica))
-            tables[step.epoch].append(row)
+            passes = [
+                [self.replay.replica_pass(step, replica, part, recipe) for recipe in recipes]
+                for replica, part in enumerate(parts)
+                if part.stop > part.start
+            ]
+            tables[step.epoch].append(self._row([self.replay.batch(part) for part in parts], passes))
         return tables
 
     def validation(self, epoch: int, *, training: bool, sample_weights: bool) -> Table:
@@ -85,9 +84,7 @@ class MetricTable:
             states = [list(state) for state in at_end]
             table = []
             for batch in self.replay.validation:
-                parts = self.replay.divided(batch)
-                split = Split(tuple(length(part) for part in parts), self.replay.global_batch_size)
-                row = []
+                parts, passes = self.replay.divided(batch), []
                 for replica, part in enumerate(parts):
                     if length(part):
                         recipe = Recipe(training=training, sample_weights=sample_weights)
@@ -96,8 +93,8 @@ class MetricTable:
                             wrong = replace(self.recipe, training=training)
                             trained = self.replay.forward(states[replica], part, wrong)
                         states[replica] = right.state  # dropout's seeds advance from batch to batch
-                        row.append(self._cell(right, trained, part, split, replica))
-                table.append(row)
+                        passes.append((right, trained))
+                table.append(self._row(parts, passes))
             self._validation[key] = table
         return self._validation[key]
 
@@ -106,14 +103,10 @@ class MetricTable:
         if training not in self._after:
             tables: dict[int, Table] = {epoch: [] for epoch in self.case.epochs}
             for step, span in zip(self.case.passes, self.case.expected, strict=False):
-                parts = self.replay.divided(self.replay.batch(span))
-                split = Split(tuple(length(part) for part in parts), self.replay.global_batch_size)
-                row = []
-                for replica, part in enumerate(parts):
-                    if length(part) and step.after is not None:
-                        result = self.replay.forward(step.after[replica], part, Recipe(training=training))
-                        row.append(self._cell(result, result, part, split, replica))
-                tables[step.epoch].append(row)
+                parts = self.replay.divided(self.replay.batch(span)) if step.after is not None else []
+                states = zip(parts, step.after or (), strict=True)
+                seen = [self.replay.forward(x, part, Recipe(training=training)) for part, x in states if length(part)]
+                tables[step.epoch].append(self._row(parts, [(each, each) for each in seen]))
             self._after[training] = tables
         return self._after[training]
 
@@ -124,11 +117,17 @@ class MetricTable:
         names = ("loss", "loss_weights", "sample_weights", "class_weights", "omitted")
         return replace(recipe, **{name: getattr(right, name) for name in names})
 
-    def _cell(self, right: PassResult, trained: PassResult, part: Batch, split: Split, replica: int) -> Cell:
-        share = self.recipe.share(split)[replica] * split.replicas
-        trained_loss = share * trained.loss + self.recipe.regularization * trained.penalty
-        loss = mean_of_means(split)[replica] * split.replicas * right.loss
-        return Cell(loss, right.penalties, trained_loss, split.sizes[replica], part[1], right, trained)
+    def _row(self, parts: Sequence[Batch], passes: Sequence[Sequence[PassResult]]) -> list[Cell]:
+        """The cells of a batch's parts that have examples, from the right pass and the trainer's own over each."""
+        split = Split(tuple(length(part) for part in parts), self.replay.global_batch_size)
+        row = []
+        for replica, (right, trained) in zip(np.flatnonzero(split.sizes).tolist(), passes, strict=True):
+            share = self.recipe.share(split)[replica] * split.replicas
+            trained_loss = share * trained.loss + self.recipe.regularization * trained.penalty
+            loss = mean_of_means(split)[replica] * split.replicas * right.loss
+            part = parts[replica]
+            row.append(Cell(loss, right.penalties, trained_loss, split.sizes[replica], part[1], right, trained))
+        return row
 
 
 class ReportedMetric:

@@ -7,8 +7,7 @@ that step, in the order in which they happened. No TensorFlow here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,10 +50,6 @@ class FirstValue:
     value: str
     other: str = ""
     step: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """How ``run.json`` keeps it."""
-        return asdict(self)
 
 
 def first_of_steps(

@@ -73,7 +73,6 @@ def find_explanations(
 
     Args:
         right: the correct recipe, or the one to start from.
-        residual: returns the relative distance that a recipe leaves.
         threshold: the largest residual of an explanation.
     """
     rejected: list[Explanation] = []
