@@ -165,12 +165,16 @@ class Checker:
     @_short_training()
     def look_inside(self, report: Report, trainer: Trainer) -> Report:
         """Adds the stage of the first differing step to a report, if the trainer is different and can be observed."""
-        began, training = time.perf_counter(), report.comparison.training
+        began = time.perf_counter()
+        report = self._located(report, trainer)
+        return replace(report, seconds=report.seconds + time.perf_counter() - began)
+
+    def _located(self, report: Report, trainer: Trainer) -> Report:
+        training = report.comparison.training
         if training.verdict != DIFFERENT:
             return with_not_finite(report, None)
         if report.comparison.weights_alone is not None:
-            report = self._look_at_not_finite(report, trainer)
-            return replace(report, seconds=report.seconds + time.perf_counter() - began)
+            return self._look_at_not_finite(report, trainer)
         report = with_not_finite(report, None)
         if ACCUMULATION in [entry.probe for entry in report.not_applicable]:
             return report
@@ -193,7 +197,7 @@ class Checker:
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
-        return replace(report, stages=tuple(located.stages), seconds=report.seconds + time.perf_counter() - began)
+        return replace(report, stages=tuple(located.stages))
 
     def _look_at_not_finite(self, report: Report, trainer: Trainer) -> Report:
         """Adds the cause ``not-finite``, with the stage of the first such value if it can be observed."""

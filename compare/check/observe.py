@@ -88,9 +88,11 @@ class ProbeRun(CraftedRun):
         self.observation.names = [getattr(v, "path", v.name) for v in [*trainable, *rest]]
         self.observation.trainable = len(trainable)
         self.observation.layers = [(layer.name, type(layer).__name__) for layer in model._flatten_layers()]
-        self._watch_batches(model)
+        self._note_calls(model, "train_on_batch", "on_batch")
         self._built_optimizer = optimizer
-        self._watch_rate(optimizer)
+        rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+        if hasattr(rate, "assign"):  # no schedule
+            self._note_calls(rate, "assign", "sets_rate")
         self._rate = float(learning_rate(optimizer))
         self.observation.fixed_dropout = fix_dropout(model)
         self._index = {id(v): i for i, v in enumerate(self._variables[: len(trainable)])}
@@ -167,28 +169,15 @@ class ProbeRun(CraftedRun):
             self.observation.final = self._read()
         return self.observation
 
-    def _watch_rate(self, optimizer: Any) -> None:
-        """Notes when the learning rate's variable is assigned to."""
-        rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
-        original = getattr(rate, "assign", None)
-        if original is None:
-            return  # a schedule
+    def _note_calls(self, owner: Any, method: str, noted: str) -> None:
+        """Sets a field of the observation when a method of an object is called."""
+        original = getattr(owner, method)
 
-        def assign(*args: Any, **options: Any) -> Any:
-            self.observation.sets_rate = True
+        def call(*args: Any, **options: Any) -> Any:
+            setattr(self.observation, noted, True)
             return original(*args, **options)
 
-        object.__setattr__(rate, "assign", assign)
-
-    def _watch_batches(self, model: tf.keras.Model) -> None:
-        """Notes when the model's ``train_on_batch`` is called."""
-        original = model.train_on_batch
-
-        def train_on_batch(*args: Any, **options: Any) -> Any:
-            self.observation.on_batch = True
-            return original(*args, **options)
-
-        object.__setattr__(model, "train_on_batch", train_on_batch)
+        object.__setattr__(owner, method, call)
 
     def _settings(self, optimizer: Any, variables: Mapping[int, Any]) -> int:
         """The index of an optimizer's class and configuration; only its learning rate may have changed since."""

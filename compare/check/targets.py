@@ -59,8 +59,9 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     if first["true"] != 1 or first["predicted"] != 1 or any(info["loss"] != first["loss"] for info in infos):
         return None
     configuration: Mapping[str, Any] = first["configuration"]
-    kind = _kind(str(configuration.get("name") or first["loss"]))
-    if kind is None:
+    kind = str(configuration.get("name") or first["loss"])
+    kind = {"mse": "mean_squared_error", "mae": "mean_absolute_error"}.get(kind, kind)
+    if kind not in KINDS and kind != "sparse_categorical_crossentropy":
         return None
     true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
     weights = [np.asarray(event.arrays[2]) for event in events if event.info["weights"]]
@@ -143,8 +144,3 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray, bool], np.ndarray]] = {
     "mean_squared_error": lambda true, predicted, _: np.asarray(np.square(true - predicted).mean(-1)),
     "mean_absolute_error": lambda true, predicted, _: np.asarray(np.abs(true - predicted).mean(-1)),
 }
-
-
-def _kind(name: str) -> str | None:
-    name = {"mse": "mean_squared_error", "mae": "mean_absolute_error"}.get(name, name)
-    return name if name in KINDS or name == "sparse_categorical_crossentropy" else None

@@ -21,25 +21,26 @@ class _Sentences(string.Formatter):
     def format_field(self, value: Any, spec: str) -> str:
         """Formats a list by ``some``, ``count``, ``each`` or the word between its names, and by ``one|many`` a number.
 
-        A truth value counts as ``one`` if it is true; options that are empty are ``spec``; ``?`` begins words that are
-        left out where there is no such quantity.
+        A truth value counts as ``one`` if it is true. ``?`` begins words that are left out where there is no such
+        quantity, ``or`` those in its place; ``finite`` begins those for a finite number, and for another one.
         """
+        kind, _, words = spec.partition(" ")
         if spec.startswith("?"):
             return spec[1:] if value else ""
-        if value is None:
-            return "None"
+        if kind == "finite":
+            return words.split("|")[not _finite(value)]
         if "|" in spec:
             return spec.split("|")[(len(value) if isinstance(value, list | tuple) else value) != 1]
+        if kind == "or":
+            return self.format_field(value, "") if value else words
         if isinstance(value, Mapping):
-            return ", ".join(f"{name}={each}" for name, each in value.items()) or spec
+            return ", ".join(f"{name}={each}" for name, each in value.items())
         if not isinstance(value, list | tuple):
-            return str(super().format_field(value, spec))
-        if spec == "count":
+            return "None" if value is None else str(super().format_field(value, spec))
+        if kind == "count":
             return str(len(value))
-        listed = (
-            [format(each, spec.removeprefix("each ")) for each in value] if "each" in spec else list(map(str, value))
-        )
-        return some(listed) if spec == "some" else (" and " if spec == "and" else ", ").join(listed)
+        listed = [format(each, words) if kind == "each" else str(each) for each in value]
+        return some(listed) if kind == "some" else (" and " if kind == "and" else ", ").join(listed)
 
 
 SENTENCES = _Sentences()
@@ -179,14 +180,6 @@ def _gradient_off(
     )
 
 
-def _update_off(*, step: int, epoch: int, relative_error: float, **_: Any) -> str:
-    unexplained = f"{relative_error:.2g} of the change, relative, is unexplained"
-    return (
-        f"the weights after step {step} (epoch {epoch}) are not what the experiment's optimizer computes from the "
-        f"gradients passed to it: {unexplained if _finite(relative_error) else 'it is not finite'}"
-    )
-
-
 def _weight_off(*, variable: str, step: int, epoch: int, relative_error: float, gradients: str = "", **_: Any) -> str:
     text = f"{variable} after step {step} (epoch {epoch}) is off by {relative_error:.2g} of its change"
     if gradients:
@@ -204,11 +197,6 @@ def _state_off(*, variable: str, step: int, epoch: int, gap: float, noise: float
     return f"{variable} after the forward pass of {place} is not what the model computes from the batch: {off}"
 
 
-def _metric_off(*, metric: str, relative_error: float, **_: Any) -> str:
-    by = f" (relative error {relative_error:.2g})" if _finite(relative_error) else ": one of them is not finite"
-    return f"{metric} differs from the value recomputed from the weights{by}"
-
-
 def _weights_change(*, factor: float, learning_rate: float, as_rate: float | None = None, **q: Any) -> str:
     times = f"the weights change {factor:.6g} times as much as they should"
     if as_rate is None:
@@ -216,18 +204,6 @@ def _weights_change(*, factor: float, learning_rate: float, as_rate: float | Non
             f"{times}, which explains {_what(q)}: the loss or the learning rate, {learning_rate:.4g}, has this factor"
         )
     return f"{times}, as with a learning rate of {as_rate:.4g} instead of {learning_rate:.4g}; this explains {_what(q)}"
-
-
-def _empty_gradient(*, step: int, relative_error: float | None, **_: Any) -> str:
-    error = "is NaN" if relative_error is None else f"has a relative error of {relative_error:.2g}"
-    return f"the gradient of step {step}, whose batch leaves one replica empty, {error}; all others are right"
-
-
-def _apart(*, variable: str | None, **_: Any) -> str:
-    return (
-        "each step is right, computed from the weights that it had, but something else changes "
-        f"{variable or 'the weights'}: rounding does not explain the gap"
-    )
 
 
 def _weights_not_finite(**q: Any) -> str:
@@ -377,7 +353,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "replicas}",
     "clipped-when": "gradients are clipped {when} they are summed over the replicas",
     "not-clipped": "gradients are not clipped; the experiment's optimizer has {expected}",
-    "other-clipping": "the loop's optimizer has {options:no clipping}, the experiment's has {expected:no clipping}",
+    "other-clipping": "the loop's optimizer has {options:or no clipping}, the experiment's has {expected:or no "
+    "clipping}",
     "own-gradients": "every replica is updated with its own gradient only, so the replicas' weights diverge",
     "first-gradient": "only the first replica's gradient is used",
     "weights-never-change": _never_change,
@@ -407,7 +384,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{of_all:,} are never seen}",
     "never-seen": "{never:,} of all {of_all:,} examples are never seen in epoch {epoch}",
     "same-order": "the second epoch has the order of the first",
-    "empty-replica-gradient": _empty_gradient,
+    "empty-replica-gradient": "the gradient of step {step}, whose batch leaves one replica empty, "
+    "{relative_error:finite has a relative error of {relative_error:.2g}|is NaN}; all others are right",
     "empty-replica-metric": "{metric} is NaN if a batch leaves one replica empty",
     # The optimizer and callbacks
     "other-optimizer": "the loop's optimizer is {optimizer}, the experiment's {expected}",
@@ -481,7 +459,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "metric-broadcast": "{metric} compares each label with the prediction of every example: labels [n, 1] against [n]",
     "as-trained": "{metric} {loss:is the loss|weights examples as in the loss} that is trained on, which is not the "
     "experiment's",
-    "metric-off": _metric_off,
+    "metric-off": "{metric} differs from the value recomputed from the weights{relative_error:finite  (relative error "
+    "{relative_error:.2g})|: one of them is not finite}",
     # What no cause explains
     "ambiguous": _ambiguous,
     "other-epochs": "{side} trains {epochs} epoch(s), {reference} {expected}: check whether a callback or "
@@ -496,7 +475,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "gradients-off-together": "no single step's gradient is off, but all steps together do not match the right "
     "gradients",
     "gradient-factors": "all variables' gradients are the right ones times one number in each step: {factors:each .4g}",
-    "update-off": _update_off,
+    "update-off": "the weights after step {step} (epoch {epoch}) are not what the experiment's optimizer computes "
+    "from the gradients passed to it: {relative_error:finite {relative_error:.2g} of the change, relative, is "
+    "unexplained|it is not finite}",
     "weight-off": _weight_off,
     "weights-off": "the observed weights are not those that right gradients and the experiment's optimizer give: "
     "{relative_error:.2g} of the change, relative, is unexplained",
@@ -507,7 +488,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{epoch}); {reference}'s {variables:does|do} not",
     "state-off": _state_off,
     "hidden-gradients": "the weights are equal, but different gradients were passed to the optimizers",
-    "apart": _apart,
+    "apart": "each step is right, computed from the weights that it had, but something else changes {variable:or the "
+    "weights}: rounding does not explain the gap",
     # Two scripts: the examples, the forward pass and callbacks
     "copies": "{side} has {variables:count} weights more than {other} ({variables:some}), of the shapes of "
     "{layers:some}, which {other} calls {times} times in a step",

@@ -211,7 +211,10 @@ class StageObserver(Observer):
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
         if self.settings.losses_only:
-            self._seen[training.number].penalties[training.steps] = _regularization(training.variables)
+            # Layers' other losses depend on a batch.
+            regularized = [each for each in training.variables if each.trainable and getattr(each, "regularizer", None)]
+            penalty = float(sum(np.asarray(each.regularizer(each), np.float64) for each in regularized))
+            self._seen[training.number].penalties[training.steps] = penalty
             return
         after = self._seen[training.number].after
         if self._watches(0) and training.initial is not None:
@@ -370,12 +373,6 @@ def _depends_on_training(layer: Any) -> bool:
         return "training" in inspect.signature(layer.call).parameters
     statistics = keras.layers.BatchNormalization, keras.layers.SpectralNormalization
     return isinstance(layer, statistics) or getattr(layer, "seed_generator", None) is not None
-
-
-def _regularization(variables: Sequence[Any]) -> float:
-    """The sum of what the variables' regularizers give; layers' other losses depend on a batch."""
-    regularized = [each for each in variables if each.trainable and getattr(each, "regularizer", None) is not None]
-    return float(sum(np.asarray(each.regularizer(each), np.float64) for each in regularized))
 
 
 def _is_column(values: Any) -> bool:
