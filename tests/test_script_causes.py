@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
+from compare.app.scripts_explain import _called_first, _earlier
 from compare.check.script_causes import name_causes
-from compare.check.stages import locate
+from compare.check.stages import Located, locate
 from compare.verdict import Finding
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch
@@ -105,6 +107,36 @@ def test_a_loss_that_is_nearly_zero_on_one_side_is_no_scale_for_the_other() -> N
     for loss, stage in ((-7.4, "loss"), (1e-3, "loss"), (-5e-8, "gradients")):
         other = with_loss(OFF, loss)
         assert locate(zero, other, [twin], STEP, NAMES).stage == stage, loss
+
+
+# Several trainings
+
+
+@pytest.mark.parametrize(
+    ("judge", "maker", "follows"),
+    [
+        # The judge is trained first, on what the maker gives; then the maker.
+        ((1, "predictions"), (2, "predictions"), ["maker", None]),
+        ((1, "inputs"), (2, "inputs"), ["maker", None]),
+        ((1, "examples"), (2, "state"), [None, "judge"]),
+        ((1, "update"), (2, "loss"), [None, "judge"]),
+        # The other way round.
+        ((2, "predictions"), (1, "predictions"), ["maker", None]),
+        ((2, "loss"), (1, "update"), ["maker", None]),
+    ],
+)
+def test_of_two_trainings_one_at_most_follows_from_the_other(
+    judge: tuple[int, str], maker: tuple[int, str], follows: list[str | None]
+) -> None:
+    inputs = Event("inputs", 0, {"model": "maker"}, [])
+    seen: dict[str, Any] = {}
+    for name, (moment, stage) in (("judge", judge), ("maker", maker)):
+        model = SimpleNamespace(traces=[SimpleNamespace(model=name)])
+        departure = SimpleNamespace(name=name, step=1, noise=1, model=model)
+        close = {"seen": (CloseUp({1: [inputs]}), None), "moment": moment, "located": Located(1, stage)}
+        seen[name] = SimpleNamespace(departure=departure, **close)
+    found = [_called_first(each, seen) or _earlier(each.departure, seen) for each in seen.values()]
+    assert [each and each.name for each in found] == follows
 
 
 # Examples

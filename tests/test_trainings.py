@@ -246,7 +246,7 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
         model=SimpleNamespace(lengths=(2, 2), names=("a", "b"), traces=traces, epochs=EpochEnds()),
     )
     located = Located(step, "gradients", stages=stages)
-    seen: Any = SimpleNamespace(departure=departure, sides=None, moment=1, located=lambda: located)
+    seen: Any = SimpleNamespace(departure=departure, sides=None, seen=(None, None), moment=1, located=located)
     checked = _checked(session, departure, {"b": seen})
     assert checked.training.verdict == verdict
     different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from compare.app.judge import Pair, Recorded, pairs
@@ -70,7 +71,7 @@ class Departure:
     @property
     def noise(self) -> int | None:
         """The first step that starts from moved weights in a noise twin; None if rounding plays no part."""
-        if self.step == INITIAL or self.pair.exactly.weights_alone is not None:
+        if self.step == INITIAL or self.pair.exactly.weights_alone is not None or more_weights(*self.model.traces):
             return None
         return self.step if self.start is None else max(self.model.epochs.step(self.start), 1)
 
@@ -154,7 +155,7 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
     weights, close = departure.step, seen.get(departure.name)
     located, sides = Located(departure.step, None), None
     if close is not None and departure.noise is not None:
-        departure, sides, located = close.departure, close.sides, close.located()
+        departure, sides, located = close.departure, close.sides, close.located
     unsure = _unsure(departure, located)
     causes, evidence = _found(departure, located, None if unsure else sides, seen)
     if close is not None and close.sides is not None and weights == INITIAL:
@@ -187,7 +188,7 @@ def _found(
     """The causes of a difference, or else what may explain it: the difference of another model, for example."""
     maker, earlier = None, _earlier(departure, seen)
     if sides is not None:
-        maker = _called_first(departure, located, seen)
+        maker = _called_first(seen[departure.name], seen)
         another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
         if not another and (causes := name_causes(located, sides)):
             return causes, []
@@ -333,6 +334,7 @@ class CloseUps:
         """The names of the weights."""
         return [variable.name for variable in self.departure.pair.reference.variables]
 
+    @cached_property
     def located(self) -> Located:
         """Where in the step the models differ."""
         first, second = self.seen
@@ -347,19 +349,24 @@ class CloseUps:
 
 
 def _earlier(departure: Departure, seen: Mapping[str, CloseUps]) -> Departure | None:
-    """What first differs before a step of another model does; None if nothing does."""
-    first = min(seen.values(), key=lambda each: each.moment, default=None)
-    own = seen[departure.name].moment if departure.name in seen else math.inf
-    return first.departure if first is not None and first.moment < own else None
+    """What first differs before a step of another model does; None if nothing does, or only what that one makes."""
+    own = seen.get(departure.name)
+    others = [each for each in seen.values() if own is None or _called_first(each, seen) is not own.departure]
+    first = min(others, key=lambda each: each.moment, default=None)
+    return first.departure if first is not None and first.moment < (own.moment if own else math.inf) else None
 
 
-def _called_first(departure: Departure, located: Located, seen: Mapping[str, CloseUps]) -> Departure | None:
-    """The other model, as of a GAN, that a step calls first, if it is what differs in this step, and it differs too."""
-    own, called = seen[departure.name], None
-    if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) and own.seen[0] is not None:
-        called = next((event.info["model"] for event in own.seen[0].of(departure.step, "inputs")), None)
-    others = (each.departure for each in seen.values() if each is not own and each.departure.step <= departure.step)
-    return next((each for each in others if each.model.traces[0].model == called), None)
+def _called_first(close: CloseUps, seen: Mapping[str, CloseUps]) -> Departure | None:
+    """The other model, as of a GAN, that a step calls first, if both trainings differ in what it is given or gives."""
+    departure, reference, model = close.departure, close.seen[0], close.departure.model.traces[0].model
+    if departure.noise is None or close.located.stage not in (EXAMPLES, INPUTS, PREDICTIONS) or reference is None:
+        return None
+    called = next((event.info["model"] for event in reference.of(departure.step, "inputs")), None)
+    for other in seen.values():
+        named = other.departure.noise is not None and other.departure.model.traces[0].model == called != model
+        if named and other.departure.step <= departure.step and other.located.stage == close.located.stage:
+            return other.departure
+    return None
 
 
 def _first_not_finite(departure: Departure, seen: CloseUps | None) -> FirstValue | None:
