@@ -36,7 +36,7 @@ from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
-from compare.watch.seen import sketch
+from compare.watch.seen import row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Settings
 from compare.watch.stages import StageObserver
 from compare.watch.trace import TraceWriter, read_traces
@@ -459,6 +459,35 @@ def test_calls_of_an_optimizer_belong_to_the_step_whose_gradients_they_get(tenso
     assert seen is not None
     assert gradients_of(seen, 1).keys() == {0, 1}
     assert [calls_of(seen, step) for step in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
+    tensorflow: Any, tmp_path: Path, graph: bool
+) -> None:
+    writer = TraceWriter(tmp_path / "drawn")
+    with watched(tmp_path, close_up=((1, 9),)) as observer:
+        watch_reports(observer, writer)
+        model, optimizer = column(), keras.optimizers.SGD(0.1)
+
+        def step(x: Any) -> Any:
+            noise = tf.random.normal(tf.shape(x))
+            with tf.GradientTape() as tape:
+                loss = own_loss(Y[:, None], model(x + noise, training=True)) * (1 + tf.random.uniform([]))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            return noise
+
+        tf.random.set_seed(0)
+        train = tf.function(step) if graph else step
+        drawn = [row_hashes([np.asarray(train(tf.constant(X)))[None]]) for _ in range(2)]
+        next(iter(tf.data.Dataset.range(2).map(lambda i: tf.random.normal([]))))
+    seen = observer.seen(0)
+    assert seen is not None and writer.drawn["tf.random.uniform"] == ["graph" if graph else "eager"]
+    for number, rows in enumerate(drawn, start=1):
+        normal, uniform = seen.of(number, "drawn")
+        assert (normal.rows, uniform.info["name"]) == (rows, "tf.random.uniform")
+        kinds = [each.kind for each in seen.steps[number]]
+        assert kinds.index("drawn") < kinds.index("inputs") < kinds.index("drawn", 1) < kinds.index("loss")
 
 
 def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, tmp_path: Path) -> None:

@@ -445,13 +445,50 @@ def test_weights_that_never_change_are_said_to_be_that() -> None:
         assert hints(located(other), replace(both, traces=traces)) == said
 
 
-def test_random_numbers_that_both_draw_by_other_means_than_their_seed_are_said() -> None:
+NORMAL = "tf.random.normal"
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        ({NORMAL: ["graph"]}, False),
+        ({NORMAL: ["eager"]}, True),
+        ({NORMAL: ["eager", "graph"]}, True),
+        ({"tf.random.uniform": ["eager"]}, False),
+    ],
+)
+def test_random_numbers_that_both_draw_but_only_one_in_a_graph_are_said(
+    drawn: Mapping[str, Sequence[str]], said: bool
+) -> None:
     other = linear_step(factor=1.5)
     both = sides(other)
-    for own, said in ((["tf.random.normal"], 1), (["tf.random.uniform"], 0)):
-        traces = replace(both.traces[0], drawn=["tf.random.normal"]), replace(both.traces[1], drawn=own)
-        found = hints(located(other), replace(both, traces=traces))
-        assert ["both call tf.random.normal" in each for each in found] == [True] * said
+    traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn=drawn)
+    found = hints(located(other), replace(both, traces=traces))
+    assert ["both call tf.random.normal" in each for each in found] == [True] * said
+
+
+@pytest.mark.parametrize(
+    ("way", "numbers", "place", "said"),
+    [
+        ("graph", 7, "inputs", True),
+        ("eager", 1, "inputs", False),  # other ways, but the same numbers
+        ("graph", 7, "gradients", False),  # after the loss, which differs
+    ],
+)
+def test_random_numbers_that_were_seen_are_said_only_if_they_differ_before_the_stage_does(
+    way: str, numbers: int, place: str, said: bool
+) -> None:
+    def drawing(close_up: CloseUp, row: int) -> CloseUp:
+        events = list(close_up.steps[STEP])
+        at = next(i for i, each in enumerate(events) if each.kind == place)
+        events.insert(at, Event("drawn", 0, {"name": NORMAL}, [], [row]))
+        return replace(close_up, steps={**close_up.steps, STEP: events})
+
+    both = sides(drawing(linear_step(factor=1.5), numbers))
+    traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: [way]})
+    both = replace(both, traces=traces, close_ups=(drawing(both.right, 1), both.other))
+    found = hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
+    assert ["gave other numbers in this step" in each for each in found] == [True] * said
 
 
 def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> None:
@@ -462,7 +499,7 @@ def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> Non
     ]
     other = replace(own, steps={**own.steps, STEP: events})
     both, found = sides(other), Located(STEP, "examples")
-    traces = replace(both.traces[0], drawn=["tf.random.normal"]), replace(both.traces[1], drawn=["tf.random.normal"])
+    traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: ["eager"]})
     unknown, drawn = hints(found, replace(both, traces=traces))
     assert "was not seen to have" in unknown and "both call tf.random.normal" in drawn
 
@@ -471,7 +508,8 @@ def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> Non
 def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> None:
     other = linear_step(times=2.0)
     given = sides(other)
-    traces = [replace(trace, drawn=["tf.random.normal"] * (i == drawing)) for i, trace in enumerate(given.traces)]
+    drawn = {NORMAL: ["graph"]}
+    traces = [replace(trace, drawn=drawn if i == drawing else {}) for i, trace in enumerate(given.traces)]
     found = hints(located(other), replace(given, traces=tuple(traces)))
     assert found == [f"only {given.names[drawing]} calls tf.random.normal"]
     update = linear_step(rate=0.2)

@@ -164,17 +164,35 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
-        found += _hints_on_random_numbers(sides)
+        found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
 
 
-def _hints_on_random_numbers(sides: Sides) -> Iterator[Measurement]:
+def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
+    """Random numbers that were seen to differ before the stage; where they were not seen, those of graph and loop."""
     drawn = sides.other_trace.drawn, sides.right_trace.drawn
-    if both := [name for name in drawn[1] if name in drawn[0]]:
-        yield Measurement.of("drawn", functions=both)
+    numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
+    both = [name for name in drawn[1] if name in drawn[0]]
+    seen = [name for name in both if all(name in each for each in numbers)]
+    if apart := [name for name in seen if numbers[0][name] != numbers[1][name]]:
+        yield Measurement.of("drawn-otherwise", functions=apart)
+    elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
+        yield Measurement.of("drawn", functions=other_ways)
     for name, own, others in zip((sides.other_name, sides.right_name), drawn, reversed(drawn), strict=True):
         if own and not others:
-            yield Measurement.of("calls-alone", side=name, functions=own)
+            yield Measurement.of("calls-alone", side=name, functions=list(own))
+
+
+def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter[int]]:
+    """The hashes of the random numbers that a step has drawn before it came to a stage, by function."""
+    events = close_up.steps.get(step, ())
+    kind = "inputs" if stage == EXAMPLES else stage
+    end = max((i for i, event in enumerate(events) if event.kind == kind), default=len(events))
+    found: dict[str, Counter[int]] = {}
+    for event in events[:end]:
+        if event.kind == "drawn":
+            found.setdefault(event.info["name"], Counter()).update(event.rows)
+    return found
 
 
 def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
@@ -185,7 +203,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     if unknown := len(set(other) - _known(sides)):
         names = {"side": sides.right_name, "other": sides.other_name}
         yield Measurement.of("unknown-examples", examples=unknown, of=len(other), **names)
-        yield from _hints_on_random_numbers(sides)
+        yield from _hints_on_random_numbers(sides, EXAMPLES)
     elif right and right == other:
         yield Measurement.of("reordered", examples=len(right))
     calls = [each.calls for each in (sides.other_trace, sides.right_trace)]

@@ -372,6 +372,9 @@ class Observer:
     def on_applied(self, training: Training) -> None:
         """Called after an optimizer was applied."""
 
+    def on_drawn(self, name: str, numbers: Any) -> None:
+        """Called after the script has called a function of ``tf.random``."""
+
     # Trainings and their steps.
 
     def _begin_models(self) -> None:

@@ -47,7 +47,7 @@ def watch_reports(observer: Observer, writer: TraceWriter) -> None:
     for name in CALLS:
         patch(tf.data.Dataset, name, _recorded(name, writer))
     for name in DRAWN:
-        patch(tf.random, name, _drawn(name, writer))
+        patch(tf.random, name, _drawn(f"tf.random.{name}", observer, writer))
 
 
 def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
@@ -287,11 +287,14 @@ def _recorded(name: str, writer: TraceWriter) -> Any:
     return call
 
 
-def _drawn(name: str, writer: TraceWriter) -> Any:
+def _drawn(name: str, observer: Observer, writer: TraceWriter) -> Any:
     def draw(original: Any, *args: Any, **options: Any) -> Any:
-        if f"tf.random.{name}" not in writer.drawn:
-            writer.drawn.append(f"tf.random.{name}")
-        return original(*args, **options)
+        ways, way = writer.drawn.setdefault(name, []), "eager" if tf.executing_eagerly() else "graph"
+        if way not in ways:
+            ways.append(way)
+        numbers = original(*args, **options)
+        observer.on_drawn(name, numbers)
+        return numbers
 
     return draw
 

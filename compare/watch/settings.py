@@ -10,8 +10,8 @@ from compare.watch.cells import citing_cells
 
 SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
 MADE_ALIKE = {
-    SEEDS: "the same in both, for layers and TensorFlow's random operations (which still draw other numbers in a graph "
-    "than in an eager loop); op determinism is on",
+    SEEDS: "the same in both, for layers and TensorFlow's random operations (which still draw other numbers in an "
+    "eager loop, or in a graph of other operations); op determinism is on",
     WEIGHTS: "both start from the initial weights of the reference",
     ORDER: "the same in both: Dataset.shuffle and fit(shuffle=...) do not shuffle",
 }

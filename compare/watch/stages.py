@@ -51,11 +51,13 @@ class _Replica:
 
     Attributes:
         waiting: what was seen since the last step ended.
+        drawn: the random numbers since, of which no step is known to use them yet.
         ended: the numbers of the trainings whose step has ended since.
         applied: the variables of each training that optimizers have updated in its step.
     """
 
     waiting: list[Event] = field(default_factory=list)
+    drawn: list[Event] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     made: Counter[int] = field(default_factory=Counter)
     applied: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -207,6 +209,11 @@ class StageObserver(Observer):
         values = [tf.convert_to_tensor(variable) for variable in training.variables]
         self._record("updated", {"training": training.number}, values)
 
+    def on_drawn(self, name: str, numbers: Any) -> None:
+        """Records random numbers that a step may use; a data set draws its own elsewhere, and in no order."""
+        if self.inside or self._outermost:
+            self._record("drawn", {"name": name}, [numbers])
+
     def on_step(self, training: Training) -> None:
         """Keeps the weights after a step of the close-up."""
         assert training.fingerprint is not None
@@ -253,45 +260,56 @@ class StageObserver(Observer):
         if kind in ("untaped", "again"):
             self._between_steps(kind, number, arrays)
             return
+        if kind == "drawn":
+            self._replicas[number].drawn.append(Event(kind, number, info, [], row_hashes([arrays[0][None]])))
+            return
         if kind == "spread":
             if not any(map(self._watches, self._next_steps(number))):
                 return
             info, arrays = {}, (self._spread(info["function"], *arrays),)
         with self._lock:
-            waiting = self._replicas[number].waiting
+            replica = self._replicas[number]
+            waiting = replica.waiting
             if kind == "updated":
                 if not self.settings.losses_only:
                     self._updated(info, number, arrays)
                 return
             near = any(map(self._watches, self._next_steps(number)))
             kept = kind == "loss" or (near and not self.settings.losses_only)
-            rows = row_hashes(arrays if kind == "inputs" else arrays[: info["true"]]) if kind in WITH_ROWS else ()
+            rows = row_hashes(arrays[: info.get("true")]) if kind in WITH_ROWS else ()
             kept |= kind == "targets" and self.settings.losses_only and all(_is_column(each) for each in arrays[1:2])
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
             if kind != "gradients":
                 # A new step begins with inputs, or, where no model is called, with a loss.
                 begins = kind == "inputs" or (kind == "loss" and not any(each.kind == "inputs" for each in waiting))
-                if begins and self._replicas[number].ended:
-                    self._replicas[number].ended.clear()
+                if begins and replica.ended:
+                    replica.ended.clear()
                     waiting.clear()
+                if not replica.ended:  # what is drawn after a step is for the next one
+                    waiting += replica.drawn
+                    replica.drawn.clear()
                 waiting += events
                 return
-            training = self.now(info["training"])
-            if not self.settings.losses_only:
-                events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
-            step = self._step_of(training, number, info["positions"])
-            self._seen[training].applied.setdefault(step, next(self._applications))
-            seen = self._seen[training].steps.setdefault(step, [])
-            weights = _ids(self.trainings[training].variables)
-            # Who applies outside of strategy.run ends the step of all replicas.
-            for replica in list(self._replicas.values()) if info["alone"] else [self._replicas[number]]:
-                # The losses of a GAN's two models are computed before both are trained.
-                if training not in replica.ended:
-                    seen += [each for each in replica.waiting if weights & each.info.get("of", weights)]
-                replica.ended.add(training)
-            seen += events
-            self._forget(training, step)
+            self._given(info, number, arrays, events)
+
+    def _given(self, info: dict[str, Any], number: int, arrays: Sequence[Any], events: list[Event]) -> None:
+        """Completes the step whose gradients an optimizer is given."""
+        training = self.now(info["training"])
+        if not self.settings.losses_only:
+            events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
+        step = self._step_of(training, number, info["positions"])
+        self._seen[training].applied.setdefault(step, next(self._applications))
+        seen = self._seen[training].steps.setdefault(step, [])
+        weights = _ids(self.trainings[training].variables)
+        # Who applies outside of strategy.run ends the step of all replicas.
+        for replica in list(self._replicas.values()) if info["alone"] else [self._replicas[number]]:
+            # The losses of a GAN's two models are computed before both are trained.
+            if training not in replica.ended:
+                seen += [each for each in replica.waiting if weights & each.info.get("of", weights)]
+            replica.ended.add(training)
+        seen += events
+        self._forget(training, step)
 
     def _updated(self, info: dict[str, Any], replica: int, arrays: Sequence[Any]) -> None:
         """Keeps the weights that an optimizer has made."""

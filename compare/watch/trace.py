@@ -101,7 +101,7 @@ class Trace:
         optimizers: name and configuration of each optimizer, in the order of use.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
-        drawn: the functions of ``tf.random`` that the script calls.
+        drawn: the functions of ``tf.random`` that the script calls, each ``eager``, in a ``graph``, or both.
         whole: whether the script came to its end.
         number: 0 for the script's first training.
         created: the number of the model in the order of creation.
@@ -126,7 +126,7 @@ class Trace:
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
     calls: Sequence[str] = ()
-    drawn: Sequence[str] = ()
+    drawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measured: Sequence[Measured] = ()
     whole: bool = False
     model: str = ""
@@ -197,7 +197,7 @@ class TraceWriter:
         self._rows: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         self._flushed = 0.0
         self.calls: list[str] = []
-        self.drawn: list[str] = []
+        self.drawn: dict[str, list[str]] = {}
         self.measured: list[Measured] = []
         self.whole = False
 
