@@ -602,6 +602,23 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     assert hints(found, sides(twice))[0] == "loop applies its optimizer 2 times to the gradients of one step"
 
 
+@pytest.mark.parametrize("clipping", [0, 1])
+def test_weights_that_one_side_alone_sets_after_its_update_are_state(clipping: int) -> None:
+    def step(clip: bool, noise: float = 0.0) -> CloseUp:
+        seen = linear_step(noise=noise)
+        made = Event("updated", 0, {"training": 0}, seen.after[STEP])
+        kernel, bias = seen.after[STEP]
+        after = {**seen.after, STEP: [np.clip(kernel, -0.1, 0.1) if clip else kernel, bias]}
+        return replace(seen, steps={**seen.steps, STEP: [*seen.steps[STEP], made]}, after=after)
+
+    pair, twin = [step(i == clipping) for i in (0, 1)], step(not clipping, 1e-7)
+    found = locate(pair[0], pair[1], [twin], STEP, NAMES)
+    assert (found.stage, found.where) == ("state", "dense/kernel")
+    state = found.stages[-1]
+    assert [text == "unchanged" for text in (state.reference, state.candidate)] == [bool(clipping), not clipping]
+    assert name_causes(found, replace(sides(pair[1]), close_ups=tuple(pair))) == []
+
+
 def test_weights_that_both_set_between_two_steps_but_otherwise_are_state() -> None:
     def set_to(times: float, close_up: CloseUp) -> CloseUp:
         return replace(

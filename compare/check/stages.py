@@ -437,7 +437,7 @@ def _state(
     variables: Sequence[str],
     when: str,
 ) -> StageValues:
-    """Finds weights that the candidate changes outside of its update, and the reference does not, or otherwise.
+    """Finds weights that one side changes outside of its update, and the other does not, or otherwise.
 
     Of each side, and of noise twins, there are the weights before and after a moment when nothing should change them.
     """
@@ -445,26 +445,25 @@ def _state(
     if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
         return StageValues(STATE, None)
 
-    changed, otherwise = [], []
+    alone, otherwise = [], []
     for i, (old, new) in enumerate(zip(b0, b1, strict=True)):
-        if np.array_equal(old, new, equal_nan=True):
-            continue
-        if np.array_equal(a0[i], a1[i], equal_nan=True):
-            changed.append(i)
+        changed = [not np.array_equal(*pair, equal_nan=True) for pair in ((a0[i], a1[i]), (old, new))]
+        if not any(changed):
             continue
         twin0, twin1 = ([there[i] for twin in twins if (there := twin[moment]) is not None] for moment in (0, 1))
         (gap, noise), (now_gap, now_noise) = _compared(a0[i], old, twin0), _compared(a1[i], new, twin1)
-        if gap <= noise and now_gap > max(now_noise, JUMP * gap):
-            otherwise.append(i)
-    if not changed and not otherwise:
+        if now_gap > max(now_noise, JUMP * gap) and (not all(changed) or gap <= noise):
+            (otherwise if all(changed) else alone).append(i)
+    if not (which := alone or otherwise):
         return StageValues(STATE, 0.0, 0.0, "unchanged", "unchanged")
 
     def text(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> str:
-        differences = (np.asarray(new[i], np.float64) - old[i] for i in changed or otherwise)
-        return f"changed by up to {max(float(np.abs(each).max(initial=0)) for each in differences):.3g} {when}"
+        differences = (np.asarray(new[i], np.float64) - old[i] for i in which)
+        most = max(float(np.abs(each).max(initial=0)) for each in differences)
+        return f"changed by up to {most:.3g} {when}" if most else "unchanged"
 
-    where = some([_name(variables, i) for i in changed or otherwise])
-    return StageValues(STATE, 1.0, 0.0, "unchanged" if changed else text(a0, a1), text(b0, b1), where)
+    where = some([_name(variables, i) for i in which])
+    return StageValues(STATE, 1.0, 0.0, text(a0, a1), text(b0, b1), where)
 
 
 def _by_variable(
