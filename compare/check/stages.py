@@ -445,7 +445,8 @@ def _state(
     if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
         return StageValues(STATE, None)
 
-    alone, otherwise = [], []
+    alone: list[int] = []
+    otherwise: list[int] = []
     for i, (old, new) in enumerate(zip(b0, b1, strict=True)):
         changed = [not np.array_equal(*pair, equal_nan=True) for pair in ((a0[i], a1[i]), (old, new))]
         if not any(changed):

@@ -549,8 +549,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "never-changes": "the weights of {side} never change",
     "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "
     "seed: draw from a keras.random.SeedGenerator, or with tf.random.stateless_normal, to compare the rest",
-    "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager loop, or "
-    "in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
+    "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
+    "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
     "unknown-examples": "{side} was not seen to have {examples} of the {of} examples of {other}",
     "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
