@@ -6,7 +6,6 @@ import argparse
 import atexit
 import faulthandler
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from compare.app.requirements import refuse_if_missing
 from compare.app.standard_streams import forgiving, print_traceback
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.naming import absolute, printable, shown_path
+from compare.naming import absolute, shown_path
 from compare.option import default_of
 from compare.options import GROUPS, Options, declaration
 from compare.user_errors import describe
@@ -112,24 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options(**parsed(given))
         refuse_if_missing()
         _import_everything(options)
-        task = this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
-        member = task if options.spec.several_processes else None
-        if member is not None and not member.is_chief:
+        this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+        if _helps(options):
             with _shared_folder(options) as folder:
                 return carry_out_and_report(options, folder)
         from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
 
         with claimed(options) as folder:
             status = carry_out_and_report(options, folder)
-        if status == EXIT_INTERRUPTED:
-            if options.check or options.scripts or options.logs:
-                return _fail("interrupted; this cannot be resumed: run it again", status)
-            again = [argument for argument in given if argument != "--resume"]
-            name = [] if options.name else ["--name", folder.name]
-            called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]
-            go_on = shlex.join([*called, *again, *name, "--resume"])
-            return _fail(f"interrupted; continue with: {go_on}", status)
-        return status
+        return _fail(_how_to_go_on(options, given, folder), status) if status == EXIT_INTERRUPTED else status
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
@@ -138,6 +128,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(error, NoVerdictError):
             print_traceback()
         return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
+
+
+def _helps(options: Options) -> bool:
+    """Whether this process is a task of a cluster that is not its chief."""
+    task = this_task() if options.spec.several_processes else None
+    return task is not None and not task.is_chief
+
+
+def _how_to_go_on(options: Options, given: Sequence[str], folder: Path) -> str:
+    if options.check or options.scripts or options.logs:
+        return "interrupted; this cannot be resumed: run it again"
+    again = [argument for argument in given if argument != "--resume"]
+    name = [] if options.name else ["--name", folder.name]
+    called = [sys.executable] * sys.argv[0].endswith(".py") + [sys.argv[0]]
+    return f"interrupted; continue with: {shlex.join([*called, *again, *name, '--resume'])}"
 
 
 def _import_everything(options: Options) -> None:
@@ -185,21 +190,24 @@ def command(arguments: Sequence[str] | None = None) -> int:
 def carry_out_and_report(options: Options, folder: Path) -> int:
     """Carry out a request and print its progress and errors; returns the exit status.
 
-    Args:
-        options: the request.
-        folder: where the results go; a member of a cluster that is not its chief has its checkpoints there only.
+    Results go to the folder; of a member of a cluster that is not its chief, checkpoints only.
     """
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
 
     signals.catch()
+    console = standard_streams.console(quiet=options.quiet)
     try:
-        member = this_task() if options.spec.several_processes else None
-        if member is not None and not member.is_chief:
+        if _helps(options):
             take_part(options, folder)
             return 0
-        with stderr_to(folder / "tensorflow.log"), _traced():
-            return carry_out(options, folder, standard_streams.console(quiet=options.quiet), command=True).exit_status
+        with stderr_to(folder / "tensorflow.log"):
+            try:
+                return carry_out(options, folder, console, command=True).exit_status
+            except Exception as error:
+                if not isinstance(error, RequestError | NoVerdictError):
+                    print_traceback()  # of what nobody expected
+                raise
     except RequestError as error:
         return _fail(error, EXIT_REQUEST)
     except KeyboardInterrupt:
@@ -211,22 +219,8 @@ def carry_out_and_report(options: Options, folder: Path) -> int:
         return _fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT)
 
 
-@contextmanager
-def _traced() -> Iterator[None]:
-    """Prints the traceback of what nobody expected."""
-    try:
-        yield
-    except (RequestError, NoVerdictError):
-        raise
-    except Exception:
-        print_traceback()
-        raise
-
-
 def _fail(error: object, status: int) -> int:
-    text = re.sub(r"(\S{300})\S{200,}", r"\1…", " ".join(str(error).split()))  # an endless name or value
-    print(f"{program()}: {printable(text)}", file=forgiving(sys.stderr))
-    return status
+    return standard_streams.fail(program(), error, status)
 
 
 def _regular(path: str, flags: int) -> int:

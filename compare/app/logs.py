@@ -59,7 +59,7 @@ def compare_logged(options: Options, folder: Path, console: Console) -> Result:
     verdict = Verdict.of(names[0], named, scope="logs")
     run.save(status=FINISHED)
     shown = [each[0] for each in records.values()]
-    return Result(folder, publish_verdict(folder, verdict, shown, console, study=seeds > 1, verbose=options.verbose))
+    return Result(folder, publish_verdict(run, verdict, shown, console, study=seeds > 1))
 
 
 def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:

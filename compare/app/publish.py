@@ -51,42 +51,24 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
     """Judge a run from its files, write its reports and print the last lines as ``finish``; returns the verdict."""
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
-        verdict, options = judge(recorded), recorded.run.options
-        recorded.run.save(verdict_sha256=checksum(verdict.content()))
-    shown = recorded.shown
+        verdict, run, shown = judge(recorded), recorded.run, recorded.shown
+        run.save(verdict_sha256=checksum(verdict.content()))
     del recorded  # the pages read the records again: this memory is needed only once
-    study, verbose = options.get("seeds", 1) > 1, bool(options.get("verbose"))
-    return publish_verdict(folder, verdict, shown, console, study=study, verbose=verbose, known=known)
+    return publish_verdict(run, verdict, shown, console, study=run.options.get("seeds", 1) > 1, known=known)
 
 
 def publish_verdict(
-    folder: Path,
-    verdict: Verdict,
-    shown: list[Record],
-    console: Console,
-    *,
-    study: bool,
-    verbose: bool,
-    known: Sequence[str] = (),
+    run: RunJson, verdict: Verdict, shown: list[Record], console: Console, *, study: bool, known: Sequence[str] = ()
 ) -> str:
-    """Write the reports of a run that has been judged and print the last lines; returns the verdict.
+    """Write the reports of a run that has been judged and print the last lines as ``finish``; returns the verdict.
 
-    Args:
-        folder: the run's folder.
-        verdict: the verdict.
-        shown: a record of each trainer for the table, the reference first; the list is emptied.
-        console: where to print.
-        study: whether several seeds were compared.
-        verbose: whether to print more.
-        known: the trainers whose errors were printed.
+    ``shown`` has a record of each trainer for the table, the reference first, and is emptied.
     """
+    folder = run.folder
     verdict.write(folder / "verdict.json")
-    files = ["metrics.csv", "verdict.json"]
-    if reported := any(record.logs for record in shown):
-        files.insert(0, "comparison.png")
-        if isinstance(console, NotebookConsole):
-            pass  # the result shows itself
-        elif study:
+    reported, in_notebook = any(record.logs for record in shown), isinstance(console, NotebookConsole)
+    if reported and not in_notebook:  # where the result shows itself
+        if study:
             print_table(console, study_table(verdict.comparisons))
         else:
             print_table(console, epoch_table(shown[0], [each for each in shown[1:] if any(each.logs.values())]))
@@ -94,20 +76,20 @@ def publish_verdict(
     if reported:
         with waiting(console, "drawing"):
             plots.draw(folder)
-    files = publish(folder) + files
+    files = [*publish(folder), *["comparison.png"] * reported, "metrics.csv", "verdict.json"]
     if html.is_foreign(folder.parent / "index.html"):
         tell(
             console,
             f"{shown_path(folder.parent / 'index.html')} is not a list of runs and was left as it is",
             style="yellow",
         )
-    if isinstance(console, NotebookConsole):
+    if in_notebook:
         for each in verdict.comparisons:
             tell(console, f"{each.verdict}: {sentence(each, verdict.reference)}.")
             if text := warning(each, verdict.reference):
                 tell(console, f"WARNING: {text}.")
         return verdict.verdict
-    print_verdict(verdict, console, known, verbose=verbose)
+    print_verdict(verdict, console, known, verbose=bool(run.options.get("verbose")))
     for file in files:
         if (folder / file).exists():
             say(console, shown_path(folder / file))

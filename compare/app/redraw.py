@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from compare.app.one_line_parser import OneLineParser
-from compare.errors import RequestError, StorageError
-from compare.naming import printable
+from compare.app.standard_streams import fail
+from compare.errors import EXIT_REQUEST, RequestError, StorageError
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
@@ -48,8 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(page)
         return 0
     except (RequestError, RecordError, StorageError, OSError) as error:
-        print(f"report.py: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2
+        return fail("report.py", error, EXIT_REQUEST)
 
 
 def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:

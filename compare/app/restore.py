@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
+from compare.app.standard_streams import fail
 from compare.engine.preflight import Facts
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.naming import is_file, printable
+from compare.naming import is_file
 from compare.options import EXPERIMENTS as BUILT_IN
 from compare.options import Options
 from compare.records import RecordError, read_rows, shortest
@@ -63,16 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = parser().parse_args(arguments)
         with stderr_to(Path(os.devnull)):
             restore(given)
-    except RequestError as error:
-        return _fail(error, EXIT_REQUEST)
-    except NoVerdictError as error:
-        return _fail(error, EXIT_NO_VERDICT)
+    except (RequestError, NoVerdictError) as error:
+        return fail("restore.py", error, EXIT_REQUEST if isinstance(error, RequestError) else EXIT_NO_VERDICT)
     return 0
-
-
-def _fail(error: Exception, status: int) -> int:
-    print(f"restore.py: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-    return status
 
 
 @without_exit("your code")

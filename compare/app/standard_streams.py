@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from compare.naming import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +49,13 @@ def forgiving(stream: TextIO) -> TextIO:
 def print_traceback() -> None:
     """Prints the traceback of the exception that is being handled to stderr, a file that may be on a full disk."""
     traceback.print_exc(file=forgiving(sys.stderr))
+
+
+def fail(program: str, error: object, status: int) -> int:
+    """Print to stderr, in one line, why a command ends with this exit status; returns it."""
+    text = re.sub(r"(\S{300})\S{200,}", r"\1…", " ".join(str(error).split()))  # an endless name or value
+    print(f"{program}: {printable(text)}", file=forgiving(sys.stderr))
+    return status
 
 
 class _Forgiving:
