@@ -55,10 +55,9 @@ def start(options: Options, folder: Path, console: Console) -> Result:
 
 
 def _diagnose_here(options: Options, folder: Path, console: Console) -> str | None:
-    """Look for the cause of a difference in this process, where replicas take the place of the workers.
+    """The verdict with the cause of a difference, looked for in this process; None if it cannot make the check.
 
-    Returns:
-        The verdict with the findings; None if this process cannot make the check.
+    Replicas take the place of the workers.
     """
     same = in_one_process(options)
     run = RunJson.read(folder)
@@ -93,12 +92,7 @@ def in_one_process(options: Options) -> Options:
 
 @without_exit("your code")
 def take_part(options: Options, folder: Path) -> None:
-    """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports.
-
-    Args:
-        options: the request.
-        folder: the run's folder, for checkpoints only.
-    """
+    """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports."""
     if options.check:
         return  # the chief's process is enough for it
     if options.resume and not (folder / "run.json").exists():

@@ -27,9 +27,7 @@ from compare.verdict.codec import encode
 def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) -> None:
     """Explain every comparison that is not identical: causes go into ``run.json``, noise twins into ``twins/``.
 
-    Args:
-        session: the request.
-        early: gives the short checks that were made beside the trainings, by trainer.
+    ``early`` gives the short checks that were made beside the trainings, by trainer.
     """
     run = session.run
     recorded = Recorded.read(run.folder)

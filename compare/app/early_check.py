@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class EarlyChecks(ExitStack):
-    """Short checks that run beside the trainings; to be used as a context, which ends them.
-
-    Args:
-        worker: what their process is told.
-        console: where what they find is printed.
-    """
+    """Short checks that run beside the trainings; to be used as a context, which ends them."""
 
     def __init__(self, worker: Worker, console: Console) -> None:
         super().__init__()

@@ -104,13 +104,9 @@ def getting_ready(options: Options, folder: Path) -> Iterator[Executor | None]:
 
 
 def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_difference: Callable[[str], None]) -> None:
-    """Train with the first trainer here and with every other in a process of its own; failures go into ``run.json``.
+    """Train with the first trainer here and with every other in a process of the executor, which ends with them.
 
-    Args:
-        session: the request.
-        live: gives the sinks of a log that is written during training.
-        executor: the processes for all but the first; they end with the training.
-        on_difference: told the name of a trainer as soon as its weights differ from the reference's.
+    ``on_difference`` is told the name of a trainer as soon as its weights differ from the reference's.
     """
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
@@ -196,8 +192,7 @@ def _train_elsewhere(
 ) -> TrainerFailedError | None:
     """Train with one trainer in this worker process and send its records to ``worker.parent``.
 
-    Returns:
-        What it raised, or that it has loaded other data; None where all went well.
+    Returns what it raised, or that it has loaded other data; None where all went well.
     """
     session = get_ready(worker)
     if _digests(session.task) != digests:

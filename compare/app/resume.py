@@ -62,15 +62,7 @@ def resume_points(
 ) -> Iterator[ResumePoint]:
     """The points to continue a training from, the latest first, the beginning last.
 
-    The records after a point are removed before it is returned.
-
-    Args:
-        session: the request.
-        trainer: the trainer's name.
-        seed: the seed.
-        checkpoints: the folder of the trainer's checkpoints, of each worker.
-        recorder: what keeps the records; None for a member of a cluster that is not its chief.
-        shown: the trainer's name as printed.
+    The records after a point are removed before it is returned. Every worker has a folder of checkpoints.
     """
     if not session.options.resume:
         yield ResumePoint()

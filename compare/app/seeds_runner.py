@@ -130,12 +130,7 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
 
 
 def train_study(session: Session, live: SinkOf) -> None:
-    """Train with every trainer and seed, with one training per processor at a time.
-
-    Args:
-        session: the request; failures and the division of threads go into its ``run.json``.
-        live: gives the sinks of a log that is written as runs end.
-    """
+    """Train with every trainer and seed, with one training per processor at a time."""
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     options, console, folder = session.options, session.console, session.folder

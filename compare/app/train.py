@@ -57,11 +57,7 @@ def both(first: Sink, second: Sink) -> Sink:
 
 
 class StopAtDifference:
-    """The sink that ends a training once weights are known to differ from the reference's.
-
-    Args:
-        wanted: whether ``--stop-at-difference`` was given; if not, it does nothing.
-    """
+    """The sink that ends a training once weights are known to differ, if ``--stop-at-difference`` was given."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted, self._reason = wanted, ""
@@ -91,12 +87,7 @@ def _shown_alone(
 
 
 def train_all(session: Session, live: SinkOf) -> None:
-    """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on.
-
-    Args:
-        session: the request.
-        live: gives the sinks of a log that is written during training.
-    """
+    """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on."""
     options, folder, task = session.options, session.folder, session.task
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
@@ -158,13 +149,7 @@ def train_on(
 ) -> None:
     """Train one trainer with one seed; when resumed, continue from its last checkpoint, or skip it if it finished.
 
-    Args:
-        session: the request.
-        name: the trainer's name.
-        seed: the seed.
-        recorder: what keeps the records; None for a member of a cluster that is not its chief.
-        shown: the trainer's name as printed.
-        bar: shows the progress.
+    A member of a cluster that is not its chief keeps no records: it has no recorder.
     """
     from compare.engine.checkpoints import Checkpoints, folder_of  # noqa: PLC0415 (lazy)
     from compare.engine.export import export_model  # noqa: PLC0415 (lazy)
@@ -206,19 +191,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     point: ResumePoint = ResumePoint(),  # noqa: B008 (it is immutable)
 ) -> tuple[Run, End]:
-    """Train with one trainer and one seed.
-
-    Args:
-        session: the request.
-        name: the trainer's name.
-        seed: the seed.
-        sinks: what receives the records.
-        bar: shows the progress.
-        checkpoints: where to save, and to resume from.
-        point: where to continue from.
-
-    Returns:
-        The run, and how it ended.
+    """Train with one trainer and one seed; returns the run, and how it ended.
 
     Raises:
         TrainerError: when the trainer breaks the contract.

@@ -15,12 +15,7 @@ class Callbacks:
     """Calls all callbacks together: ``on_epoch_end(0, logs)`` calls this hook of each callback; so do other hooks.
 
     Entries that callbacks add to ``logs`` (a learning rate, say) remain there and are reported, as by fit.
-
-    Args:
-        run: provides the experiment's callbacks.
-        model: the model that the callbacks observe; its ``optimizer``, ``history`` and ``stop_training`` are set.
-        optimizer: the optimizer that trains the model.
-        metrics: maps names to metrics, for the logs.
+    The model's ``optimizer``, ``history`` and ``stop_training`` are set; ``metrics``, by name, are for the logs.
     """
 
     def __init__(

@@ -19,11 +19,7 @@ def train_with_coordinator(loop: CustomLoop, run: Run) -> None:
     Batches are passed as arguments instead of being read from a dataset per worker
     (``create_per_worker_dataset``), so that each epoch uses every example exactly once, whatever the number of
     workers. Steps are not reported, because several run at the same time; weights are compared at the end of each
-    epoch.
-
-    Args:
-        loop: the custom loop, with its model, optimizer and metrics created.
-        run: the run to train.
+    epoch. The loop has its model, optimizer and metrics already.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
     callbacks = Callbacks(run, loop.model, loop.optimizer, {})

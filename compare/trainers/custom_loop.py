@@ -154,11 +154,7 @@ class CustomLoop:
         self._update_metrics(x, y, predictions, sample_weight, loss)
 
     def test_step(self, batch: Any) -> None:
-        """Updates the loss and the metrics with one replica's part of a validation batch.
-
-        Args:
-            batch: as in ``train_step``.
-        """
+        """Updates the loss and the metrics with one replica's part of a validation batch; see ``train_step``."""
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
         predictions = self.model(x, training=False)
         # fit includes the regularization losses in the validation loss too; compute_loss adds them.

@@ -13,13 +13,7 @@ from compare.trainers.outputs import KERAS_3
 
 
 def function_options(execution: Execution, model: tf.keras.Model, replicas: int) -> dict[str, Any]:
-    """Returns the keyword arguments with which ``tf.function`` has to trace a distributed step.
-
-    Args:
-        execution: how the steps are executed.
-        model: the model that the step trains.
-        replicas: number of replicas.
-    """
+    """Returns the keyword arguments with which ``tf.function`` has to trace a distributed step of this model."""
     # Inside a loop body on several replicas, oneDNN sums the gradient of a convolution's bias in a different order,
     # unless the step is kept as a separate function (not inlined). No other layer needs that, and with other layers it
     # would itself change the rounding.
@@ -51,11 +45,7 @@ class Call(NamedTuple):
 class Iteration:
     """Calls a step function for every batch of a dataset, either from Python or in a loop inside a ``tf.function``.
 
-    Args:
-        execution: selects the way of iterating, and the number of steps per call.
-        step_function: the ``tf.function`` that executes a step on a distributed batch.
-        dataset: a dataset of global batches of one epoch; only its cardinality is used.
-        strategy: the strategy, whose replicas share each batch.
+    The step function takes a distributed batch; of the dataset of one epoch, only the cardinality is used.
     """
 
     def __init__(
@@ -87,11 +77,7 @@ class Iteration:
         self._grouped_batches = batches - 1 if separate_last_batch else batches
 
     def calls(self, dataset: Any) -> Iterator[Call]:
-        """Yields the calls of one epoch in order; execute each call before requesting the next one.
-
-        Args:
-            dataset: a dataset of global batches, distributed if the strategy requires it.
-        """
+        """Yields the calls of one epoch in order; execute each call before requesting the next one."""
         if self._from_python:
             for step, batch in enumerate(dataset):
                 yield Call(step, 1, partial(self._step_function, batch))

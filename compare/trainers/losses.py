@@ -81,11 +81,7 @@ def total(
     their names in the graph, whatever their order in the program. So the terms get names here that sort as in
     ``fit``: the names of the losses, or numbers that count the other products that ``fit`` creates in that scope.
 
-    Args:
-        losses: the outputs that have a loss, each with its loss on this replica, a scalar.
-        model_losses: the scalars in ``model.losses``.
-        examples: number of examples of this replica, a scalar.
-        replicas: number of replicas.
+    Losses and ``examples``, their number, are scalars of this replica.
     """
     terms = []
     for i, (output, loss) in enumerate(losses):

@@ -65,14 +65,7 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
         return self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
 
     def test_step(self, data: Any) -> dict[str, Any]:
-        """Updates the loss and the metrics with one replica's part of a validation batch.
-
-        Args:
-            data: as in ``train_step``.
-
-        Returns:
-            The metrics so far, by name.
-        """
+        """Updates the loss and the metrics with one replica's part of a validation batch; see ``train_step``."""
         x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)
         # training=False: no dropout, and batch normalization uses its moving averages, which stay as they are.
         y_pred = self(x, training=False)
@@ -82,12 +75,7 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
         return self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
 
     def _update_loss(self, x: Any, loss: tf.Tensor) -> None:
-        """Updates the mean loss that ``fit`` reports.
-
-        Args:
-            x: the inputs of the step.
-            loss: this replica's share of the loss, from ``compute_loss``.
-        """
+        """Updates the mean loss that ``fit`` reports with this replica's share, from ``compute_loss``."""
         if not KERAS_3:
             return  # compute_loss has updated it
         # The metric is the Mean named "loss" that compile adds to self.metrics. fit resets what is listed there before
