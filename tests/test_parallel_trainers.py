@@ -316,8 +316,7 @@ def test_what_was_killed_before_it_was_known_whether_all_train_at_once_is_begun_
     for now in (parallel, not parallel):  # what is written down then holds, whatever the machine has meanwhile
         monkeypatch.setattr(parallel_trainers, "why_not", lambda options, now=now: None if now else "no memory")
         resumed = at_once(options, tmp_path, Console(quiet=True))
-        session._refuse_another_request(resumed, tmp_path)
-        session._write_mode(resumed, tmp_path)
+        session._begin_or_go_on(resumed, tmp_path)
         assert resumed.parallel is parallel
     written = read_json(tmp_path / "run.json")["options"]
     assert (written["parallel"], written["experiment"], written["trainers"]) == (

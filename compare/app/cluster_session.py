@@ -9,6 +9,7 @@ from rich.console import Console
 
 from compare.app import local_cluster
 from compare.app.ready import Session
+from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
 from compare.app.train import train_on
 from compare.engine import preflight
@@ -113,6 +114,7 @@ def take_part(options: Options, folder: Path) -> None:
     for seed in options.all_seeds:
         for name in session.trainers:
             try:
-                train_on(session, name, seed)
+                if not is_done(session, name, seed):
+                    train_on(session, name, seed)
             except Exception:
                 print_traceback()  # the chief goes on with the next trainer, and reports

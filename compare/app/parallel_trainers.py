@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.console import Console
 
 from compare.app import processes
 from compare.app.ready import Session, Worker, told
-from compare.app.train import StopAtDifference, both, no_progress, running_gap, train_on, train_or_fail
+from compare.app.train import StopAtDifference, all_of, has_finished, running_gap, train_on, train_or_fail
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, StorageError, TrainerFailedError
 from compare.options import Options
@@ -34,7 +33,6 @@ from compare.records import (
     MetricsFile,
     Recorder,
     RecordError,
-    Sink,
     StepRecord,
     kept,
 )
@@ -112,7 +110,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
 
     options, task, folder, console = session.options, session.task, session.folder, session.console
     worker, seed = worker_of(options, folder), options.seed
-    own, *others = session.trainers
+    own, *_ = session.trainers
     each = f"each with {worker.threads} thread{'s' * (worker.threads > 1)}"
     tell(
         console, f"{len(session.trainers)} trainers run in parallel, {each}, so their times are for a shared processor"
@@ -128,18 +126,20 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
 
     gap, epochs = running_gap(session, differs), range(1, options.epochs + 1)
     bars = {name: session.progress(name, epochs, gap) for name in session.trainers}
-    seen = {name: both(both(live(name, seed), bars[name]), stop) for name in others}
-    recorders = {name: Recorder(folder, metrics, name, seed, sink) for name, sink in seen.items()}
+    sinks = {name: all_of(live(name, seed), bar, stop) for name, bar in bars.items()}
+    recorders = {name: Recorder(folder, metrics, name, seed, sink) for name, sink in sinks.items()}
+    left = [name for name in session.trainers if not has_finished(session, name, seed, name)]
 
     def train_here(name: str) -> None:
-        recorder = Recorder(folder, metrics, name, seed, live(name, seed))
-        train_or_fail(session, name, seed, recorder, name, partial(_begun, bars[name], stop))
+        train_or_fail(session, name, seed, recorders[name], name, bars[name].begin)
 
     try:
         with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
             where = address, key, _digests(task)
+            others = [name for name in left if name != own]
             futures = {name: executor.submit(_train_elsewhere, worker, name, *where) for name in others}
-            train_here(own)
+            if own in left:
+                train_here(own)
             for name, future in futures.items():
                 try:
                     error = future.result()
@@ -166,12 +166,6 @@ OTHER_DATA = "other data"
 
 def _digests(task: TrainingTask) -> tuple[str, str]:
     return task.train.sha256(), task.validation.sha256()
-
-
-def _begun(bar: TrainerProgress, stop: Sink, epochs: range) -> AbstractContextManager[Sink]:
-    """Lets a progress that is shown already begin."""
-    bar.begin(epochs)
-    return nullcontext(both(bar, stop))
 
 
 _ready: list[Session] = []
@@ -202,7 +196,7 @@ def _train_elsewhere(
         session.console = Console(file=_Told(recorder), width=UNLIMITED, highlight=False)
         session.task.initial_weights = InitialWeights(session.folder)
         try:
-            train_on(session, name, worker.options.seed, recorder, name, recorder.begin)
+            train_on(session, name, worker.options.seed, recorder, name, recorder.send)
         except (StorageError, RecordError):
             raise
         except Exception as error:
@@ -234,11 +228,6 @@ class _Remote(Recorder):
             self._waiting.append(record)
         else:
             self.send(record)
-
-    def begin(self, epochs: range) -> AbstractContextManager[Sink]:
-        """Tells the parent, which shows the progress, which epochs follow."""
-        self.send(epochs)
-        return no_progress(epochs)
 
     def rewind(self, epoch: int) -> None:
         self.send(epoch)

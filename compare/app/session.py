@@ -61,8 +61,7 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
             return _compare_files(options, folder, console)
         if command:
             options = at_once(options, folder, console)
-        _refuse_another_request(options, folder)
-        _write_mode(options, folder)
+        _begin_or_go_on(options, folder)
         if result := _finished_before(options, folder, console):
             return result
         _look_at(options.against)
@@ -95,28 +94,24 @@ def _compare_files(options: Options, folder: Path, console: Console) -> Result:
     return compare_logged(options, folder, console)
 
 
-def _refuse_another_request(options: Options, folder: Path) -> None:
+def _begin_or_go_on(options: Options, folder: Path) -> None:
     """Refuse to resume what another request, or other code, has begun.
+
+    Whether trainers train at the same time, and with how many threads, is written down before anything else is done:
+    a run that is killed in its first seconds then resumes as it began.
 
     Raises:
         RequestError: naming what has changed.
     """
+    run, now = RunJson.of_run(folder), options.as_json()
+    begun = (
+        run.content() if run.is_decided else {**run.content(), "options": run.options | {"parallel": now["parallel"]}}
+    )
     if options.resume:
-        run = RunJson.of_run(folder)
-        if not run.is_decided:
-            run.options = {**run.options, "parallel": options.parallel}
-        refuse_changes(run.content(), {"options": options.as_json(), "code": code(options)})
-
-
-def _write_mode(options: Options, folder: Path) -> None:
-    """Write down whether trainers train at the same time, and with how many threads, before anything else is done.
-
-    A run that is killed in its first seconds then resumes as it began.
-    """
-    run = RunJson.of_run(folder)
+        refuse_changes(begun, {"options": now, "code": code(options)})
     if not run.is_decided:
         mode = {"processes": len(options.trainers), "threads_per_process": threads_each(options)}
-        run.save(options=options.as_json(), parallel=mode if options.parallel else {})
+        run.save(options=now, parallel=mode if options.parallel else {})
 
 
 def _finished_before(options: Options, folder: Path, console: Console) -> Result | None:

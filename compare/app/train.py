@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from compare.anew import train_anew
 from compare.app.ready import Session
@@ -29,6 +27,7 @@ from compare.records import (
     Sink,
     StepRecord,
 )
+from compare.reporting.jupyter import side_by_side
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import RunningGap, tell
 from compare.user_errors import place_in, place_of, without_exit
@@ -37,21 +36,16 @@ if TYPE_CHECKING:
     from compare.engine.checkpoints import Checkpoints
     from compare.engine.run import Run
 
-ProgressOf = Callable[[range], AbstractContextManager[Sink]]
-"""Gives the sink that shows the progress of one training, for the epochs that it will make."""
+Begin = Callable[[range], None]
+"""Told which epochs a training makes, before it begins."""
 
 
-def no_progress(epochs: range) -> AbstractContextManager[Sink]:
-    """Shows nothing."""
-    return nullcontext(lambda record: None)
-
-
-def both(first: Sink, second: Sink) -> Sink:
-    """One sink for two."""
+def all_of(*sinks: Sink) -> Sink:
+    """One sink for several."""
 
     def told(record: AnyRecord) -> None:
-        first(record)
-        second(record)
+        for sink in sinks:
+            sink(record)
 
     return told
 
@@ -76,16 +70,6 @@ class StopAtDifference:
             raise EndedEarlyError(record.epoch, record.step, self._reason)
 
 
-@contextmanager
-def _shown_alone(
-    session: Session, name: str, shown: str, gap: RunningGap | None, stop: StopAtDifference, epochs: range
-) -> Iterator[Sink]:
-    """Shows the progress of the only trainer that is training, and may stop it."""
-    stop.forget()
-    with session.progress(name, epochs, gap, shown) as bar:
-        yield both(bar, stop)
-
-
 def train_all(session: Session, live: SinkOf) -> None:
     """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on."""
     options, folder, task = session.options, session.folder, session.task
@@ -93,18 +77,30 @@ def train_all(session: Session, live: SinkOf) -> None:
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
         stop = StopAtDifference(wanted=options.stop_at_difference)
-        gap = running_gap(session, stop.ask)
+        gap, epochs = running_gap(session, stop.ask), range(1, options.epochs + 1)
         for name in session.trainers:
-            recorder = Recorder(folder, metrics, name, seed, live(name, seed))
             shown = name if options.seeds == 1 else f"{name}, seed {seed}"
-            bar = partial(_shown_alone, session, name, shown, gap, stop)
-            train_or_fail(session, name, seed, recorder, shown, bar)
+            if has_finished(session, name, seed, shown):
+                continue
+            stop.forget()
+            bar = session.progress(name, epochs, gap, shown)
+            recorder = Recorder(folder, metrics, name, seed, all_of(live(name, seed), bar, stop))
+            with side_by_side(session.console, [bar]):
+                train_or_fail(session, name, seed, recorder, shown, bar.begin)
 
 
-def train_or_fail(session: Session, name: str, seed: int, recorder: Recorder, shown: str, bar: ProgressOf) -> None:
+def has_finished(session: Session, name: str, seed: int, shown: str) -> bool:
+    """Whether nothing is left to train for a trainer and a seed, which is printed then."""
+    done = is_done(session, name, seed)
+    if done:
+        tell(session.console, f"{shown}  has finished already")
+    return done
+
+
+def train_or_fail(session: Session, name: str, seed: int, recorder: Recorder, shown: str, begin: Begin) -> None:
     """Train as ``train_on`` does; where the trainer fails, that is recorded and printed, and the others go on."""
     try:
-        train_on(session, name, seed, recorder, shown, bar)
+        train_on(session, name, seed, recorder, shown, begin)
     except (StorageError, RecordError):
         raise
     except Exception as error:
@@ -134,9 +130,12 @@ def train_truth(session: Session) -> None:
 
     options, name = dataclasses.replace(session.options, checkpoint_every=0), Truth.name
     exact = dataclasses.replace(session, options=options, trainers={name: Truth()}, task=exact_task(session.task))
-    recorder = Recorder(session.folder, MetricsFile(session.folder / "metrics.csv"), name, options.seed)
-    never = StopAtDifference(wanted=False)
-    train_on(exact, name, options.seed, recorder, name, partial(_shown_alone, exact, name, name, None, never))
+    if has_finished(exact, name, options.seed, name):
+        return
+    bar = exact.progress(name, range(1, options.epochs + 1))
+    recorder = Recorder(session.folder, MetricsFile(session.folder / "metrics.csv"), name, options.seed, bar)
+    with side_by_side(session.console, [bar]):
+        train_on(exact, name, options.seed, recorder, name, bar.begin)
 
 
 def train_on(
@@ -145,9 +144,9 @@ def train_on(
     seed: int,
     recorder: Recorder | None = None,
     shown: str = "",
-    bar: ProgressOf = no_progress,
+    begin: Begin = lambda epochs: None,
 ) -> None:
-    """Train one trainer with one seed; when resumed, continue from its last checkpoint, or skip it if it finished.
+    """Train one trainer with one seed; when resumed, continue from its last checkpoint.
 
     A member of a cluster that is not its chief keeps no records: it has no recorder.
     """
@@ -156,21 +155,19 @@ def train_on(
     from compare.engine.run import NotResumableError  # noqa: PLC0415 (lazy)
 
     options, folder = session.options, session.folder
-    if is_done(session, name, seed):
-        tell(session.console, f"{shown}  has finished already")
-        return
     # Each worker of a synchronous cluster saves checkpoints of its own.
     member = this_task() if options.spec.several_processes and options.spec.synchronous else None
     of_seed = seed if options.seeds > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    sinks = [recorder, CostMeter(recorder.keep_costs)] if recorder else []
     for point in resume_points(session, name, seed, places, recorder, shown):
         checkpoints = None
         if options.checkpoint_every:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
+        begin(range(point.epoch + 1, options.epochs + 1))
+        sinks: list[Sink] = [recorder, CostMeter(recorder.keep_costs)] if recorder else []
         try:
-            run, end = train(session, name, seed, sinks, bar=bar, checkpoints=checkpoints, point=point)
+            run, end = train(session, name, seed, sinks, checkpoints, point)
         except NotResumableError as error:
             tell(session.console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")
             continue
@@ -185,9 +182,7 @@ def train(
     session: Session,
     name: str,
     seed: int,
-    sinks: Sequence[Any],
-    *,
-    bar: ProgressOf = no_progress,
+    sinks: Sequence[Sink],
     checkpoints: Checkpoints | None = None,
     point: ResumePoint = ResumePoint(),  # noqa: B008 (it is immutable)
 ) -> tuple[Run, End]:
@@ -202,18 +197,16 @@ def train(
 
     trainer, last = session.trainers[name], session.options.epochs
     epochs = range(point.epoch + 1, last + 1)
-    with bar(epochs) as shown:
-        sinks = [*sinks, shown]
-        run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=point.hashes)
-        try:
-            with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
-                train_anew(trainer, run)
-        except EndedEarlyError as error:
-            tell(session.console, f"{name} stops: {error}", style="red")
-            return run, End(error.epoch, error.step, error.what)
-        except TrainerError as error:
-            raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
-        run.close()
+    run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=point.hashes)
+    try:
+        with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
+            train_anew(trainer, run)
+    except EndedEarlyError as error:
+        tell(session.console, f"{name} stops: {error}", style="red")
+        return run, End(error.epoch, error.step, error.what)
+    except TrainerError as error:
+        raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
+    run.close()
     if not run.finished:
         raise TrainerError(
             f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
