@@ -44,10 +44,10 @@ def start(options: Options, folder: Path, console: Console) -> Result:
     status, message = local_cluster.start_here(options, folder)
     if status == EXIT_REQUEST:
         raise RequestError(message)
-    if not (folder / "verdict.json").exists():
-        raise NoVerdictError(message or f"the chief process ended with status {status}")
-    verdict = read_verdict(folder / "verdict.json")["verdict"]
-    if status != EXIT_STATUS[verdict]:  # an earlier verdict, of the part that was finished when the run was interrupted
+    path = folder / "verdict.json"
+    verdict = read_verdict(path)["verdict"] if path.exists() else ""
+    # It may be an earlier verdict, of the part that was finished when the run was interrupted.
+    if not verdict or status != EXIT_STATUS[verdict]:
         raise NoVerdictError(message or f"the chief process ended with status {status}")
     if verdict == DIFFERENT:
         RunJson.read(folder).save(status=TRAINED)  # to be explained on --resume, if this process is killed

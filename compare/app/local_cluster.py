@@ -19,9 +19,6 @@ from compare.options import Options
 PREFIX = "compare.py: "
 """The beginning of every line that the command writes to stderr."""
 
-CHILD = "compare.app.cluster_member"
-"""The module that each process runs."""
-
 GRACE_SECONDS = 10.0
 """Time that the other processes have to end by themselves after one has failed."""
 
@@ -73,7 +70,7 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Options, folder: 
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return subprocess.Popen(
-            [sys.executable, "-m", CHILD, request],
+            [sys.executable, "-m", "compare.app.cluster_member", request],
             env=environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the process that the user started, which ends the others

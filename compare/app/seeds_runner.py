@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,19 +33,11 @@ Job = tuple[str, int]
 """A trainer's name, and a seed."""
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A training that another process has finished.
-
-    Attributes:
-        records: all that it reported, without the weights.
-        error: what the trainer raised; None where all went well.
-        end: how it ended, where it raised nothing.
-    """
+class Finished(NamedTuple):
+    """A training that another process has finished: what it reported, without weights, and its end or its error."""
 
     records: list[AnyRecord]
-    error: TrainerFailedError | None = None
-    end: End = field(default_factory=End)
+    end: End | TrainerFailedError
 
 
 def _run_all(
@@ -126,7 +118,7 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
             _, end = train(session, name, seed, [sink])
         except Exception as error:
             return Finished(records, told(error))
-        return Finished(records, None, end)
+        return Finished(records, end)
 
 
 def train_study(session: Session, live: SinkOf) -> None:
@@ -155,13 +147,14 @@ def train_study(session: Session, live: SinkOf) -> None:
             recorder(record)
         recorder.flush()
         ended.append(job)
-        if finished.error is not None:
-            session.failed(name, finished.error)
-            session.raised = session.raised or finished.error
+        end = finished.end
+        if isinstance(end, TrainerFailedError):
+            session.failed(name, end)
+            session.raised = session.raised or end
             return
-        recorder.end(finished.end)
-        if finished.end.epoch is not None:
-            tell(console, f"{name}  seed {seed}  stops in epoch {finished.end.epoch}: {finished.end.what}")
+        recorder.end(end)
+        if end.epoch is not None:
+            tell(console, f"{name}  seed {seed}  stops in epoch {end.epoch}: {end.what}")
             return
         last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
         numbers = [f"{metric} {value:.4f}" for metric, value in last.logs.items()]

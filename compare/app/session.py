@@ -104,10 +104,9 @@ def _begin_or_go_on(options: Options, folder: Path) -> None:
         RequestError: naming what has changed.
     """
     run, now = RunJson.of_run(folder), options.as_json()
-    begun = (
-        run.content() if run.is_decided else {**run.content(), "options": run.options | {"parallel": now["parallel"]}}
-    )
     if options.resume:
+        decided = {} if run.is_decided else {"parallel": options.parallel}
+        begun = {**run.content(), "options": run.options | decided}
         refuse_changes(begun, {"options": now, "code": code(options)})
     if not run.is_decided:
         mode = {"processes": len(options.trainers), "threads_per_process": threads_each(options)}
