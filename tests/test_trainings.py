@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,11 @@ import tensorflow as tf
 from keras import layers
 
 from compare.app.judge import with_located
-from compare.app.script_pairs import changed_apart, left_out, left_over, paired_models
+from compare.app.script_pairs import changed_apart, changed_last, left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on
-from compare.check.script_causes import name_causes
+from compare.check.script_causes import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.records import MetricsFile, read_records, step_dtype
@@ -917,3 +918,52 @@ def test_a_model_that_one_script_alone_changes_without_an_optimizer_is_said(watc
 
 def test_a_model_that_both_leave_as_it_is_is_not_compared(watch: Watch) -> None:
     assert len(compared(watch(lambda: averaged(None)), watch(lambda: averaged(None)))) == 1
+
+
+def ending(how: str) -> None:
+    """Trains with an optimizer that averages the weights, whose averages the model has in the end."""
+    model = make()
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
+    if how.startswith("fit"):
+        model.compile(optimizer, "mse")
+        model.fit(X, Y, batch_size=16, verbose=0)
+    else:
+        for x, y in BATCHES:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    if how.startswith("finalized"):
+        optimizer.finalize_variable_values(model.trainable_variables)
+    elif how == "by hand":
+        for weight, mean in zip(model.trainable_variables, optimizer._model_variables_moving_average, strict=True):
+            weight.assign(mean)
+    if how.endswith("and set to something else"):
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+
+
+@pytest.mark.parametrize("other", ["fit", "finalized", "by hand", "finalized and set to something else"])
+@pytest.mark.parametrize("reference", ["fit", "fit and set to something else"])
+def test_what_a_training_leaves_is_compared_at_its_end_and_at_that_of_the_script(
+    watch: Watch, reference: str, other: str
+) -> None:
+    pairs = compared(watch(lambda: ending(reference)), watch(lambda: ending(other)))
+    if (reference, other) == ("fit and set to something else", "by hand"):  # which nothing tells from a later change
+        pairs = pairs[:1]
+    assert [(one.last, one.state) for one, _ in pairs] == [(3, "")]
+
+
+def test_averages_that_a_loop_never_takes_over_are_a_difference_after_its_last_step(watch: Watch) -> None:
+    sides = watch(lambda: ending("finalized")), watch(lambda: ending("forgotten"))
+    (one, two), left = compared(*sides)
+    assert np.array_equal(one.steps["hashes"], two.steps["hashes"])
+    assert [trace.never_changes for trace in left] == [False, True]
+    (found,) = name_left(("a", "b"), left)
+    assert (found.id, found.side) == ("optimizer-differs", "b") and "moving averages" in found.evidence
+    assert name_left(("a", "b"), left[::-1])[0].side == "a"
+    assert compared(sides[1], watch(lambda: ending("forgotten, too")))[1:] == []
+    rounded = [replace(trace, steps=trace.steps.copy()) for trace in sides[0]]
+    for trace, first in zip(rounded, (1, 0), strict=True):
+        trace.steps["hashes"][first:] += 1
+    (said,) = changed_last("ab", [rounded, sides[1]], compared(rounded, sides[1]))
+    assert said.startswith("after its last step only a changes the weights of sequential")
+    assert not changed_last("ab", sides, compared(*sides)), "that is a difference"

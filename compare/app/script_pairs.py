@@ -10,7 +10,7 @@ import numpy as np
 from compare.check.stages import some
 from compare.records import INITIAL, variable_norms
 from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired
-from compare.watch.trace import APART, INSIDE, Trace
+from compare.watch.trace import APART, INSIDE, LEFT, Trace
 
 Pair = tuple[Trace, Trace]
 
@@ -44,7 +44,41 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
         if i not in pairs and j not in taken:
             pairs[i] = limited(*pair, max_steps)
             taken.add(j)
-    return [*(pairs[i] for i in sorted(pairs)), *(_states(traces) if pairs else ())]
+    made = [pairs[i] for i in sorted(pairs)]
+    return [*made, *_left(traces, made), *(_states(traces) if pairs else ())]
+
+
+def _left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """What pairs of trainings leave, where their last steps end with equal weights and they leave others."""
+    for first, second in _apart_when_left(traces, pairs):
+        if begin_equal(first, second):
+            yield first.up_to(first.last - 1), second.up_to(second.last - 1)
+
+
+def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """What pairs of trainings leave, where it is never the same.
+
+    A script may change its weights once more when training is over, and set them to something else even later. So the
+    two are the same where they were the same at any of these moments.
+    """
+    one, other = ({trace.of: trace for trace in side if trace.state == LEFT} for side in (*traces, ())[:2])
+    for pair in pairs:
+        if pair[0].number in one and pair[1].number in other:
+            first, second = one[pair[0].number].ordered(pair[0].order), other[pair[1].number].ordered(pair[1].order)
+            weights = [{row.tobytes() for row in each.steps["hashes"][1:]} for each in (first, second)]
+            if not weights[0] & weights[1]:
+                yield first, second
+
+
+def changed_last(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
+    """The scripts that alone change weights after the last step, as sentences, where the last steps' are not equal."""
+    apart = [each for each in _apart_when_left(traces, pairs) if not begin_equal(*each)]
+    return [
+        f"after its last step only {name} changes the weights{f' of {trace.model}' if trace.model else ''} once more"
+        for first, second in apart
+        for name, trace, other in ((names[0], first, second), (names[1], second, first))
+        if other.never_changes and not trace.up_to(trace.last - 1).never_changes
+    ]
 
 
 def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
@@ -52,7 +86,7 @@ def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
 
     What trainings have on both sides is compared with these.
     """
-    first, second = ([trace for trace in side if trace.state] for side in (*traces, ())[:2])
+    first, second = ([trace for trace in side if trace.state in (INSIDE, APART)] for side in (*traces, ())[:2])
     for one in first:
         for other in second:
             everything = range(len(one.variables))

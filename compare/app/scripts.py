@@ -11,7 +11,15 @@ from rich.console import Console
 from compare.app.notebooks import as_python
 from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
-from compare.app.script_pairs import begin_equal, changed_apart, left_out, left_over, paired_models, stretches
+from compare.app.script_pairs import (
+    begin_equal,
+    changed_apart,
+    changed_last,
+    left_out,
+    left_over,
+    paired_models,
+    stretches,
+)
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -26,7 +34,7 @@ from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
-from compare.watch.trace import OTHERS, Trace, read_traces
+from compare.watch.trace import LEFT, OTHERS, Trace, read_traces
 
 
 def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
@@ -112,10 +120,11 @@ def _train(session: ScriptsSession) -> bool:
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
     for number, pair in enumerate(others, start=2):
         taken = [*session.names, *(name for model in session.models for name in model.names)]
-        one = distinct(f"{session.names[0]} model {number}", taken)
-        other = distinct(f"{session.names[1]} model {number}", [*taken, one])
+        what = "at the end" if pair[0].state == LEFT else f"model {number}"
+        one = distinct(f"{session.names[0]} {what}", taken)
+        other = distinct(f"{session.names[1]} {what}", [*taken, one])
         same = [trace.last for trace in pair] == [first.last, second.last]
-        ends = EpochEnds.of(*pair) or (epochs if same and not pair[0].state else EpochEnds())
+        ends = EpochEnds.of(*pair) or (epochs if same and pair[0].state in ("", LEFT) else EpochEnds())
         session.models.append(ModelPair((one, other), pair, ends))
     metrics = MetricsFile(session.folder / "metrics.csv")
     for model in session.models:
@@ -130,6 +139,7 @@ def _train(session: ScriptsSession) -> bool:
     if not session.alone:
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = session.left_over
+        unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
     session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
@@ -157,20 +167,21 @@ def _failed(session: ScriptsSession, message: str, side: str = "", error: str = 
 
 
 def _say_what_trained(session: ScriptsSession) -> None:
-    several = len(session.models) > 1
+    several = sum(model.traces[0].state != LEFT for model in session.models)
     for model in session.models:
         for name, trace in zip(model.names, model.traces, strict=True):
-            what = f" ({trace.model})" if several and trace.model else ""
+            what = f" ({trace.model})" if several > 1 and trace.model else ""
             parts = "".join(f"; {text}" for text in _continuations(trace))
             made = f"{trace.last:,} steps by {trace.trained_by}{parts}"
             made = "changed without an optimizer, so compared as it is at the end" if trace.state else made
+            made = "the weights that its training leaves" if trace.state == LEFT else made
             tell(session.console, f"{name}{what}: {made}")
             if trace.last >= session.options.max_steps:
                 tell(session.console, f"{name}: ended after {trace.last:,} steps (--max-steps)", style="yellow")
-    if several:
+    if several > 1:
         tell(
             session.console,
-            f"{len(session.models)} trainings of each are compared; they are paired by the shapes of their weights",
+            f"{several} trainings of each are compared; they are paired by the shapes of their weights",
         )
     for text in (*session.left_over, *session.left_out):
         tell(session.console, f"Not compared: {text}", style="yellow")

@@ -13,7 +13,7 @@ from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.script_causes import hints, more_weights, name_causes, name_copies
+from compare.check.script_causes import hints, more_weights, name_causes, name_copies, name_left
 from compare.check.script_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -41,7 +41,7 @@ from compare.verdict import (
 from compare.verdict.codec import encode
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
-from compare.watch.trace import read_traces
+from compare.watch.trace import LEFT, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
@@ -168,7 +168,11 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
     later = Difference(*departure.model.epochs.place(weights)) if weights > departure.step else None
     first = Difference(epoch, within, None, located.stage, located.where, weights=later)
     reason = unsure or _other_trainings(session, departure)
-    if state.state:
+    if state.state == LEFT:
+        training = next(each for each in session.models if each.traces[0].number == state.of)
+        ending = replace(training, traces=departure.model.traces)
+        causes, reason = name_left(ending.names, ending.traces), _changed_last(ending)
+    elif state.state:
         reason = f"no optimizer trains {state.model}, and at the end its weights are different"
     return Comparison(
         departure.name,
@@ -180,6 +184,13 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         not_applicable=(),
         stages=tuple(located.stages),
     )
+
+
+def _changed_last(model: ModelPair) -> str:
+    """What happens after the last step, as a sentence."""
+    changing = [name for name, trace in zip(model.names, model.traces, strict=True) if not trace.never_changes]
+    how = "changes the weights" if len(changing) == 1 else "change the weights in different ways"
+    return f"after the last step {' and '.join(changing)} {how} once more"
 
 
 def _found(

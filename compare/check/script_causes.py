@@ -43,6 +43,8 @@ from compare.verdict import Finding
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
+RESTORES = "EarlyStopping"
+"""The callback that sets weights after the last step (``restore_best_weights``)."""
 CLOSE = 1e-5
 """The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
 
@@ -145,6 +147,24 @@ def name_copies(sides: Sides) -> list[Finding]:
         times=calls[names[0]],
     )  # fmt: skip
     return [named(cause, CATALOGUE[cause].kind, copies, seen, script_remedy(cause, sides.replicas))]
+
+
+def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
+    """The cause of weights that only one side changes after the last step: averages, or what a callback restores."""
+    changing = [not trace.never_changes for trace in traces]
+    right = changing.index(True)
+    side, trace = names[1 - right], traces[right]
+    if all(changing):
+        return []
+    of = {"reference": names[right], "variables": [v.name for i, v in enumerate(trace.variables) if trace.changes(i)]}
+    if all((_optimizer(each) or {"config": {}})["config"].get("use_ema") for each in traces):
+        cause, seen = "optimizer-differs", Measurement.of("averages-not-taken", side=side, **of)
+    elif RESTORES in trace.fit.get("callbacks", ()):
+        cause, seen = "callbacks-missing", Measurement.of("changed-after-training", callbacks=[RESTORES], **of)
+    else:
+        return []
+    remedy = script_remedy(cause, trace.replicas, used_by(traces[1 - right], trace), "averages")
+    return [named(cause, CATALOGUE[cause].kind, side, seen, remedy)]
 
 
 def hints(located: Located, sides: Sides) -> list[Measurement]:

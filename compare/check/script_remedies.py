@@ -94,6 +94,9 @@ ON_BATCH = dict.fromkeys(("loss-averaged-over-batches", "last-batch-only", "metr
 """What to write where ``train_on_batch`` counts by itself."""
 
 
+AVERAGES = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
+
+
 def script_remedy(cause: str, replicas: int, used: Used | None = None, of: str = "") -> str:
     """What to write instead in a script.
 
@@ -106,10 +109,9 @@ def script_remedy(cause: str, replicas: int, used: Used | None = None, of: str =
     used = used or Used()
     texts = WITHOUT_RUN | (WITHOUT_STRATEGY if replicas == 1 else {}) | (ON_BATCH if used.on_batches else {})
     texts["optimizer-differs"] = f"optimizer = tf.keras.optimizers.{used.optimizer}(...)  # with fit's options"
+    texts["optimizer-differs averages"] = AVERAGES
     if used.averages:
-        texts["optimizer-differs"] += (
-            "\noptimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
-        )
+        texts["optimizer-differs"] += f"\n{AVERAGES}"
     texts["learning-rate-schedule-missing"] = (
         f"optimizer = tf.keras.optimizers.{used.optimizer}(schedule)  # that of fit's optimizer"
     )

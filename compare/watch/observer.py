@@ -23,7 +23,7 @@ from compare.engine.noise_twins import mover
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
-from compare.watch.trace import APART, INSIDE, TraceWriter
+from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
 
 
 class EnoughSteps(BaseException):
@@ -68,10 +68,14 @@ class Training:
         move: moves the weights, for a noise twin.
         touched: whether the script has set one of its variables since the last step.
         next: the training of the same variables that has begun then.
-        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``).
+        state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``);
+            ``LEFT`` for what a training leaves.
+        of: the number of that training.
+        last: the fingerprint of the weights after the last step.
+        left: the number of steps when ``fit`` or the optimizer last ended the training, and the fingerprint then.
     """
 
-    state = ""
+    state, of = "", -1
 
     def __init__(self, number: int, root: Any, created: int, variables: Sequence[Any]) -> None:
         self.number, self.root, self.created = number, root, created
@@ -85,6 +89,8 @@ class Training:
         self._earlier: dict[int, Count] = {}
         self.described: list[Any] = []
         self.began = self.ended = 0
+        self.last: tuple[np.ndarray, np.ndarray] | None = None
+        self.left: tuple[int, Any] = 0, None
         self.next: Training | None = None
         self.updated: set[int] = set()
         self.take(variables)
@@ -205,6 +211,7 @@ class Observer:
         patch(polymorphic_function.Function, "__call__", self._call)
         patch(tf.distribute.Strategy, "run", self._call)
         patch(BaseOptimizer, "apply", self._apply)
+        patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(keras.Model, "__call__", self._enter_model)
@@ -365,6 +372,19 @@ class Observer:
         if self._outermost:
             self.look()
         return result
+
+    def _finalize(self, original: Any, optimizer: Any, variables: Any) -> Any:
+        """Takes over the averages of the weights that an optimizer keeps, as ``fit`` does after its last epoch."""
+        result = original(optimizer, variables)
+        if not self.inside:
+            self.leaves([each for each in self.trainings if id(optimizer) in each.counts])
+        return result
+
+    def leaves(self, trainings: Sequence[Training]) -> None:
+        """Keeps the weights with which trainings are left."""
+        for training in trainings:
+            if training.fingerprint is not None and not training.closed:
+                training.left = training.steps, training.fingerprint()
 
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         """Called before an optimizer is applied; a place for recording stages."""
@@ -578,7 +598,8 @@ class Observer:
                     self.writer.optimizer(training.number, optimizer)
                     training.described.append(optimizer)
             self._nudged(training, made)
-            self.writer.step(training.number, made, *training.fingerprint())
+            training.last = training.fingerprint()
+            self.writer.step(training.number, made, *training.last)
             self._nudged(training, made + 1)
             self.on_step(training)
         self._moment += bool(stepped)
@@ -588,13 +609,26 @@ class Observer:
         return stepped
 
     def ended(self) -> None:
-        """Records, when the script has ended, the models that no optimizer has trained.
+        """Records, when the script has ended, what trainings leave, and the models that no optimizer has trained.
 
         The script may have changed them by hand, such as an average of another model's weights.
         """
         self.writer.whole, known = True, set(self._trained)
         steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
-        for reference, values in [] if self.settings.alone else self._models:
+        if self.settings.alone:
+            return
+        for training in [each for each in self.trainings if each.fingerprint and not (each.over or each.closed)]:
+            assert training.fingerprint is not None and training.last is not None
+            state = Training(next(numbers), training.root, training.created, training.variables)
+            state.state, state.of = LEFT, training.number
+            self.writer.begin(state, training.fingerprint, "loop")
+            content = self.writer.content(training.number)
+            self.writer.content(state.number).update(optimizers=content["optimizers"], fit=content["fit"])
+            left = training.left[1] if training.left[0] == training.steps else training.last
+            moments = (0, training.last), (training.steps, left), (training.steps + 1, training.fingerprint())
+            for step, weights in moments:
+                self.writer.step(state.number, step, *weights)
+        for reference, values in self._models:
             root = reference()
             if root is None:
                 continue
@@ -623,7 +657,8 @@ class Observer:
             state = len(training.trained) < len(training.variables) and not training.updated & now
             if state and not (training.over or training.touched or training.closed):
                 assert training.fingerprint is not None
-                self.writer.replace(training.number, *training.fingerprint())
+                training.last = training.fingerprint()
+                self.writer.replace(training.number, *training.last)
                 self.on_step(training)
         self._round += stepped
 

@@ -70,7 +70,9 @@ def _watch_fit(observer: Observer, writer: TraceWriter) -> None:
         observer.fitted.append(model)
         observer.fitting.append(model)
         try:
-            return original(model, **options)
+            result = original(model, **options)
+            observer.leaves(observer.trainings_of(model))
+            return result
         finally:
             observer.fitting.pop()
             if path := observer.settings.write_experiment:

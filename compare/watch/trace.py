@@ -27,8 +27,8 @@ ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
 FAILED = "failed"
 """The file that describes what the script raised."""
-INSIDE, APART = "inside", "apart"
-"""Where a model is that no optimizer trains: among the weights of a training, or not."""
+INSIDE, APART, LEFT = "inside", "apart", "left"
+"""Where a model is that no optimizer trains: among the weights of a training, or not; or what a training leaves."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
@@ -113,7 +113,9 @@ class Trace:
         order: for each variable, its number in the order in which it was recorded; empty if that is the same.
         left_out: the variables that are not compared, and whether each changes.
         state: where a model is that no optimizer trains, ``INSIDE`` or ``APART``, of which only the first and the last
-            weights are recorded; empty for a training.
+            weights are recorded; or ``LEFT`` for what a training leaves: its weights after its last step, when ``fit``
+            or the optimizer ended it, and at the end of the script. Empty for a training.
+        of: the number of the training that leaves them.
         unsure: the names of variables that were paired only by their order among those of equal shape.
     """
 
@@ -141,6 +143,7 @@ class Trace:
     order: Sequence[int] = ()
     left_out: Sequence[tuple[Variable, bool]] = ()
     state: str = ""
+    of: int = -1
     unsure: Sequence[str] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
@@ -267,7 +270,7 @@ class TraceWriter:
         training = next(each for each in self._trainings if each.number == number)
         of_script = {name: getattr(self, name) for name in ("calls", "drawn", "measured", "whole")}
         of_training = {
-            name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state")
+            name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state", "of")
         }
         replace_file(self._folder / f"{number}.trace", pickle.dumps(self.content(number) | of_script | of_training))
 
