@@ -24,7 +24,7 @@ from compare.check.script_numbers import (
 )
 from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, Located, first_apart, locate, some
+from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, some
 from compare.check.words import said
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
@@ -172,6 +172,7 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         training = next(each for each in session.models if each.traces[0].number == state.of)
         ending = replace(training, traces=departure.model.traces)
         causes, reason = name_left(ending.names, ending.traces), _changed_last(ending)
+        first = replace(first, stage=STATE)
     elif state.state:
         reason = f"no optimizer trains {state.model}, and at the end its weights are different"
     return Comparison(
