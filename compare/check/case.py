@@ -11,7 +11,7 @@ import numpy as np
 from compare.check.late_callbacks import callback_names
 from compare.check.observation import EPOCHS, Gradient, Observation, OptimizerStep, changed_variables, configuration
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
-from compare.check.replay import Replay, effective_gradients
+from compare.check.replay import Replay
 from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps, compare_weights
 from compare.watch.trace import CLIPPING
 
@@ -86,7 +86,8 @@ class Case:
     @cached_property
     def repeated(self) -> int:
         """How often the optimizer was given each step's gradients, if more than once in every step; else 1."""
-        updates = self.observation.updates_of_steps
+        made, ends = self.observation.optimizer_steps, [0, *self.observation.updates_made]
+        updates = [made[a:b] for a, b in itertools.pairwise(ends)]  # between two calls of end_step
         counts = {len(of_step) for of_step in updates}
         if len(updates) != len(self.expected) or len(counts) != 1:
             return 1
@@ -127,8 +128,12 @@ class Case:
 
     @cached_property
     def effective(self) -> list[list[np.ndarray]]:
-        """The gradient that each update was made from, ``[step][replica]``; each is float64 ``[weights]``."""
-        return [effective_gradients(step, self.replay) for step in self.steps]
+        """The gradient that each update was made from, before the optimizer's clipping.
+
+        ``[step][replica]``; each is float64 ``[weights]``.
+        """
+        steps = ([self.replay.flatten(gradients) for gradients in step.gradients] for step in self.steps)
+        return [[np.sum(gradients, axis=0)] * len(gradients) for gradients in steps]
 
     @cached_property
     def _min_scales(self) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -11,15 +11,12 @@ import tensorflow as tf
 
 from compare.watch.patching import patch
 
-OnApply = Callable[[Any, list[Any], list[Any]], None]
-"""Called with an optimizer, its gradients and its variables before every ``apply``."""
-
 STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
 """The methods of a strategy that a distributed trainer calls, itself or through Keras."""
 
 
-def intercept_apply(on_apply: OnApply) -> None:
-    """Calls ``on_apply`` before every call of any Keras optimizer's ``apply``, also of one that a loop creates."""
+def intercept_apply(on_apply: Callable[[Any, list[Any], list[Any]], None]) -> None:
+    """Calls ``on_apply`` with optimizer, gradients and variables before every ``apply``, also of a loop's own one."""
 
     def apply(original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
         grads = list(grads)
@@ -37,16 +34,6 @@ def intercept_apply(on_apply: OnApply) -> None:
     mro = tf.keras.optimizers.Optimizer.__mro__
     owner, method = next((cls, name) for name in replacements for cls in mro if name in vars(cls))
     patch(owner, method, replacements[method])
-
-
-def intercept_tape(on_gradient: Callable[[Sequence[Any]], None]) -> None:
-    """Calls ``on_gradient`` with the variables that a loss was computed from, before its gradient is taken."""
-
-    def gradient(original: Any, tape: Any, *args: Any, **options: Any) -> Any:
-        on_gradient(tape.watched_variables())
-        return original(tape, *args, **options)
-
-    patch(tf.GradientTape, "gradient", gradient)
 
 
 def intercept_strategy(strategy: tf.distribute.Strategy, on_use: Callable[[], None]) -> None:

@@ -157,7 +157,11 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
         other = reference if weights.side == comparison.candidate else comparison.candidate
         found.append(_of_training(weights, other, inside, of))
     if (number := comparison.number_alone) is not None:
-        found.append(_of_reporting(number, reference, comparison.candidate, of))
+        of_reference, of_candidate = number.values or ("", "")
+        values = {comparison.candidate: of_candidate, reference: of_reference}
+        place = {"epoch": number.epoch, "step": None, "stage": None, "where": number.metric}
+        seen = Measurement.of("metric-not-finite", **place, metric=number.metric, values=values, training=of)
+        found.append(named(NOT_FINITE, REPORTING, number.side or "", seen, REMEDIES[REPORTING]))
     return found
 
 
@@ -179,11 +183,3 @@ def _of_training(found: NotFinite, other: str, inside: FirstValue | None, of: st
     value = {"value": inside.value, "other_value": inside.other, "training_step": inside.step} if inside else {}
     remedy = REMEDIES.get(stage, CATALOGUE[NOT_FINITE].remedy)
     return named(NOT_FINITE, TRAINING, side, seen.but(**sides, **value, training=of), remedy)
-
-
-def _of_reporting(found: NotFinite, reference: str, candidate: str, of: str) -> Finding:
-    seen = Measurement.of("metric-not-finite", epoch=found.epoch, step=None, stage=None, where=found.metric)
-    seen = seen.but(metric=found.metric)
-    of_reference, of_candidate = found.values or ("", "")
-    values = {candidate: of_candidate, reference: of_reference}
-    return named(NOT_FINITE, REPORTING, found.side or "", seen.but(values=values, training=of), REMEDIES[REPORTING])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,11 +149,6 @@ class Observation:
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
-
-    @property
-    def updates_of_steps(self) -> list[list[OptimizerStep]]:
-        """The updates that the trainer made between two calls of ``end_step``, for each of these calls."""
-        return [self.optimizer_steps[a:b] for a, b in itertools.pairwise([0, *self.updates_made])]
 
     @property
     def changed_after_training(self) -> list[str]:

@@ -14,7 +14,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  
 from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.dropout import fix_dropout
-from compare.check.interception import intercept_apply, intercept_strategy, intercept_tape
+from compare.check.interception import intercept_apply, intercept_strategy
 from compare.check.observation import (
     EPOCHS,
     ApplyCall,
@@ -31,7 +31,7 @@ from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import without_exit
-from compare.watch.patching import undone
+from compare.watch.patching import patch, undone
 
 
 class CraftedRun(Run):
@@ -151,16 +151,17 @@ class ProbeRun(CraftedRun):
         record = partial(self._on_replica, settings, present, sparse, alone)
         tf.numpy_function(record, [replica, *scalars, *values, *indices, *state], [])
 
-    def on_gradient(self, variables: Sequence[Any]) -> None:
-        """Notes copies of the model's variables that a loss is computed from."""
+    def on_gradient(self, original: Any, tape: tf.GradientTape, *args: Any, **options: Any) -> Any:
+        """Takes a gradient, and notes copies of the model's variables that the loss is computed from."""
         # Outside of strategy.run a tape sees one replica's copies, which do not know what they are copies of.
         own = {id(each) for variable in self._variables for each in (variable, *getattr(variable, "values", ()))}
         shapes = {tuple(variable.shape) for variable in self._variables if len(variable.shape)}
-        for variable in variables:
+        for variable in tape.watched_variables():
             name = str(getattr(variable, "name", "")).partition(":")[0]
             copied = id(container(variable)) not in own and tuple(variable.shape) in shapes
             if copied and name not in self.observation.foreign_in_loss:
                 self.observation.foreign_in_loss.append(name)
+        return original(tape, *args, **options)
 
     def finish(self) -> Observation:
         """Returns the observation after training."""
@@ -310,13 +311,9 @@ def observe(
         Exception: whatever the trainer raises.
     """
     run = ProbeRun(task, batches, seed=seed, name=trainer.name, empty=empty, similar=similar)
-
-    def on_use() -> None:
-        run.observation.distributed = True
-
     with undone(), without_exit(f"trainer {trainer.name}", trainer.train):
         intercept_apply(run.on_apply)
-        intercept_tape(run.on_gradient)
-        intercept_strategy(run.strategy, on_use)
+        patch(tf.GradientTape, "gradient", run.on_gradient)
+        intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)
     return run.finish()

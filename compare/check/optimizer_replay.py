@@ -82,7 +82,8 @@ class UnclippedOptimizer:
         )
         for kind in CLIPPING:
             setattr(optimizer, kind, None)
-        self._variables = [distributed(v) for v in _variables(optimizer)]
+        variables = optimizer.variables  # in Keras 2 a method
+        self._variables = [distributed(v) for v in (variables() if callable(variables) else variables)]
         self._initial = [v.numpy() for v in self._variables]
         if rates and KERAS_3:
             self._rate = tf.Variable(0.0)
@@ -143,11 +144,6 @@ def _optimizer(replay: Replay, update: Update) -> UnclippedOptimizer:
     if rates not in replay.optimizers:
         replay.optimizers[rates] = UnclippedOptimizer(_built(replay, update, variables), traced=True, rates=rates)
     return replay.optimizers[rates]  # type: ignore[no-any-return]
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    variables = optimizer.variables
-    return list(variables() if callable(variables) else variables)
 
 
 def clipped_gradients(

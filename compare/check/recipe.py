@@ -27,10 +27,6 @@ class Split:
     def replicas(self) -> int:
         return len(self.sizes)
 
-    @property
-    def total(self) -> int:
-        return sum(self.sizes)
-
 
 Share = Callable[[Split], Sequence[float]]
 """The weight of one example in the loss that is differentiated, per replica."""

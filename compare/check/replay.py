@@ -558,9 +558,3 @@ def micro_batches(span: Span, size: int) -> list[Span]:
         return [span]
     starts = range(span.start, span.stop, size)
     return [Span(span.epoch, start, min(start + size, span.stop)) for start in starts]
-
-
-def effective_gradients(step: OptimizerStep, replay: Replay) -> list[np.ndarray]:
-    """float64 ``[weights]`` per replica: what the update was made from, before the optimizer's clipping."""
-    gradients = [replay.flatten(gradients) for gradients in step.gradients]
-    return [np.sum(gradients, axis=0)] * len(gradients)

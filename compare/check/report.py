@@ -20,12 +20,7 @@ NOT_FINITE = "not-finite"
 
 
 def named(id: str, kind: str, side: str, seen: Measurement, remedy: str) -> Finding:
-    """A cause that explains what was seen, as no other does.
-
-    Args:
-        kind: ``TRAINING`` or ``REPORTING``.
-        side: the name of the trainer that is affected, candidate or reference.
-    """
+    """A cause of the side with a name, which explains what was seen, as no other does."""
     return Finding(id, kind, side, words.said(seen), remedy, seen.as_json())
 
 

@@ -93,8 +93,8 @@ def find_explanations(
     fixed = [(cause, variant) for cause, variant in singles if not variant.measured]
     measured = [(cause, variant) for cause, variant in singles if variant.measured]
     for candidates in (
-        _one_cause(right, fixed),
-        _one_cause(right, measured),
+        ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in fixed),
+        ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in measured),
         _two_causes(right, fixed),
         _two_causes_one_measured(right, fixed, recognisers),
     ):
@@ -103,11 +103,6 @@ def find_explanations(
     named = frozenset[str]().union(*(explanation.ids for explanation in explanations))
     others = (explanation.residual for explanation in rejected if not explanation.ids & named)
     return Search(explanations, min(others, default=float("inf")))
-
-
-def _one_cause(right: Any, variants: Iterable[tuple[Cause, Variant]]) -> Iterator[Candidate]:
-    for cause, variant in variants:
-        yield replace(right, **variant.changes), ((cause, variant),)
 
 
 def _two_causes(right: Any, variants: Sequence[tuple[Cause, Variant]]) -> Iterator[Candidate]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compare.verdict import Comparison
@@ -73,7 +72,8 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     if differs is None:
         return ""
     same = [view.title for view in views if view.state == SAME]
-    agree = f"{_listed(same)} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
+    listed = " and ".join([*([", ".join(same[:-1])] if len(same) > 1 else []), *same[-1:]])
+    agree = f"{listed} {'agree' if len(same) > 1 or same[0] in PLURAL else 'agrees'}; " if same else ""
     verb = "do not" if differs.title in PLURAL else "does not"
     if not same:
         verb = "differ" if differs.title in PLURAL else "differs"
@@ -85,7 +85,3 @@ def stage_sentence(comparison: Comparison, reference: str) -> str:
     if at := comparison.stages_at:
         step = f"step {at.step} of epoch {at.epoch} of the short check"
     return f"Inside {step}, {agree}the {differs.title} {verb}{shown}{where}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

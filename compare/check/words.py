@@ -44,7 +44,7 @@ class _Sentences(string.Formatter):
 
 
 SENTENCES = _Sentences()
-OPTIONAL = ("epsilon", "examples", "last", "output", "replicas", "training", "when")
+OPTIONAL = ("epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "training", "when")
 
 
 def said(measurement: Measurement) -> str:
@@ -239,11 +239,6 @@ def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any
     how = "without training=" if training == "not given" else f"with training={training}"
     why = ": fit passes it only to a model whose call() takes it" if by_fit else ""
     return f"{side} calls the model {how}, {other} with training=True{why}"
-
-
-def _script_pairs(*, side: str, labels: Any = None, predictions: Any = None, **_: Any) -> str:
-    shapes = "" if labels is None else f" (labels {labels}, predictions {predictions})"
-    return f"; that of {side} is the mean over all pairs of a label and a prediction{shapes}"
 
 
 def _script_limits(
@@ -513,7 +508,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-no-penalty": "; it lacks the model's own losses, {penalty:.6g}",
     "script-some-penalties": "; it lacks {losses} of the model's {of} own losses, {penalty:.6g}",
     "script-penalty-each": "; {side} adds {penalty:.6g} on each replica",
-    "script-pairs": _script_pairs,
+    "script-pairs": "; that of {side} is the mean over all pairs of a label and a prediction"
+    "{labels:? (labels {labels!s}, predictions {predictions!s})}",
     "script-probabilities": ": the model gives probabilities, and from_logits=True says that they are logits. In a "
     "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
     "probabilities for logits",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -82,12 +82,13 @@ def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]
     """
     names = _in_string(Path(script).name)
     metrics = getattr(getattr(model, "_compile_metrics", None), "metrics", None) or []
+    loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss
     definitions = [
         _data(path, fit),
         _object("build_model", "the model", model, names),
-        _object("build_loss", "the loss", _loss(model), names),
+        _object("build_loss", "the loss", loss, names),
         _object("build_optimizer", "the optimizer", model.optimizer, names),
-        _metrics(metrics),
+        METRICS.format(configuration=pformat([each for each in map(_plain, metrics) if each is not None], width=110)),
     ]
     text = TEMPLATE.format(
         script=names, name=_in_string(shlex.quote(path.name)), stem=path.stem, definitions="".join(definitions)
@@ -120,22 +121,12 @@ def _data(path: Path, fit: Mapping[str, Any]) -> str:
     return DATA.format(file=file.name, train=part(("x", "y", "w")), validation=part(("x_val", "y_val", "w_val")))
 
 
-def _loss(model: Any) -> Any:
-    loss = model.loss
-    return keras.losses.get(loss) if isinstance(loss, str) else loss
-
-
 def _object(function: str, what: str, thing: Any, script: str) -> str:
     configuration = _plain(thing)
     if configuration is None:
         return NO_OBJECT.format(function=function, what=what, script=script)
     constant = function.removeprefix("build_").upper()
     return OBJECT.format(constant=constant, configuration=pformat(configuration, width=110), function=function)
-
-
-def _metrics(metrics: Sequence[Any]) -> str:
-    configurations = [configuration for each in metrics if (configuration := _plain(each)) is not None]
-    return METRICS.format(configuration=pformat(configurations, width=110))
 
 
 def _plain(thing: Any) -> Any:

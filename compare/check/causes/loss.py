@@ -123,7 +123,7 @@ def _factor(case: Case, recipe: Recipe, share: Share) -> float | None:
 def _uneven(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replicas == 1:
         return
-    share = divided_by(lambda split: float(split.total))
+    share = divided_by(lambda split: float(sum(split.sizes)))
     if case.observation.distributed:
         yield Variant({"share": share}, Measurement.of("even-weights"))
     else:

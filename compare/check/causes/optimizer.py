@@ -247,16 +247,13 @@ def _pattern(case: Case, rates: tuple[tuple[float, ...], tuple[float, ...]]) -> 
     factors = [a / b for a, b in zip(*rates, strict=False) if b]
     if factors and max(factors) - min(factors) <= 1e-6 * abs(factors[0]):
         return {"factor": factors[0]}
-    epochs = [step.epoch for step in case.steps]
-    own, expected = ([set(_of_epoch(side, epochs, epoch)) for epoch in case.epochs] for side in rates)
+    own, expected = (
+        [{rate for rate, step in zip(side, case.steps, strict=False) if step.epoch == epoch} for epoch in case.epochs]
+        for side in rates
+    )
     if all(len(each) == 1 for each in own) and any(len(each) > 1 for each in expected):
         return {"pattern": "once per epoch"}
     return {"pattern": "one epoch late"} if len(own) > 1 and own[1:] == expected[:-1] else {}
-
-
-def _of_epoch(values: Sequence[float], epochs: Sequence[int], epoch: int) -> list[float]:
-    """The values of one epoch's steps."""
-    return [value for value, own in zip(values, epochs, strict=False) if own == epoch]
 
 
 def _schedule_missing(case: Case) -> bool:
