@@ -161,11 +161,7 @@ class Case:
         return recipe.feed if recipe.feed is not None else self.aligned
 
     def residual(self, recipe: Recipe, stop: float = np.inf) -> float:
-        """The largest relative distance of any step's gradient from the recipe's.
-
-        Args:
-            stop: a residual beyond which the remaining steps need not be computed.
-        """
+        """The largest relative distance of any step's gradient from the recipe's; it ends beyond ``stop``."""
         return max(self.residuals(recipe, stop), default=np.inf)
 
     def residuals(self, recipe: Recipe, stop: float = np.inf) -> list[float]:

@@ -89,8 +89,7 @@ class Checker:
 
     Args:
         strategy: the strategy under which all train; the global batch is a few examples per replica.
-        batch_size: as for ``check``.
-        data: training and validation examples; those of the experiment by default.
+        batch_size, data: as for ``check``.
     """
 
     @_short_training()
@@ -243,8 +242,7 @@ class Checker:
     def _explain(self, report: Report, candidate: Observation, records: Pair, hidden: bool) -> Report:
         """Adds causes and evidence from the replay if it explains the reference; else the noise twins decide.
 
-        Args:
-            hidden: whether the weights are equal but the gradients differ.
+        Different gradients may be hidden behind equal weights.
         """
         comparison = report.comparison
         training = comparison.training
@@ -387,8 +385,8 @@ class Checker:
 
     def _why_unexplained(self, judgement: Judgement) -> NotApplicable:
         failures = [entry.reason for entry in judgement.not_applicable]
-        details = "; ".join([*(words.said(each) for each, _ in judgement.evidence), *failures])
-        details = details or "its updates differ from those of the experiment's optimizer"
+        told = [*(words.said(each) for each, _ in judgement.evidence), *failures]
+        details = "; ".join(told) or "its updates differ from those of the experiment's optimizer"
         reason = f"the experiment's loss and optimizer do not explain {self.reference.name}'s own steps ({details})"
         return NotApplicable("replay", f"{reason}, so no cause is named and noise twins decide")
 

@@ -22,11 +22,7 @@ PROBE = "empty replica"
 
 
 class EmptyReplicaProbe:
-    """Compares a candidate with the reference on batches that leave one replica without examples.
-
-    Args:
-        reference: the observation of the reference on the usual batches.
-    """
+    """Compares a candidate with the reference, seen on usual batches, on some that leave a replica without examples."""
 
     def __init__(
         self, task: TrainingTask, batches: Batches, trainer: Trainer, reference: Observation, seed: int

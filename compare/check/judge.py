@@ -25,9 +25,7 @@ from compare.watch.trace import CLIPPING
 def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
     """Judges whole steps, gradients, updates and state, each from the weights that the trainer really had.
 
-    Args:
-        reference: the judgement of the reference. What holds for the reference as well does not count against
-            the trainer.
+    What holds for the reference, as it was judged, does not count against the trainer.
     """
     update = expected_update(case)
     recipe = reference.recipe if reference and _follows(case, reference.recipe, update) else Recipe()

@@ -63,11 +63,7 @@ class Judgement:
         return self.right or bool(self.causes and not self.evidence)
 
     def mark_wrong(self, evidence: Measurement | None = None, *, metric: str = "", certain: bool = False) -> None:
-        """Records a difference from the replay.
-
-        Args:
-            evidence: what was measured; None if the caller records it elsewhere.
-        """
+        """Records a difference from the replay, with what was measured unless the caller records that elsewhere."""
         self.right, self.certain = False, self.certain or certain
         if evidence is not None:
             self.evidence.append((evidence, metric))

@@ -66,8 +66,7 @@ class LookInside:
     def locate(self, trainer: Trainer, training: Training) -> Inside | None:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
 
-        Args:
-            training: the comparison of its weights; where they are equal, what differs is inside a step.
+        Where the weights are equal, what differs is inside a step.
 
         Raises:
             Exception: whatever a trainer raises.
@@ -96,9 +95,6 @@ class LookInside:
 
     def first_not_finite(self, trainer: Trainer, found: NotFinite, *, of_reference: bool) -> FirstValue | None:
         """Finds where in its step a value first is not finite on one side only; None if that cannot be observed.
-
-        Args:
-            of_reference: whether it is the reference whose weights are not.
 
         Raises:
             Exception: whatever a trainer raises.

@@ -131,11 +131,7 @@ class MetricTable:
 
 
 class ReportedMetric:
-    """One reported number, of training or of validation.
-
-    Args:
-        key: the reported name, such as ``val_loss``.
-    """
+    """One reported number, such as ``val_loss``, of training or of validation."""
 
     def __init__(self, table: MetricTable, key: str) -> None:
         self.table, self.key = table, key

@@ -222,11 +222,7 @@ EXCLUDED = "exclude_from_weight_decay"
 
 
 def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) -> dict[str, Any]:
-    """Returns an optimizer's configuration.
-
-    Args:
-        variables: those that it trains, by index; the configuration then says which of them weight decay leaves out.
-    """
+    """Returns an optimizer's configuration; with variables, by index, also which of them weight decay leaves out."""
     config = configuration_of(optimizer)
     if config.get("weight_decay") and variables:
         config[EXCLUDED] = tuple(i for i, v in variables.items() if not optimizer._use_weight_decay(v))

@@ -83,11 +83,7 @@ def on_two_replicas(check_on: CheckOn) -> Report | str:
 
 
 def with_two_replicas(report: Report, on_two: Callable[[], Report | str]) -> Report:
-    """Adds what was found on two replicas to the report on one.
-
-    Args:
-        on_two: gives the report on two replicas, or why there is none; asked only if the trainer uses its strategy.
-    """
+    """Adds to a report what was found on two replicas, or why nothing was, if the trainer uses its strategy."""
     if not report.distributed:
         return report.without(SEVERAL, _why_one_replica(report))
     found = on_two()

@@ -87,7 +87,6 @@ class Replay:
 
     Args:
         batches: the batches of every epoch, as the run provides them.
-        replicas: the number of replicas of the observed runs.
         user_run: the size of the user's own run, for evidence; None if unknown.
     """
 

@@ -51,11 +51,7 @@ Candidate = tuple[Any, tuple[tuple[Cause, Variant], ...]]
 
 
 def recognisers(field: Literal["gradient", "update", "formula"], case: Any) -> list[tuple[Cause, Recogniser]]:
-    """All causes of the catalogue that can be recognised in one field of ``Cause``, bound to a case.
-
-    Args:
-        case: the first argument of the recogniser: a ``Case``, or a ``ReportedMetric`` for "formula".
-    """
+    """All causes that one field of ``Cause`` recognises, bound to a ``Case``; by "formula", to a ``ReportedMetric``."""
     functions = ((cause, getattr(cause, field)) for cause in CATALOGUE.values())
     return [(cause, partial(function, case)) for cause, function in functions if function is not None]
 

@@ -213,10 +213,7 @@ def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
     """Compares the weights and all state at the ends of epochs with the reference's, by the rounding of all steps.
 
     Steps that are right from the weights that they had lead as far as their rounding adds up. What changes the
-    weights or the state besides is seen here, whatever it is.
-
-    Args:
-        gaps: the gaps of its steps, with the rounding of each.
+    weights or the state besides is seen here, whatever it is. The gaps of the steps have the rounding of each.
     """
     epochs = np.array([segment.epoch for segment in segments(case) or ()])
     worst = Noise.of(0, 0.0, start, gaps.names[0])

@@ -75,11 +75,7 @@ def build_metrics():
 
 
 def write_experiment(path: Path, script: str, model: Any, fit: Mapping[str, Any]) -> None:
-    """Writes the file, and the arrays given to fit beside it.
-
-    Args:
-        fit: the arguments of ``fit``, by name.
-    """
+    """Writes the file, and the arrays given to fit beside it, from the arguments of ``fit`` by name."""
     names = _in_string(Path(script).name)
     metrics = getattr(getattr(model, "_compile_metrics", None), "metrics", None) or []
     loss = keras.losses.get(model.loss) if isinstance(model.loss, str) else model.loss

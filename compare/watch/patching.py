@@ -18,8 +18,7 @@ _replaced: list[tuple[Any, str, Any]] = []
 def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Replaces a function or method, until the end of ``undone`` or of the process.
 
-    Args:
-        replacement: called with the original, followed by the arguments of the call.
+    The replacement is called with the original, followed by the arguments of the call.
     """
     original = getattr(owner, name)
 
