@@ -16,7 +16,7 @@ from killed_runs import left_by
 from processes import children
 
 import compare
-from compare.app.local_cluster import _free_ports
+from compare.app.cluster_session import _free_ports
 from compare.engine import tf_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -297,7 +297,7 @@ def test_who_starts_local_workers_is_told_that_the_network_can_reach_them(
         raise FarEnough
 
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(interfaces)))
-    monkeypatch.setattr("compare.app.local_cluster.start_here", refused)
+    monkeypatch.setattr("compare.app.cluster_session.start_here", refused)
     with pytest.raises(FarEnough):
         compare.run("fashion-mnist-sample", strategy="multi-worker", workers=2, reports=tmp_path)
     assert ("accept connections from the network" in capsys.readouterr().out) == noted

@@ -19,8 +19,7 @@ from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
-from compare.app.early_check import EarlyChecks
-from compare.app.parallel_trainers import _listening, at_once, why_not, worker_of
+from compare.app.parallel_trainers import EarlyChecks, _listening, at_once, why_not, worker_of
 from compare.check.measurement import Measurement
 from compare.check.report import Report, named
 from compare.errors import RequestError

@@ -1,4 +1,4 @@
-"""One process of a cluster on this machine, as ``local_cluster`` starts it."""
+"""One process of a cluster on this machine, as ``cluster_session`` starts it."""
 
 from __future__ import annotations
 

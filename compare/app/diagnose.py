@@ -35,7 +35,12 @@ def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) ->
     run.save(not_finite=_look_at_not_finite(session, _not_identical(recorded)) or None)
     # With what the check found: it may leave nothing for twins to explain.
     for pair in _not_identical(replace(recorded, run=run)):
-        _measure_noise(session, pair)
+        if pair.noise_start is not None:
+            what = f"noise twins of {pair.anchor.trainer} to measure rounding"
+            how = "from there on, all weights are moved by one unit in the last place before every step"
+            tell(session.console, f"{pair.candidate.trainer} is not identical. Training {what}: {how} …")
+            with surviving(session.console, "The noise twins"):
+                _train_twins(session, pair, pair.noise_start)
 
 
 def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict[str, Report]]) -> dict[str, Any]:
@@ -93,20 +98,6 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
             if first is not None:
                 inside[candidate] = asdict(first)
     return inside
-
-
-def _measure_noise(session: Session, pair: Pair) -> None:
-    """Train noise twins for a difference of weights that rounding might explain."""
-    start = pair.noise_start
-    if start is None:
-        return
-    tell(
-        session.console,
-        f"{pair.candidate.trainer} is not identical. Training noise twins of {pair.anchor.trainer} to measure "
-        "rounding: from there on, all weights are moved by one unit in the last place before every step …",
-    )
-    with surviving(session.console, "The noise twins"):
-        _train_twins(session, pair, start)
 
 
 def _not_identical(recorded: Recorded) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""All trainers at the same time, the first in this process, every other in its own.
+"""All trainers at the same time, the first in this process, every other in its own; and short checks beside them.
 
 A process that trains elsewhere sends what it records here, where all files are written, and progress is shown.
 """
@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -39,11 +39,13 @@ from compare.records import (
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.live import UNLIMITED
+from compare.reporting.sentences import causes
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import TrainerProgress, say, tell
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
+    from compare.check import Report
     from compare.engine.run import TrainingTask
 
 SENT_EVERY = 0.5
@@ -229,17 +231,10 @@ class _Remote(Recorder):
         else:
             self.send(record)
 
-    def rewind(self, epoch: int) -> None:
-        self.send(epoch)
-
-    def end(self, end: End) -> None:
-        self.send(end)
-
     def flush(self) -> None:
         self.send(None)
 
-    def keep_costs(self, costs: dict[str, Any]) -> None:
-        self.send(costs)
+    rewind = end = keep_costs = send  # type: ignore[assignment] # each takes one thing, and what it is says enough
 
 
 class _Told(StringIO):
@@ -285,7 +280,11 @@ def _listening(
     key = secrets.token_bytes(16)
     broken: list[Exception] = []
 
-    def serve(connection: Connection) -> None:
+    def serve() -> None:
+        try:
+            connection = listener.accept()
+        except OSError:
+            return  # closed
         try:
             name = connection.recv()
             while messages := connection.recv():
@@ -302,14 +301,46 @@ def _listening(
             broken.append(error)
             connection.close()  # which ends the training there
 
-    def accept() -> None:
-        for _ in recorders:
-            try:
-                connection = listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=serve, args=[connection], daemon=True).start()
-
     with Listener(authkey=key) as listener:
-        threading.Thread(target=accept, daemon=True).start()
+        for _ in recorders:
+            threading.Thread(target=serve, daemon=True).start()
         yield listener.address, key, broken
+
+
+class EarlyChecks(ExitStack):
+    """Short checks that run beside the trainings; to be used as a context, which ends them."""
+
+    def __init__(self, worker: Worker, console: Console) -> None:
+        super().__init__()
+        self._worker, self._console = worker, console
+        self._executor: Executor | None = None
+        self._running: dict[str, Future[Report]] = {}
+        self._training = True
+
+    def start(self, trainer: str) -> None:
+        """Checks a trainer whose weights differ from the reference's."""
+        if self._executor is None:
+            self._executor = self.enter_context(processes.local(1))
+        future = self._executor.submit(_check, self._worker, trainer)
+        future.add_done_callback(lambda done: self._tell(trainer, done))
+        self._running[trainer] = future
+
+    def reports(self) -> dict[str, Report]:
+        """What the checks have found, by trainer, when training is over; waits for them, and leaves out what failed."""
+        self._training = False
+        return {name: future.result() for name, future in self._running.items() if future.exception() is None}
+
+    def _tell(self, trainer: str, done: Future[Report]) -> None:
+        if not self._training or done.cancelled() or done.exception() is not None or not done.result().training:
+            return  # the verdict says it, or more is known then
+        tell(self._console, f"{trainer}  the short check has found why its weights differ:", style="yellow")
+        for line in causes(done.result().judged):
+            tell(self._console, line)
+
+
+@without_exit("your code")
+def _check(worker: Worker, trainer: str) -> Report:
+    """Checks one trainer in this worker process."""
+    session = get_ready(worker)
+    with redirect_stdout(StringIO()):  # what a loop prints belongs to the training that goes on
+        return session.checker()(session.trainers[trainer])

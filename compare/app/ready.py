@@ -178,16 +178,14 @@ def fail(run: RunJson, name: str, error: Exception, console: Console) -> None:
     if name in [failure["side"] for failure in run.failures]:
         return
     text, kind = describe(error), kind_of(error)
-    remedy = f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2)
-    failure: FailureEntry = {"side": name, "error": text, "remedy": remedy}
-    if kind == NO_MEMORY:
-        failure["remedy"] = "there is not enough memory: free some and continue with --resume, or start another run "
-        failure["remedy"] += "with a smaller --batch-size"
-        failure["may_pass"] = True
-    elif kind == MAY_PASS:
-        failure["remedy"] = f"if its cause has passed, continue with --resume; else fix your trainer {name}"
-        failure["may_pass"] = True
-    run.failures.append(failure)
+    remedies = {
+        "": f"fix your trainer {name}" + ", or compare without it" * (len(run.trainers or ()) > 2),
+        NO_MEMORY: "there is not enough memory: free some and continue with --resume, or start another run with a "
+        "smaller --batch-size",
+        MAY_PASS: f"if its cause has passed, continue with --resume; else fix your trainer {name}",
+    }
+    failure: FailureEntry = {"side": name, "error": text, "remedy": remedies[kind]}
+    run.failures.append(failure | {"may_pass": True} if kind else failure)
     tell(console, f"{name} failed: {text}", style="red")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """Where a training continues.
-
-    Attributes:
-        epoch: the last epoch that is kept; 0 for the beginning.
-        hashes: uint64 ``[variables, replicas]``, of the weights at that epoch's end; None if they are not known.
-    """
-
-    epoch: int = 0
-    hashes: np.ndarray | None = None
 
 
 def repair(folder: Path, console: Console) -> None:
@@ -59,13 +46,14 @@ def is_done(session: Session, trainer: str, seed: int) -> bool:
 
 def resume_points(
     session: Session, trainer: str, seed: int, checkpoints: Sequence[Path], recorder: Recorder | None, shown: str
-) -> Iterator[ResumePoint]:
-    """The points to continue a training from, the latest first, the beginning last.
+) -> Iterator[tuple[int, np.ndarray | None]]:
+    """The epochs to continue a training after, the latest first, the beginning, 0, last; and hashes, if known.
 
-    The records after a point are removed before it is returned. Every worker has a folder of checkpoints.
+    Hashes are uint64 ``[variables, replicas]``, of the weights at that epoch's end. The records after it are removed
+    before it is returned. Every worker has a folder of checkpoints.
     """
     if not session.options.resume:
-        yield ResumePoint()
+        yield 0, None
         return
     recorded, _ = kept(session.folder, trainer, seed)
     # Never after the last epoch: what a trainer does when training ends would be left out.
@@ -74,7 +62,7 @@ def resume_points(
         if recorder is not None:
             recorder.rewind(epoch)
             hashes = hashes_at(session.folder, trainer, seed, epoch) if epoch else None
-        yield ResumePoint(epoch, hashes)
+        yield epoch, hashes
 
 
 def _usable(session: Session, shown: str, folders: Sequence[Path], last: int) -> Iterator[int]:

@@ -115,7 +115,7 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
             records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
         try:
-            _, end = train(session, name, seed, [sink])
+            _, end = train(session, name, seed, range(1, worker.options.epochs + 1), [sink])
         except Exception as error:
             return Finished(records, told(error))
         return Finished(records, end)

@@ -9,8 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from compare.app import cluster_session
-from compare.app.early_check import EarlyChecks
-from compare.app.parallel_trainers import at_once, getting_ready, threads_each, train_in_parallel, worker_of
+from compare.app.parallel_trainers import (
+    EarlyChecks,
+    at_once,
+    getting_ready,
+    threads_each,
+    train_in_parallel,
+    worker_of,
+)
 from compare.app.processes import refuse_too_many
 from compare.app.provenance import code
 from compare.app.ready import Session
@@ -39,12 +45,8 @@ from compare.user_errors import without_exit
 def carry_out(options: Options, folder: Path, console: Console, *, command: bool = False) -> Result:
     """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
 
-    Args:
-        options: the request.
-        folder: where the results go.
-        console: where progress is printed.
-        command: whether the command asks, which trains all trainers at the same time where it can. In Python that
-            has to be asked for: new processes import the main module again.
+    The command trains all trainers at the same time where it can. In Python that has to be asked for: new processes
+    import the main module again.
 
     Raises:
         RequestError: when the request turns out impossible; the folder is removed if nothing is in it.
@@ -138,11 +140,7 @@ def _finished_before(options: Options, folder: Path, console: Console) -> Result
 
 
 def _look_at(against: Path | None) -> None:
-    """Refuse a run to compare with that is damaged, before hours of training.
-
-    Raises:
-        RequestError: if it is.
-    """
+    """Refuse a run to compare with that is damaged, before hours of training."""
     try:
         if against is not None:
             read_records(against)

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from compare.anew import train_anew
 from compare.app.ready import Session
-from compare.app.resume import ResumePoint, is_done, resume_points
+from compare.app.resume import is_done, resume_points
 from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
@@ -160,16 +162,17 @@ def train_on(
     of_seed = seed if options.seeds > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    for point in resume_points(session, name, seed, places, recorder, shown):
+    for epoch, hashes in resume_points(session, name, seed, places, recorder, shown):
         checkpoints = None
         if options.checkpoint_every:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
-        begin(range(point.epoch + 1, options.epochs + 1))
+        epochs = range(epoch + 1, options.epochs + 1)
+        begin(epochs)
         sinks: list[Sink] = [recorder, CostMeter(recorder.keep_costs)] if recorder else []
         try:
-            run, end = train(session, name, seed, sinks, checkpoints, point)
+            run, end = train(session, name, seed, epochs, sinks, checkpoints, hashes)
         except NotResumableError as error:
-            tell(session.console, f"{shown}  cannot continue from epoch {point.epoch}: {error}")
+            tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
             continue
         if recorder is not None:
             if options.export and end == End():
@@ -182,11 +185,12 @@ def train(
     session: Session,
     name: str,
     seed: int,
+    epochs: range,
     sinks: Sequence[Sink],
     checkpoints: Checkpoints | None = None,
-    point: ResumePoint = ResumePoint(),  # noqa: B008 (it is immutable)
+    hashes: np.ndarray | None = None,
 ) -> tuple[Run, End]:
-    """Train with one trainer and one seed; returns the run, and how it ended.
+    """Train with one trainer and one seed, from what is known of a checkpoint; returns the run, and how it ended.
 
     Raises:
         TrainerError: when the trainer breaks the contract.
@@ -195,9 +199,8 @@ def train(
     from compare.engine.run import Run, TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
-    trainer, last = session.trainers[name], session.options.epochs
-    epochs = range(point.epoch + 1, last + 1)
-    run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=point.hashes)
+    trainer = session.trainers[name]
+    run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
     try:
         with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
             train_anew(trainer, run)
@@ -210,6 +213,6 @@ def train(
     if not run.finished:
         raise TrainerError(
             f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
-            f"{last}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
+            f"{epochs[-1]}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
     return run, End()

@@ -59,14 +59,10 @@ class Outputs:
         for value in tf.nest.flatten(loss):
             if value is not None and not isinstance(value, tf.keras.losses.Loss):
                 raise RequestError(f"build_loss must return tf.keras objects (Loss), not {value!r}")
-        for output, output_loss in zip(self._all, self._per_output(loss), strict=True):
-            output.loss = output_loss
-        for output, weight in zip(self._all, self._per_output(loss_weights), strict=True):
-            output.loss_weight = weight
-        for output, output_metrics in zip(self._all, self._metrics_per_output(metrics), strict=True):
-            output.metrics = output_metrics
-        for output, output_metrics in zip(self._all, self._metrics_per_output(weighted_metrics), strict=True):
-            output.weighted_metrics = output_metrics
+        of_losses = self._per_output(loss), self._per_output(loss_weights)
+        of_metrics = self._metrics_per_output(metrics), self._metrics_per_output(weighted_metrics)
+        for output, *given in zip(self._all, *of_losses, *of_metrics, strict=True):
+            output.loss, output.loss_weight, output.metrics, output.weighted_metrics = given
         trained = [output for output in self._all if output.loss is not None]
         if len(trained) > 1 if KERAS_3 else len(self._all) > 1:
             for output in trained:
