@@ -20,7 +20,6 @@ import compare
 from compare.app import cli
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
-from compare.app.requirements import PACKAGES
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
@@ -115,7 +114,7 @@ def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path
 
 def test_the_packages_that_are_looked_for_are_those_that_pyproject_requires() -> None:
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert [re.match(r"[\w-]+", each).group() for each in required] == list(PACKAGES)  # type: ignore[union-attr]
+    assert [re.match(r"[\w-]+", each).group() for each in required] == list(cli.PACKAGES)  # type: ignore[union-attr]
 
 
 def test_the_version_is_shown_with_tensorflows(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from typing import Any
 from compare import __version__, signals
 from compare.app import standard_streams
 from compare.app.one_line_parser import OneLineParser
-from compare.app.requirements import refuse_if_missing
 from compare.app.standard_streams import forgiving, print_traceback
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
@@ -51,6 +50,10 @@ Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no ver
 
 PATIENCE = 5.0
 """Seconds that threads of user code have to end after the run."""
+PACKAGES = (
+    "tensorflow", "keras", "numpy", "pandas", "matplotlib", "jinja2", "rich", "scipy", "loky", "filelock", "xxhash",
+)  # fmt: skip
+"""What ``pyproject.toml`` requires; all are imported by the name that they are installed by."""
 
 
 def program() -> str:
@@ -145,6 +148,22 @@ def _how_to_go_on(options: Options, given: Sequence[str], folder: Path) -> str:
     return f"interrupted; continue with: {shlex.join([*called, *again, *name, '--resume'])}"
 
 
+def refuse_if_missing() -> None:
+    """Refuse to go on where packages are not installed, with the command that installs them."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if not missing:
+        return
+    root = Path(__file__).resolve().parents[2]
+    activate = root / ".venv" / "bin" / "activate"
+    if activate.is_file():
+        remedy = f"activate the environment that has them: . {activate}"
+    elif sys.prefix != sys.base_prefix:
+        remedy = f"install them into this environment: {sys.executable} -m pip install -e {root}"
+    else:  # many systems do not let pip change their own Python
+        remedy = f"install them: cd {root} && python3 -m venv .venv && . .venv/bin/activate && pip install -e ."
+    raise RequestError(f"{sys.executable} has no {', '.join(missing)}; {remedy}")
+
+
 def _import_everything(options: Options) -> None:
     """Import what a run needs before TensorFlow, with something on the screen meanwhile."""
     from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
@@ -155,11 +174,7 @@ def _import_everything(options: Options) -> None:
 
 @contextmanager
 def _shared_folder(options: Options) -> Iterator[Path]:
-    """The folder for a cluster member's checkpoints: the chief's folder, if its name is known.
-
-    Raises:
-        RequestError: when it is to resume a run whose name is not known.
-    """
+    """The folder for a cluster member's checkpoints: the chief's folder, if its name is known."""
     if options.name is not None:
         yield absolute(options.reports / options.name)
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from compare.app.provenance import preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
@@ -115,12 +116,9 @@ def take_part(options: Options, folder: Path) -> None:
 
         strategies.serve()
         return
-    from compare.app import describe_run  # noqa: PLC0415 (lazy)
-
     session = Session.begin(options, RunJson(folder=folder), Console(quiet=True))
-    problems = preflight.problems(describe_run.for_preflight(session))
     stops = {preflight.REFUSED} if options.force else {preflight.REFUSED, preflight.CANNOT_RUN}
-    if any(problem.severity in stops for problem in problems):
+    if any(problem.severity in stops for problem in preflight_problems(session)):
         return  # as the chief does, which says why
     for seed in options.all_seeds:
         for name in session.trainers:
@@ -137,12 +135,7 @@ def start_here(options: Options, folder: Path) -> tuple[int, str]:
     Every process does what the same command does on a machine of a real cluster. When one fails the
     others are stopped; when this process ends, however it ends, all of them do.
 
-    Returns:
-        The chief's exit status, and the line that it wrote to stderr, if any.
-
-    Raises:
-        NoVerdictError: when a process other than the chief fails.
-        RequestError: when the experiment or a trainer is an object, which other processes cannot import.
+    Returns the chief's exit status, and the line that it wrote to stderr, if any.
     """
     for thing in (options.experiment, *options.trainers):
         if not isinstance(thing, str):

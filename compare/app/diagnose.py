@@ -15,7 +15,7 @@ from compare.check import Report
 from compare.check.late_callbacks import callback_names, missing_callbacks
 from compare.check.look_inside import first_not_finite
 from compare.engine.noise_twins import TwinRun
-from compare.engine.run import Run, TrainingTask
+from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.reporting.live import waiting
@@ -62,16 +62,11 @@ def _check(session: Session, differing: Sequence[Pair], early: Callable[[], dict
                 with surviving(session.console, f"The {shown}"), waiting(session.console, shown):
                     reports[name] = check(session.trainers[name])
     for name, report in reports.items():
-        if not report.training:
-            reports[name] = _with_callbacks(report, different[name], session.task)
+        if not report.training:  # callbacks may act later than the short check lasts
+            pair, callbacks = different[name], callback_names(session.task.experiment)
+            found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
+            reports[name] = replace(report, findings=(*filter(None, [found]), *report.findings))
     return {name: encode(report.judged) for name, report in reports.items()}
-
-
-def _with_callbacks(report: Report, pair: Pair, task: TrainingTask) -> Report:
-    """Adds callbacks that act later than the short check lasts."""
-    callbacks = callback_names(task.experiment)
-    found = missing_callbacks(pair.reference, pair.candidate, pair.exactly, callbacks)
-    return report if found is None else replace(report, findings=(found, *report.findings))
 
 
 def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str, dict[str, Any]]:

@@ -74,14 +74,9 @@ class Recorded:
         return cls(run, read_records(folder), read_records(Path(against)) if against else (), twins)
 
     @property
-    def by_trainer(self) -> dict[str, dict[int, Record]]:
-        """The records by trainer and seed."""
-        return _by_trainer(self.records)
-
-    @property
     def shown(self) -> list[Record]:
         """One record of each trainer, the reference first: of a study, that of the first seed."""
-        records = self.by_trainer
+        records = _by_trainer(self.records)
         return [records[name][min(records[name])] for name in self.run.trainers or () if name in records]
 
 
@@ -164,7 +159,7 @@ def pairs(recorded: Recorded) -> list[Pair | Comparison]:
 
     Where a side failed there is no pair, only the comparison that says so.
     """
-    run, records = recorded.run, recorded.by_trainer
+    run, records = recorded.run, _by_trainer(recorded.records)
     reference, *candidates = run.trainers or [""]
     failures = {each["side"]: Failure(each["side"], each["error"], each["remedy"]) for each in run.failures or ()}
     paired: list[Pair | Comparison] = []
@@ -193,7 +188,9 @@ def _pair(
     seeds = sorted(reference.keys() & candidate.keys())
     sides = {seed: (reference[seed], candidate[seed]) for seed in seeds}
     if run.status == INTERRUPTED:
-        sides = {seed: _common(*both) for seed, both in sides.items() if all(one.last[1] != INITIAL for one in both)}
+        begun = {seed: both for seed, both in sides.items() if all(one.last[1] != INITIAL for one in both)}
+        ends = {seed: min((one.last for one in both), key=in_time) for seed, both in begun.items()}
+        sides = {seed: (one.up_to(ends[seed]), other.up_to(ends[seed])) for seed, (one, other) in begun.items()}
         if not sides:
             reason = "the run was interrupted before both had made a step"
             return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
@@ -217,12 +214,6 @@ def _pair(
     return Pair(*sides[seed], sides[seed][0], exactly, found, over_seeds, first)
 
 
-def _common(reference: Record, candidate: Record) -> tuple[Record, Record]:
-    """Both records up to the last place that both have."""
-    last = min(reference.last, candidate.last, key=in_time)
-    return reference.up_to(last), candidate.up_to(last)
-
-
 def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
     """Records by trainer and seed."""
     by_trainer: dict[str, dict[int, Record]] = {}
@@ -233,7 +224,7 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
 
 def judge(recorded: Recorded) -> Verdict:
     """The verdict on a run."""
-    run, records, paired = recorded.run, recorded.by_trainer, pairs(recorded)
+    run, records, paired = recorded.run, _by_trainer(recorded.records), pairs(recorded)
     compared = [
         pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair for pair in paired
     ]

@@ -44,14 +44,13 @@ def load_experiment(options: Options) -> Experiment:
     Raises:
         RequestError: when there is no such experiment.
     """
-    wanted = options.experiment
+    wanted: Any = options.experiment
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
         return EXPERIMENTS[wanted](options.data_dir)
     if options.data_dir is not None:
         raise RequestError("--data-dir is for built-in experiments; your own experiment loads its data itself")
-    if not isinstance(wanted, str):
-        experiment = wanted
-    else:
+    experiment = wanted
+    if isinstance(wanted, str):
         path, attribute = source_and_attribute(wanted)
         experiment = _attribute(_file_module(Path(path)), attribute or "experiment", path)
     if not isinstance(experiment, Experiment):
@@ -85,7 +84,11 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
     trainer: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))
-        module = _file_module(Path(source)) if is_file(wanted) else _module(source)
+        if is_file(wanted):
+            module = _file_module(Path(source))
+        else:
+            with _importing(source):
+                module = importlib.import_module(source)
         trainer = _attribute(module, attribute, source)
     if isinstance(trainer, type):
         try:
@@ -108,11 +111,6 @@ def _attribute(module: Any, attribute: str, source: str) -> Any:
     return getattr(module, attribute)
 
 
-def _module(name: str) -> Any:
-    with _importing(name):
-        return importlib.import_module(name)
-
-
 def _file_module(path: Path) -> Any:
     if not path.is_file():
         raise RequestError(f"{shown_path(path)}: there is no such file")
@@ -130,12 +128,7 @@ def _file_module(path: Path) -> Any:
 
 @contextmanager
 def _importing(what: str) -> Iterator[None]:
-    """Converts what user code raises when it is imported.
-
-    Raises:
-        RequestError: if it raises an error.
-        NoVerdictError: if it would end the process.
-    """
+    """Converts what user code raises when it is imported to a RequestError, or a NoVerdictError if it would exit."""
     with without_exit(f"importing {what}"):
         try:
             yield

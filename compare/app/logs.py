@@ -51,7 +51,11 @@ def compare_logged(options: Options, folder: Path, console: Console) -> Result:
     run.begin_training(provenance(options, names) | {"title": title, "notes": notes})
     run.code = {**(run.code or {}), **_digests(sides)}
     _write_rows(MetricsFile(folder / "metrics.csv"), sides)
-    records = {name: [_record(name, log) for log in logs] for name, logs in sides.items()}
+    no_steps = np.zeros(0, step_dtype(0, 1))  # without weights
+    records = {
+        name: [Record(name, log.seed or 0, (), no_steps, log.epochs, Path()) for log in logs]
+        for name, logs in sides.items()
+    }
     margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
     reference, *candidates = records.values()
     comparisons = [compare_logs(reference, each, margins) for each in candidates]
@@ -98,8 +102,3 @@ def _write_rows(metrics: MetricsFile, sides: Mapping[str, Sequence[Log]]) -> Non
             # All digits in the whole column: readers take a column for float32 by its digits, or for float64.
             rows.append(row | {metric: repr(numbers[metric]) for metric in double & numbers.keys()})
     metrics.extend(rows)
-
-
-def _record(name: str, log: Log) -> Record:
-    """A log as a record without weights."""
-    return Record(name, log.seed or 0, (), np.zeros(0, step_dtype(0, 1)), log.epochs, Path())

@@ -35,11 +35,8 @@ def as_python(script: str, path: Path) -> str:
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise RequestError(f"--scripts {script}: this is not a notebook that nbconvert can read ({text})") from None
-    lines = [ipython2python(_without_timing(code)) for code in codes]  # type: ignore[no-untyped-call]
+    # Without the magics that run a cell's code and measure it, or hide its output; its lines stay where they are.
+    timed = [_LINE_MAGIC.sub(r"\1", _CELL_MAGIC.sub("# timed:", code)) for code in codes]
+    lines = [ipython2python(code) for code in timed]  # type: ignore[no-untyped-call]
     path.write_text(joined(lines), encoding="utf-8")
     return str(path)
-
-
-def _without_timing(code: str) -> str:
-    """A cell without the magics that run its code and measure it, or hide its output; its lines stay where they are."""
-    return _LINE_MAGIC.sub(r"\1", _CELL_MAGIC.sub("# timed:", code))

@@ -52,14 +52,9 @@ SENT_EVERY = 0.5
 """Seconds between two messages while there are only steps to send."""
 
 
-def threads_each(options: Options) -> int:
-    """Number of threads of each trainer's process; equal for all, since sums depend on it."""
-    return processes.division(options, len(options.trainers))[1]
-
-
 def worker_of(options: Options, folder: Path) -> Worker:
-    """What the process of another trainer is told, which has as many threads as this one."""
-    return Worker(options, folder, os.getpid(), threads_each(options))
+    """What the process of another trainer is told; all have as many threads as this one, since sums depend on it."""
+    return Worker(options, folder, os.getpid(), processes.division(options, len(options.trainers))[1])
 
 
 def why_not(options: Options) -> str | None:
@@ -131,15 +126,15 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     sinks = {name: all_of(live(name, seed), bar, stop) for name, bar in bars.items()}
     recorders = {name: Recorder(folder, metrics, name, seed, sink) for name, sink in sinks.items()}
     left = [name for name in session.trainers if not has_finished(session, name, seed, name)]
+    elsewhere = {name: recorders[name] for name in left if name != own}
 
     def train_here(name: str) -> None:
         train_or_fail(session, name, seed, recorders[name], name, bars[name].begin)
 
     try:
-        with side_by_side(console, list(bars.values())), _listening(recorders, bars, console) as (address, key, broken):
+        with side_by_side(console, list(bars.values())), _listening(elsewhere, bars, console) as (address, key, broken):
             where = address, key, _digests(task)
-            others = [name for name in left if name != own]
-            futures = {name: executor.submit(_train_elsewhere, worker, name, *where) for name in others}
+            futures = {name: executor.submit(_train_elsewhere, worker, name, *where) for name in elsewhere}
             if own in left:
                 train_here(own)
             for name, future in futures.items():
@@ -249,23 +244,17 @@ class _Told(StringIO):
         return len(text)
 
 
-def _take(message: Any, recorder: Recorder, bar: TrainerProgress, console: Console) -> None:
-    """Writes or shows what a worker process has sent; what it is says what is to be done."""
-    match message:
-        case range():
-            bar.begin(message)
-        case str():
-            say(console, message.rstrip("\n"))
-        case int():
-            recorder.rewind(message)
-        case End():
-            recorder.end(message)
-        case dict():
-            recorder.keep_costs(message)
-        case None:
-            recorder.flush()
-        case _:
-            recorder(message)
+def _taking(recorder: Recorder, bar: TrainerProgress, console: Console) -> Callable[[Any], None]:
+    """What writes or shows what a worker process has sent; what it is says what is to be done."""
+    ways: dict[type, Callable[[Any], None]] = {
+        range: bar.begin,
+        str: lambda text: say(console, text.rstrip("\n")),
+        int: recorder.rewind,
+        End: recorder.end,
+        dict: recorder.keep_costs,
+        type(None): lambda _: recorder.flush(),
+    }
+    return lambda message: ways.get(type(message), recorder)(message)
 
 
 @contextmanager
@@ -285,21 +274,21 @@ def _listening(
             connection = listener.accept()
         except OSError:
             return  # closed
-        try:
-            name = connection.recv()
-            while messages := connection.recv():
-                for message in messages:
-                    _take(message, recorders[name], bars[name], console)
-            connection.send(True)
-        except (EOFError, ConnectionError):
-            pass  # its process is gone
-        except EndedEarlyError as end:
-            recorders[name].end(End(end.epoch, end.step, end.what))
-            tell(console, f"{name} stops: {end}", style="red")
-            connection.close()  # which ends the training there
-        except Exception as error:
-            broken.append(error)
-            connection.close()  # which ends the training there
+        with connection:  # what closes it too early ends the training there
+            try:
+                name = connection.recv()
+                take = _taking(recorders[name], bars[name], console)
+                while messages := connection.recv():
+                    for message in messages:
+                        take(message)
+                connection.send(True)
+            except (EOFError, ConnectionError):
+                pass  # its process is gone
+            except EndedEarlyError as end:
+                recorders[name].end(End(end.epoch, end.step, end.what))
+                tell(console, f"{name} stops: {end}", style="red")
+            except Exception as error:
+                broken.append(error)
 
     with Listener(authkey=key) as listener:
         for _ in recorders:

@@ -1,4 +1,4 @@
-"""Where a run comes from: the request, the code and the machine; imports no TensorFlow."""
+"""Where a run comes from, everything needed to repeat it: the request, the code, the machine, and what is trained."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from compare import __version__
+from compare.engine.preflight import Facts, Problem, problems
+from compare.engine.tf_config import this_task
 from compare.naming import is_file, source_and_attribute
 from compare.options import Options
 from compare.records.run_json import now
+
+if TYPE_CHECKING:
+    from compare.app.ready import Session
 
 
 def provenance(options: Options, trainers: Sequence[str]) -> dict[str, Any]:
@@ -38,18 +46,88 @@ def code(options: Options) -> dict[str, str]:
         package.update(path.read_bytes())
     digests = {"compare": package.hexdigest()}
     for wanted, located in options.named_files.items():
-        if (source := _source(located)) is not None and source.is_file():  # a pipe would be waited for
-            try:
-                digests[wanted] = hashlib.sha256(source.read_bytes()).hexdigest()
-            except OSError:
-                continue  # loading the file reports the error
+        source, attribute = source_and_attribute(located)
+        if not is_file(located):  # the file of a package.module:ATTR, if that module is imported
+            source = (getattr(sys.modules.get(source), "__file__", None) if attribute else None) or ""
+        if Path(source).is_file():  # a pipe would be waited for
+            with suppress(OSError):  # loading the file reports the error
+                digests[wanted] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     return digests
 
 
-def _source(wanted: str) -> Path | None:
-    """The file of ``FILE.py[:ATTR]``, or of ``package.module:ATTR`` if that module is imported; else None."""
-    source, attribute = source_and_attribute(wanted)
-    if is_file(wanted):
-        return Path(source)
-    path = getattr(sys.modules.get(source), "__file__", None) if attribute else None
-    return Path(path) if path else None
+def before_training(session: Session) -> dict[str, Any]:
+    """Values for ``RunJson`` that are known once the data are loaded and the strategy is made."""
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+    from compare.engine import strategies  # noqa: PLC0415 (lazy)
+
+    options, task, trainers = session.options, session.task, list(session.trainers)
+    strategy, experiment = task.strategy, task.experiment
+    replicas = strategy.num_replicas_in_sync
+    member = this_task()
+    title = f"{experiment.name}: {' and '.join(trainers)} under {options.strategy}, "
+    if options.spec.parameter_servers and member is not None:
+        title += f"{member.workers} worker{'s' * (member.workers > 1)}"
+    else:
+        title += f"{replicas} replica{'s' * (replicas > 1)}"
+    title += ", Keras 2" * (options.keras == 2) + f", {options.seeds} seeds" * (options.seeds > 1)
+    known = provenance(options, trainers)
+    return known | {
+        "title": title,
+        "notes": list(experiment.notes),
+        "strategy": {
+            "name": options.strategy,
+            "class": type(strategy).__name__,
+            "replicas": replicas,
+            "workers": member.workers if member else 1,
+            "global_batch_size": task.global_batch_size,
+            "devices": strategies.devices() if member else strategies.devices()[:replicas],
+        },
+        "data": {
+            "source": experiment.data_source,
+            "training_examples": task.train.count,
+            "validation_examples": task.validation.count,
+            "training_sha256": task.train.sha256(),
+            "validation_sha256": task.validation.sha256(),
+        },
+        "versions": known["versions"] | {"keras": strategies.keras_version()},
+        "threads": {
+            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+        },
+    }
+
+
+def preflight_problems(session: Session) -> list[Problem]:
+    """What the checks before training find; builds a model and discards it."""
+    import tensorflow as tf  # noqa: PLC0415 (lazy)
+
+    from compare.engine.building import built  # noqa: PLC0415 (lazy)
+
+    options, task, member = session.options, session.task, this_task()
+    layers = [type(layer).__name__ for layer in built(task.experiment, "build_model")._flatten_layers()]
+    facts = Facts(
+        strategy=options.strategy,
+        keras=options.keras,
+        trainers=list(session.trainers),
+        replicas=task.strategy.num_replicas_in_sync,
+        workers=member.workers if member else 1,
+        examples=(task.train.count, task.validation.count),
+        global_batch_size=task.global_batch_size,
+        batch_norm=any("BatchNormalization" in name for name in layers),
+        convolution=any("Conv" in name for name in layers),
+        dropout=any("Dropout" in name for name in layers),
+        steps_per_execution=options.steps_per_execution,
+        jit_compile=options.jit,
+        text=any(spec.dtype == tf.string for spec in tf.nest.flatten(task.train.spec)),
+    )
+    return problems(facts)
+
+
+def digest(weights: Sequence[np.ndarray]) -> str:
+    """SHA-256 of the dtypes, shapes and bytes of weights."""
+    checksum = hashlib.sha256()
+    for weight in weights:
+        checksum.update(f"{weight.dtype} {weight.shape}".encode())
+        checksum.update(np.ascontiguousarray(weight).data)
+    return checksum.hexdigest()

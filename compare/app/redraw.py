@@ -51,13 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
-    """Write all pages; returns their paths.
-
-    Raises:
-        RequestError: when a folder holds no run, or less than what its page was drawn from.
-        RecordError: when a run's files are damaged.
-        StorageError: when a page cannot be written.
-    """
+    """Write all pages; returns their paths."""
     for run in runs:
         if not (run / "run.json").is_file():
             raise RequestError(f"{run}: no recorded run is there (a folder with a run.json)")

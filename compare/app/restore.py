@@ -88,8 +88,11 @@ def restore(given: argparse.Namespace) -> None:
     task = Session.begin(options, recorded, Console(quiet=True)).task
     from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
-    seed = original.seed if given.seed is None else given.seed
-    rows = {(row["trainer"], row["epoch"]): row for row in _rows(given.run) if int(row["seed"]) == seed}
+    seed, count = original.seed if given.seed is None else given.seed, task.strategy.num_replicas_in_sync
+    try:
+        rows = {(row["trainer"], row["epoch"]): row for row in read_rows(given.run) if int(row["seed"]) == seed}
+    except RecordError as error:
+        raise RequestError(str(error)) from None
     for name in names:
         folder = folder_of(given.run, name, seed if original.seeds > 1 else None)
         epochs = [epoch for epoch in saved(folder) if given.epoch in (None, epoch)]
@@ -100,9 +103,13 @@ def restore(given: argparse.Namespace) -> None:
             )
         evaluated, notes = _evaluate(task, folder, epochs, seed)
         reported = rows.get((name, str(evaluated["epoch"])), {})
-        print(f"{name}, epoch {evaluated.pop('epoch'):g}, under {options.strategy}, {_replicas(task)}:")
+        print(
+            f"{name}, epoch {evaluated.pop('epoch'):g}, under {options.strategy}, {count} replica{'s' * (count > 1)}:"
+        )
         for metric, value in evaluated.items():
-            print(f"  {metric} {shortest(value)}{_held_against(value, reported.get(metric, ''))}")
+            told = reported.get(metric, "")
+            same = told and np.float32(value) == np.float32(told)
+            print(f"  {metric} {shortest(value)}" + (", as reported" if same else f" (reported: {told})" * bool(told)))
         for note in notes:
             print(f"  {note}")
 
@@ -111,9 +118,6 @@ def _request(recorded: RunJson, experiment: str | None) -> Options:
     """The run's own request, with the experiment of this command line.
 
     The run may come from someone else: code that only its ``run.json`` names is not executed.
-
-    Raises:
-        RequestError: when the experiment has to be given, or is not the run's.
     """
     own = recorded.options.get("experiment")
     if own in BUILT_IN:
@@ -159,13 +163,6 @@ def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
     return original.changed(strategy=strategy, replicas=replicas, against=None)
 
 
-def _rows(run: Path) -> list[dict[str, str]]:
-    try:
-        return read_rows(run)
-    except RecordError as error:
-        raise RequestError(str(error)) from None
-
-
 def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:
     """Metrics of the latest undamaged checkpoint on the validation set, and notes to print with them."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
@@ -180,8 +177,9 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
             continue
         run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(folder))
         model, optimizer, loss, metrics = run.build()
-        replicas = {len(copies) for copies in copies_in(path_of(folder, epoch)).values()}
-        differing = any(_differ(copies) for copies in copies_in(path_of(folder, epoch)).values())
+        saved = copies_in(path_of(folder, epoch)).values()
+        replicas = {len(copies) for copies in saved}
+        differing = any(copy.tobytes() != copies[0].tobytes() for copies in saved for copy in copies)
         if differing and replicas != {task.strategy.num_replicas_in_sync}:
             notes.append(
                 f"Note: the {max(replicas)} replicas' batch normalization statistics differ (Keras 3 does not average "
@@ -208,18 +206,3 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
         in_order = sorted(results, key=lambda name: name != "loss")
         return {"epoch": epoch} | {f"val_{name}": float(results[name]) for name in in_order}, notes
     raise RequestError(f"{folder}: every checkpoint is damaged; {notes[-1]}")
-
-
-def _differ(copies: np.ndarray) -> bool:
-    return any(copy.tobytes() != copies[0].tobytes() for copy in copies)
-
-
-def _held_against(value: float, reported: str) -> str:
-    if not reported:
-        return ""
-    return ", as reported" if np.float32(value) == np.float32(reported) else f" (reported: {reported})"
-
-
-def _replicas(task: Any) -> str:
-    count = task.strategy.num_replicas_in_sync
-    return f"{count} replica{'s' * (count > 1)}"

@@ -51,10 +51,6 @@ def _run_all(
 
     Models begin with the weights in ``initial``, by seed. (Made by each run, they may differ: Keras takes them from
     Python's own random numbers, and so do other threads of a Dask worker.)
-
-    Raises:
-        RequestError: when no Dask scheduler answers.
-        NoVerdictError: when workers keep dying.
     """
     left, attempts = list(jobs), 0
     while left:

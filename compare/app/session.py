@@ -13,12 +13,11 @@ from compare.app.parallel_trainers import (
     EarlyChecks,
     at_once,
     getting_ready,
-    threads_each,
     train_in_parallel,
     worker_of,
 )
 from compare.app.processes import refuse_too_many
-from compare.app.provenance import code
+from compare.app.provenance import before_training, code, digest, preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes, repair
 from compare.app.seeds_runner import train_study
@@ -101,9 +100,6 @@ def _begin_or_go_on(options: Options, folder: Path) -> None:
 
     Whether trainers train at the same time, and with how many threads, is written down before anything else is done:
     a run that is killed in its first seconds then resumes as it began.
-
-    Raises:
-        RequestError: naming what has changed.
     """
     run, now = RunJson.of_run(folder), options.as_json()
     if options.resume:
@@ -111,7 +107,7 @@ def _begin_or_go_on(options: Options, folder: Path) -> None:
         begun = {**run.content(), "options": run.options | decided}
         refuse_changes(begun, {"options": now, "code": code(options)})
     if not run.is_decided:
-        mode = {"processes": len(options.trainers), "threads_per_process": threads_each(options)}
+        mode = {"processes": len(options.trainers), "threads_per_process": worker_of(options, folder).threads}
         run.save(options=now, parallel=mode if options.parallel else {})
 
 
@@ -186,17 +182,16 @@ def _train_and_judge(options: Options, folder: Path, console: Console, executor:
 
 def _prepare(options: Options, folder: Path, console: Console) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
-    threads = threads_each(options) if options.parallel else 0
+    threads = worker_of(options, folder).threads if options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
-    from compare.app import describe_run  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
     if not options.spec.several_processes:
         try_out(session.task, options.trainers)
-    run, known = session.run, describe_run.before_training(session)
+    run, known = session.run, before_training(session)
     if options.resume:
         refuse_changes(run.content(), known)
-    problems = preflight.problems(describe_run.for_preflight(session))
+    problems = preflight_problems(session)
     for problem in problems:
         if problem.severity == preflight.REFUSED:
             raise RequestError(str(problem))
@@ -223,14 +218,14 @@ def _print_first_lines(session: Session, problems: list[preflight.Problem]) -> N
     )
     for line in details(run.content()) if session.options.verbose else ():
         tell(console, line)
-    labels = {problem: "Warning" if problem.severity == preflight.WARNING else "Cannot run" for problem in problems}
-    for line in dict.fromkeys(f"{label}: {problem}" for problem, label in labels.items()):  # fit and train-step share
+    labels = {preflight.WARNING: "Warning"}
+    for line in dict.fromkeys(f"{labels.get(each.severity, 'Cannot run')}: {each}" for each in problems):  # each once
         tell(console, line)
 
 
 def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> None:
     """Train with every trainer and seed."""
-    from compare.app import describe_run, trial  # noqa: PLC0415 (lazy)
+    from compare.app.trial import try_trainers  # noqa: PLC0415 (lazy)
 
     options, run, task = session.options, session.run, session.task
     study = options.seeds > 1 and not options.spec.several_processes
@@ -239,12 +234,12 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> N
             train_study(session, live)
         else:
             with waiting(session.console, "trying the first steps of your trainers"):
-                trial.try_trainers(session)
+                try_trainers(session)
             if executor is not None:
                 train_in_parallel(session, live, executor, early.start)
             else:
                 train_all(session, live)
     if options.truth and not study:
         train_truth(session)
-    digests = {str(seed): describe_run.digest(weights) for seed, weights in task.initial_weights.items()}
+    digests = {str(seed): digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}

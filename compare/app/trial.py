@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -67,16 +68,13 @@ def try_trainers(session: Session) -> None:
 
 def _try(name: str, wanted: str, options: Options, task: TrainingTask) -> None:
     size = task.global_batch_size
-    small = replace(
-        task,
-        train=task.train.first(min(STEPS * size, task.train.count)),
-        validation=task.validation.first(min(size, task.validation.count)),
-        initial_weights={},
-    )
-    error = _failure(wanted, _Trial(small, seed=options.seed, epochs=range(1, options.epochs + 1)))
+    trial = partial(_Trial, seed=options.seed, epochs=range(1, options.epochs + 1))
+    train = task.train.first(min(STEPS * size, task.train.count))
+    validation = task.validation.first(min(size, task.validation.count))
+    error = _failure(wanted, trial(replace(task, train=train, validation=validation, initial_weights={})))
     if error is not None and not _is_typo(error):
         # It may have failed because there are two batches only: with all of them, up to the first step.
-        run = _Trial(replace(task, initial_weights={}), seed=options.seed, epochs=range(1, options.epochs + 1))
+        run = trial(replace(task, initial_weights={}))
         run.one_step = True
         error = _failure(wanted, run)
     if error is not None:
@@ -87,7 +85,7 @@ def _try(name: str, wanted: str, options: Options, task: TrainingTask) -> None:
 
 def _is_typo(error: Exception) -> bool:
     """Whether an error cannot come from the number of batches."""
-    if isinstance(error, UnboundLocalError) or (isinstance(error, AttributeError) and "'NoneType'" in str(error)):
+    if isinstance(error, UnboundLocalError) or (isinstance(error, AttributeError) and error.obj is None):
         return False  # a variable that only a later step sets
     return isinstance(error, NameError | AttributeError | ImportError | TrainerError)
 

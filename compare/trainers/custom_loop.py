@@ -27,7 +27,7 @@ import tensorflow as tf
 from compare.engine import strategies
 from compare.engine.building import scalars
 from compare.engine.run import Run
-from compare.trainers import losses, precision
+from compare.trainers import losses
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
 from compare.trainers.iteration import Iteration, function_options
@@ -146,10 +146,10 @@ class CustomLoop:
             # apply_gradients sums the gradients over the replicas, so each replica contributes only its share.
             # (fit multiplies by 1/3 on three replicas; a division by 3 would round differently.)
             scaled_loss = loss * (1.0 / self.strategy.num_replicas_in_sync)
-            # Small gradients would underflow in float16. precision.py: a LossScaleOptimizer scales the loss up first.
-            scaled_loss = precision.scale_loss(self.optimizer, scaled_loss)
+            # Small gradients would underflow in float16. losses.py: a LossScaleOptimizer scales the loss up first.
+            scaled_loss = losses.scale_loss(self.optimizer, scaled_loss)
         variables = self.model.trainable_variables
-        gradients = precision.unscale_gradients(self.optimizer, tape.gradient(scaled_loss, variables))
+        gradients = losses.unscale_gradients(self.optimizer, tape.gradient(scaled_loss, variables))
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_metrics(x, y, predictions, sample_weight, loss)
 

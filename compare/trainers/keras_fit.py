@@ -43,14 +43,15 @@ class KerasFit:
             metric.reset_state()  # as fit does before every epoch (Keras 2 skips the first)
         first, last = run.epochs[0], run.epochs[-1]
         validation, validation_steps = run.validation_dataset(), None
-        if isinstance(run.strategy, tf.distribute.ParameterServerStrategy):
+        asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
+        if asynchronous:
             # A worker cannot signal the end of its dataset to the coordinator, so the dataset must not end.
             validation, validation_steps = validation.repeat(), int(validation.cardinality())
-        listener = _listener(run)
+        # fit refuses callbacks per batch where several steps run at the same time.
+        listener = _EpochListener(run) if asynchronous else _StepListener(run)
         steps = int(run.train_dataset(first).cardinality())
-        training = (
-            run.train_datasets()
-        )  # one dataset of all epochs: fit takes a single one, and each epoch has its own order
+        # One dataset of all epochs: fit takes a single one, and each epoch has its own order.
+        training = run.train_datasets()
         short_last_call = KERAS_3 and steps % run.execution.steps_per_execution
         if short_last_call:
             # Keras 3 would continue the last call of an epoch into the next epoch, because it stops only at the end
@@ -106,9 +107,3 @@ class _StepListener(_EpochListener):
         finished = min(batch + 1, self.params["steps"])  # Keras 3 counts the last call as if it were complete
         steps, self._finished_steps = finished - self._finished_steps, finished
         self._run.end_step(steps) if steps > 1 else self._run.end_step()
-
-
-def _listener(run: Run) -> _EpochListener:
-    # Under ParameterServerStrategy fit refuses callbacks per batch, because several steps run at the same time.
-    asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
-    return (_EpochListener if asynchronous else _StepListener)(run)

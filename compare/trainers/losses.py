@@ -1,4 +1,4 @@
-"""Details of how ``fit`` computes losses: class weights, dtypes, ranks and the order of sums."""
+"""Details of how ``fit`` computes losses: class weights, dtypes, ranks, the order of sums, and scaling for float16."""
 
 from __future__ import annotations
 
@@ -131,10 +131,25 @@ def reduction(loss: tf.keras.losses.Loss) -> str:
 def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Casts the losses to the widest floating dtype among them, as Keras 2 does before it adds them."""
     dtypes = {loss.dtype for loss in losses}
-    both_halves = {tf.bfloat16, tf.float16} <= dtypes and not {tf.float32, tf.float64} & dtypes
-    widest = (
-        tf.float32
-        if both_halves
-        else max((dtype for dtype in dtypes if dtype.is_floating), key=lambda dtype: dtype.size)
-    )
+    widest = max((dtype for dtype in dtypes if dtype.is_floating), key=lambda dtype: dtype.size)
+    if {tf.bfloat16, tf.float16} <= dtypes and not {tf.float32, tf.float64} & dtypes:
+        widest = tf.float32
     return [tf.cast(loss, widest) for loss in losses]
+
+
+def scale_loss(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
+    """Multiplies the loss by the optimizer's loss scale, if it has one."""
+    if KERAS_3:
+        return optimizer.scale_loss(loss)
+    return optimizer.get_scaled_loss(loss) if _scales(optimizer) else loss
+
+
+def unscale_gradients(optimizer: tf.keras.optimizers.Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Divides the gradients by the optimizer's loss scale; a no-op in Keras 3, whose optimizers do it themselves."""
+    if not KERAS_3 and _scales(optimizer):
+        return optimizer.get_unscaled_gradients(gradients)  # type: ignore[no-any-return]
+    return gradients
+
+
+def _scales(optimizer: tf.keras.optimizers.Optimizer) -> bool:
+    return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from compare.engine.building import refuse_own_steps
 from compare.engine.run import Run
-from compare.trainers import precision
+from compare.trainers import losses
 from compare.trainers.keras_fit import KerasFit
 from compare.trainers.outputs import KERAS_3
 
@@ -52,11 +52,11 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
             # compute_loss divides by the number of replicas. It also adds the regularization losses (self.losses). A
             # loss of your own, such as tf.reduce_mean(...), needs both: + sum(self.losses), and / replicas.
             loss = self.compute_loss(x, y, y_pred, sample_weight, **_training(self, True))
-            # Small gradients would underflow in float16. precision.py: a LossScaleOptimizer scales the loss up first.
+            # Small gradients would underflow in float16. losses.py: a LossScaleOptimizer scales the loss up first.
             # compile wraps the optimizer for mixed_float16, but only the step can scale the loss.
-            scaled_loss = precision.scale_loss(self.optimizer, loss)
+            scaled_loss = losses.scale_loss(self.optimizer, loss)
         variables = self.trainable_variables
-        gradients = precision.unscale_gradients(self.optimizer, tape.gradient(scaled_loss, variables))
+        gradients = losses.unscale_gradients(self.optimizer, tape.gradient(scaled_loss, variables))
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._update_loss(x, loss)
         # Updates the metrics given to compile, and returns all metrics by name. At the end of an epoch fit reads
