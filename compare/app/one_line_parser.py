@@ -26,11 +26,7 @@ class OneLineParser(argparse.ArgumentParser):
         return values
 
     def error(self, message: str, advice: str = "") -> NoReturn:
-        """Refuses the command line.
-
-        Raises:
-            RequestError: always.
-        """
+        """Refuses the command line with a RequestError."""
         shown = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
         raise RequestError(f"{shown}{advice} (see --help)")
 
