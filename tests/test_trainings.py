@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -849,6 +850,41 @@ def test_a_mistake_is_located_whatever_has_the_variables(watch: Watch, tmp_path:
     found = locate(first, second, [], 1, [variable.name for variable in one.variables])
     assert found.stage == stage
     assert [cause.id for cause in name_causes(found, Sides(("fit", "loop"), (one, two), (first, second), 1))] == causes
+
+
+def encoder_and_head(trained: slice, units: int = 6, late: bool = False) -> None:
+    encoder = keras.Sequential([keras.Input((8,)), layers.Dense(units, "relu", name="hidden")], name="encoder")
+    head = keras.Sequential([keras.Input((units,)), layers.Dense(1, name="out")], name="head")
+    loop(lambda x: head(encoder(x)), lambda: (encoder.trainable_weights + head.trainable_weights)[trained])
+    if late:
+        encoder.set_weights([each + 1 for each in encoder.get_weights()])
+
+
+ALL, HEAD = slice(None), slice(2, None)
+
+
+@pytest.mark.parametrize(("first", "second", "causes"), [(ALL, HEAD, ["variables-not-trained"]), (HEAD, ALL, [])])
+def test_a_model_whose_weights_one_optimizer_is_never_given_is_compared_all_the_same(
+    watch: Watch, tmp_path: Path, first: slice, second: slice, causes: list[str]
+) -> None:
+    scripts = [watch(partial(encoder_and_head, trained), close_up=((1, 2),)) for trained in (first, second)]
+    ((one, two),) = compared(*scripts)
+    names = [variable.name for variable in one.variables]
+    assert sorted(names) == sorted(variable.name for variable in two.variables) and len(names) == 4
+    still = [bool((each.steps["hashes"][0] == each.steps["hashes"][-1]).any()) for each in (one, two)]
+    assert still == [first is HEAD, second is HEAD], "what is not trained stays what it was"
+    seen = [read_close_up(tmp_path / str(i), each.number, each.order) for i, each in enumerate((one, two))]
+    assert seen[0] is not None and seen[1] is not None
+    found = locate(seen[0], seen[1], [], 1, names)
+    assert (found.stage, found.where) == ("gradients", "encoder/hidden/kernel, encoder/hidden/bias")
+    sides = Sides(("one", "two"), (one, two), (seen[0], seen[1]), 1)
+    assert [(cause.id, cause.side) for cause in name_causes(found, sides)] == [(cause, "two") for cause in causes]
+
+
+@pytest.mark.parametrize("other", [{"units": 5}, {"late": True}], ids=["another shape", "changed by hand"])
+def test_a_model_that_is_not_surely_the_same_is_no_part_of_a_training(watch: Watch, other: dict[str, Any]) -> None:
+    whole = watch(partial(encoder_and_head, ALL))
+    assert compared(whole, watch(partial(encoder_and_head, HEAD, **other))) == []
 
 
 def averaged(keep: float | None, *, inside: bool = False, eager: bool = False) -> None:

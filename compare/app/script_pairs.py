@@ -21,7 +21,8 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     Trainings are paired if they train variables of equal shapes: best with all their variables, and with equal initial
     weights, else in the order in which their models are made. Where one script makes more trainings than the other, as
     for trial, those that make equally many steps are pairs. The trainings of one script that go on at the same time,
-    as of a GAN's two models, are paired with those that come next.
+    as of a GAN's two models, are paired with those that come next. Where one optimizer is
+    given only some of the weights that the other trains, the rest belongs to its training all the same.
 
     Args:
         traces: the trainings of each script.
@@ -32,11 +33,12 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     else:
         first, second = ([trace for stretch in stretches(side) for trace in stretch] for side in traces)
     again = len(first) != len(second)
+    still = [[each for each in side if each.state == APART and each.never_changes] for side in (*traces, [])[:2]]
     found = [
         ((worse, again and one.last != other.last, i, j), pair)
         for i, one in enumerate(first)
         for j, other in enumerate(second)
-        for worse, pair in _likeliest(one, other)
+        for worse, pair in _not_trained(one, other, still) or _likeliest(one, other)
     ]
     pairs: dict[int, Pair] = {}
     taken = set()
@@ -64,7 +66,7 @@ def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -
     one, other = ({trace.of: trace for trace in side if trace.state == LEFT} for side in (*traces, ())[:2])
     for pair in pairs:
         if pair[0].number in one and pair[1].number in other:
-            first, second = one[pair[0].number].ordered(pair[0].order), other[pair[1].number].ordered(pair[1].order)
+            first, second = one[pair[0].number].like(pair[0]), other[pair[1].number].like(pair[1])
             weights = [{row.tobytes() for row in each.steps["hashes"][1:]} for each in (first, second)]
             if not weights[0] & weights[1]:
                 yield first, second
@@ -99,10 +101,31 @@ def _states(traces: Sequence[Sequence[Trace]]) -> Iterator[Pair]:
                 break
 
 
-def _likeliest(one: Trace, other: Trace) -> list[tuple[tuple[bool, int], Pair]]:
+def _likeliest(one: Trace, other: Trace) -> Likely:
     """Two trainings with their variables in one order, and how unlikely it is; empty if they are not the same one."""
     ways = [((not begin_equal(*pair), way), pair) for way, pair in enumerate(_ways(one, other)) if pair is not None]
     return [min(ways, key=lambda each: each[0])] if ways else []
+
+
+Likely = list[tuple[tuple[bool, int], Pair]]
+
+
+def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Likely:
+    """Two trainings of which one trains all that the other does, and models besides that never change beside the other.
+
+    All weights must have the same names and shapes, and begin with the same values.
+    """
+    for first, second in ((one, other.beside(still[1])), (one.beside(still[0]), other)):
+        few, many = (second, first) if second.still else (first, second)
+        same = by_key(PATH, *_of(few, range(len(few.variables))), *_of(many, range(len(many.variables))))
+        own = len(few.variables) - sum(len(each.variables) for each in few.still)
+        untrained = any(same.get(i, 0) >= own for i in many.trained)
+        if untrained and len(same) == len(many.variables) and set(range(own)) <= set(same.values()):
+            order = [same[i] for i in range(len(same))]
+            pair = (first, second.ordered(order)) if few is second else (first.ordered(order), second)
+            if begin_equal(*pair):
+                return [((False, 0), pair)]
+    return []
 
 
 def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:

@@ -245,10 +245,11 @@ def _other_shapes(names: Sequence[str], pair: tuple[Trace, Trace]) -> str:
     for i, (a, b) in enumerate(zip(first, second, strict=False)):
         if a.shape != b.shape:
             return (
-                f"the models differ: weight {i + 1} is {a.name} {list(a.shape)} in {names[0]} and {b.name} "
-                f"{list(b.shape)} in {names[1]}; give both the same layers"
+                f"the trainings differ: weight {i + 1} of those that the optimizer gets is {a.name} {list(a.shape)} in "
+                f"{names[0]} and {b.name} {list(b.shape)} in {names[1]}; give both the same layers, and their weights "
+                "to the optimizer"
             )
     return (
-        f"the models differ: that of {names[0]} has {len(first)} weights, that of {names[1]} "
-        f"{len(second)}; give both the same layers"
+        f"the trainings differ: the optimizer gets {len(first)} weights in {names[0]} and {len(second)} in {names[1]}; "
+        "give both the same layers, and their weights to the optimizer"
     )

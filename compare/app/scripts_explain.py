@@ -271,7 +271,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
             name = rounding.twin_name(number, loud)
             for trace in read_traces(session.twins[step, number]):
                 if trace.number == reference.number:
-                    write_records(where, name, trace.ordered(reference.order), model.epochs, reference, metrics)
+                    write_records(where, name, trace.like(reference), model.epochs, reference, metrics)
         twins = read_records(where)
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)
         if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):

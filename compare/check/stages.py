@@ -491,7 +491,7 @@ def _by_variable(
         if gap / noise >= worst / noise_there:
             worst, noise_there = gap, noise
     shown = [_norms(each) for each in (a, b)]
-    where = some([_name(variables, i) for i in off]) if 0 < len(off) < len(a) else ""
+    where = some([_name(variables, i) for i in off]) if 0 < len(off) < len(a.keys() | b.keys()) else ""
     return StageValues(stage, worst, noise_there, shown[0], shown[1], where)
 
 

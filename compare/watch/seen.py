@@ -57,22 +57,29 @@ class CloseUp:
     applied: dict[int, int] = field(default_factory=dict)
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
-        """The same with its weights in another order, or some only: for each, its number in the order of this one."""
+        """The same with its weights in another order, or some only: for each, its number in the order of this one.
+
+        Where some are of models that were not recorded, only the gradients are.
+        """
         if not order:
             return self
+        recorded = max(order) < len(self.names)
 
         def event(seen: Event) -> Event:
-            if seen.kind == "gradients":
+            if seen.kind in ("gradients", "sketch"):
                 positions = [order.index(position) for position in seen.info["positions"]]  # all trained are kept
                 return replace(seen, info={**seen.info, "positions": positions})
-            whole = seen.kind in ("weights", "updated") and len(seen.arrays) == len(self.names)
+            whole = recorded and seen.kind in ("weights", "updated") and len(seen.arrays) == len(self.names)
             return replace(seen, arrays=[seen.arrays[i] for i in order]) if whole else seen
 
         return replace(
             self,
-            steps={step: [event(each) for each in events] for step, events in self.steps.items()},
-            after={step: [weights[i] for i in order] for step, weights in self.after.items()},
-            names=[self.names[i] for i in order],
+            steps={
+                step: [event(each) for each in events if recorded or each.kind != "updated"]
+                for step, events in self.steps.items()
+            },
+            after={step: [weights[i] for i in order] for step, weights in self.after.items() if recorded},
+            names=[self.names[i] for i in order if i < len(self.names)],
         )
 
     def of(self, step: int, kind: str) -> list[Event]:

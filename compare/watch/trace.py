@@ -117,6 +117,7 @@ class Trace:
             or the optimizer ended it, and at the end of the script. Empty for a training.
         of: the number of the training that leaves them.
         unsure: the names of variables that were paired only by their order among those of equal shape.
+        still: the models that no optimizer trains whose weights come after its own, before these are ordered.
     """
 
     variables: tuple[Variable, ...]
@@ -145,6 +146,7 @@ class Trace:
     state: str = ""
     of: int = -1
     unsure: Sequence[str] = ()
+    still: Sequence[Trace] = ()
 
     def ordered(self, order: Sequence[int]) -> Trace:
         """The same with its variables in another order, or with some of them only."""
@@ -161,6 +163,23 @@ class Trace:
             trained=[order.index(i) for i in self.trained if i in order],
             left_out=[(each, self.changes(i)) for i, each in enumerate(self.variables) if i not in order],
         )
+
+    def beside(self, still: Sequence[Trace]) -> Trace:
+        """The same with the weights of models that never change, on as many replicas, which come after its own."""
+        still = [each for each in still if each.replicas == self.replicas]
+        if not still:
+            return self
+        steps = np.zeros(len(self.steps), step_dtype(sum(len(t.variables) for t in (self, *still)), self.replicas))
+        for name in ("hashes", "projections"):
+            rows = [np.repeat(each.steps[name][:1], len(steps), axis=0) for each in still]
+            steps[name] = np.concatenate([self.steps[name], *rows], axis=1)
+        steps["epoch"], steps["step"] = self.steps["epoch"], self.steps["step"]
+        variables = [variable for each in (self, *still) for variable in each.variables]
+        return replace(self, variables=tuple(variables), steps=steps, still=tuple(still))
+
+    def like(self, other: Trace) -> Trace:
+        """The same with its variables in the order of another record of its training, and with the same ones beside."""
+        return self.beside(other.still).ordered(other.order)
 
     def up_to(self, step: int) -> Trace:
         """The same without the steps after one."""
