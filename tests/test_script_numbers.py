@@ -92,6 +92,16 @@ def said(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Los
     return list(map(words.said, found))
 
 
+def test_a_loss_of_zero_that_no_step_has_is_said_to_be_a_metric_that_nothing_updates() -> None:
+    seen = CloseUp({number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))})
+    losses = losses_by_epoch(seen, [2])
+    (text,) = said({1: {"loss": 0.0}}, seen, losses)
+    assert text.startswith("loop reports 0 as the loss of epoch 1, where that of its steps is 1.5: nothing updates")
+    none = CloseUp({number: step(0.0, 4) for number in (1, 2)})
+    assert said({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"
+    assert said({1: {"loss": 1.2}}, seen, losses) == []
+
+
 def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
     steps = {number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))}
     seen = CloseUp(steps, untaped={1: [(1.75, 4)], 2: [(0.75, 4), (9.0, 4)]}, again={1, 2})

@@ -301,7 +301,8 @@ def test_examples_known_neither_by_value_nor_by_label_are_other_examples(
         assert examples.candidate == f"8 examples, {count} recognised"
         both = replace(sides(other), close_ups=(labelled(own, LABELS), other))
         assert name_causes(found, both) == [], "they are neither dropped nor repeated"
-        assert "fit was not seen to have" in hints(found, both)[0]
+        said = hints(found, both)[0]
+        assert "fit was not seen to have" in said and said.endswith(f" in steps 1 to {STEP}")
 
 
 def loss_step(

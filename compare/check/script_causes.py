@@ -222,7 +222,8 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     )
     if unknown := len(set(other) - _known(sides)):
         names = {"side": sides.right_name, "other": sides.other_name}
-        yield Measurement.of("unknown-examples", examples=unknown, of=len(other), **names)
+        numbers = {"examples": unknown, "of": len(other), "first": min(_steps_of_epoch(sides))}
+        yield Measurement.of("unknown-examples", **numbers, last=max(_steps_of_epoch(sides)), **names)
         yield from _hints_on_random_numbers(sides, EXAMPLES)
     elif right and right == other:
         yield Measurement.of("reordered", examples=len(right))

@@ -548,7 +548,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
-    "unknown-examples": "{side} was not seen to have {examples} of the {of} examples of {other}",
+    "unknown-examples": "{side} was not seen to have {examples} of the {of} examples that {other} has in "
+    "steps {first:,} to {last:,}",
     "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
     "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
@@ -574,6 +575,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "reported-last-batch-only": _reported("that of the epoch's last batch alone", joined=", "),
     "reported-metrics-not-reset": _SO_FAR,
     "script-other-metric": _script_other_metric,
+    "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, where that of its steps is {expected:.6g}: "
+    "nothing updates the metric that it is read from; a train_step does so itself, with update_state(loss) of the "
+    "metric of self.metrics that is called loss",
     "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "
     "their "
     "update; before it, as fit reports it, it is {expected:.6g}",
