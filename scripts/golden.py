@@ -63,8 +63,8 @@ RUNS = {
 LOOPS = ("my_fit.py my_loop.py", "my_fit.py averaged.py", "my_fit.py eager.py", "both.py")
 SCRIPTS = (*LOOPS, "tutorial_fit.py tutorial.py", "guide_fit.py guide.py", "gan_fit.py gan_loop.py")
 MOVES = (
-    (r"\d[\d,.]*( ?)(ms|s|min|seconds|examples/s|MiB|GiB|KiB|B)\b", r"#\1\2"),
     (r"/tmp/[\w./-]+|\.\./[\w./-]+", "FOLDER"),
+    (r"\d[\d,.]*( ?)(ms|s|min|seconds|examples/s|MiB|GiB|KiB|B)\b", r"#\1\2"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:+.]*( UTC)?", "TIME"),
     (r"\b(?=\d*[a-f])[0-9a-f]{16,64}\b", "DIGEST"),
     (r"(?m)  (continues after|starts again).*", "  goes on"),
