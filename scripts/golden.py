@@ -54,7 +54,7 @@ RUNS = {
     "strategies/multi-worker": f"{REGRESSION} --strategy multi-worker --workers 2",
     "strategies/parameter-server": f"{REGRESSION} --strategy parameter-server --workers 1",
     "modes/keras-2": f"{REGRESSION} --strategy parameter-server --workers 1 --keras 2 --trainers fit loop",
-    "modes/study": f"{REGRESSION} --seeds 3 --trainers fit {PLANTED}:OtherRate",
+    "modes/study": f"{REGRESSION} --seeds 3 --jobs 1 --trainers fit {PLANTED}:OtherRate",
     "modes/check": f"--experiment regression --check --trainers fit {PLANTED}:MeanOverBatches",
     "modes/resumed": "{0} until loop  epoch 1;{0} --resume".format(f"{REGRESSION} --sequential --name run"),
     "modes/parallel": f"{SMALL} --quiet --parallel",
