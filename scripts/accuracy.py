@@ -343,7 +343,7 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
                 found = rounding.measure(reference, candidate, these, place)
             assert found.reproduced
             row |= {"ratio": f"{found.ratio:.4g}", "variable": found.variable, "twins": found.twins}
-            row |= dict(zip(("epoch", "step"), found.at, strict=True))
+            row |= {"epoch": found.epoch, "step": found.step}
             comparison = with_noise(comparison, reference, candidate, these)
         elif comparison.training.verdict != DIFFERENT:
             row |= {"ratio": "0"}
