@@ -71,6 +71,12 @@ def watch(tmp_path: Path) -> Watch:
     return run
 
 
+def only(traces: Sequence[Trace]) -> Trace:
+    """The only training, without what it leaves."""
+    (trace,) = (trace for trace in traces if not trace.state)
+    return trace
+
+
 def compared(*traces: Sequence[Trace], max_steps: int = 2000) -> list[tuple[Trace, Trace]]:
     return paired_models(traces, max_steps)
 
@@ -431,7 +437,7 @@ def test_parts_of_a_training_are_told_each_only_if_they_are_few(watch: Watch) ->
         for _ in range(9):
             fit_again(model)
 
-    (trace,) = watch(many)
+    trace = only(watch(many))
     assert _continuations(trace) == ["after each of the steps 3, 6, 9 and 6 more it goes on from the trained weights"]
 
 
@@ -628,7 +634,7 @@ def test_dropout_that_begins_anew_in_a_loaded_model_is_seen(watch: Watch, tmp_pa
         fit(model).save(tmp_path / "model.keras")
         fit_again(keras.models.load_model(tmp_path / "model.keras"))
 
-    (trace,) = watch(resumed)
+    trace = only(watch(resumed))
     assert (trace.last, trace.reseeded) == (6, [3])
 
 
@@ -678,7 +684,7 @@ def test_numbers_are_of_training_or_of_validation_by_the_time_of_their_updates_w
             for metric in metrics.values():
                 metric.reset_state()
 
-    (trace,) = watch(script)
+    trace = only(watch(script))
     ends = [3, 6]
 
     def compared_with(**logs: float) -> list[str]:
@@ -707,7 +713,7 @@ def test_a_metric_that_only_some_steps_update_is_of_training(watch: Watch) -> No
         for metric in (seldom, never):
             metric.result()
 
-    (trace,) = watch(script)
+    trace = only(watch(script))
     assert [each.with_steps for each in trace.reported] == [True, False]
 
 
@@ -733,7 +739,7 @@ def test_a_mean_of_the_loss_whose_gradient_is_taken_is_compared_whatever_its_nam
         for metric in (before, after, other):
             metric.result()
 
-    (trace,) = watch(script)
+    trace = only(watch(script))
     assert [each.of_loss for each in trace.reported[-3:]] == [True, True, False]
     like = SimpleNamespace(epochs=[SimpleNamespace(logs={"loss": 1e6})])
     logs, _ = logs_by_epoch(trace, [3], like)[1]
