@@ -23,11 +23,11 @@ from compare.check.script_numbers import (
     name_reporting,
     validation_by_epoch,
 )
-from compare.check.script_remedies import Used, script_remedy
+from compare.check.used import ALONE, AVERAGES, SCRIPT, SETS_RATE, Used
 from compare.records import step_dtype
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
-from compare.watch.trace import FitEpoch, Measured, Reported, Trace
+from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, Trace
 
 LOSSES = {1: Losses([2.0, 1.5, 1.0], [64, 64, 8]), 2: Losses([0.9, 0.8, 0.3], [64, 64, 8])}
 
@@ -336,19 +336,25 @@ def test_the_losses_of_validation_are_those_seen_after_the_last_step_of_an_epoch
 
 def test_remedies_for_several_replicas_use_the_strategy() -> None:
     loop = record("loop", [np.mean(each.values) for each in LOSSES.values()])
-    remedies = [name_reporting(FIT, loop, LOSSES, replicas=replicas)[0].remedy for replicas in (1, 2)]
+    remedies = [name_reporting(FIT, loop, LOSSES, used=used)[0].remedy for used in (script(), Used.of({SCRIPT: True}))]
     assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
 
 
+def script(*words: str, optimizer: str = "Adam") -> Used:
+    """What a script on one replica uses."""
+    return Used(frozenset((SCRIPT, ALONE, *words)), optimizer)
+
+
 def test_remedies_use_what_the_scripts_use() -> None:
-    assert "use_ema" not in script_remedy("optimizer-differs", 1, Used("SGD"))
-    assert "optimizers.SGD(" in script_remedy("optimizer-differs", 1, Used("SGD"))
-    assert "finalize_variable_values" not in script_remedy("optimizer-differs", 1, Used())
-    assert "finalize_variable_values" in script_remedy("optimizer-differs", 1, Used(averages=True))
-    assert "epoch" not in script_remedy("learning-rate-schedule-missing", 1, Used())
-    assert "epoch" in script_remedy("learning-rate-schedule-missing", 1, Used(sets_rate=True))
+    optimizer, schedule = CATALOGUE["optimizer-differs"], CATALOGUE["learning-rate-schedule-missing"]
+    assert "use_ema" not in optimizer.remedy_for(script(optimizer="SGD"))
+    assert "optimizers.SGD(" in optimizer.remedy_for(script(optimizer="SGD"))
+    assert "finalize_variable_values" not in optimizer.remedy_for(script())
+    assert "finalize_variable_values" in optimizer.remedy_for(script(AVERAGES))
+    assert "epoch" not in schedule.remedy_for(script())
+    assert "epoch" in schedule.remedy_for(script(SETS_RATE))
     for cause in ("loss-averaged-over-batches", "last-batch-only", "metrics-not-reset"):
-        remedy = script_remedy(cause, 1, Used(on_batches=True))
+        remedy = CATALOGUE[cause].remedy_for(script(ON_BATCHES))
         assert "train_on_batch" in remedy and "loss_metric" not in remedy and "metric in metrics" not in remedy
 
 
@@ -361,4 +367,4 @@ def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:
     }
     of_several = {"loss-not-divided-by-replicas", "regularization-not-divided-by-replicas", "gradients-not-reduced"}
     for cause in named - of_several:
-        assert not re.search(r"strategy|replica|\brun\.", script_remedy(cause, replicas=1)), cause
+        assert not re.search(r"strategy|replica|\brun\.", CATALOGUE[cause].remedy_for(script())), cause

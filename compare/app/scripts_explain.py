@@ -22,9 +22,9 @@ from compare.check.script_numbers import (
     not_reset,
     validation_by_epoch,
 )
-from compare.check.script_remedies import used_by
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, some
+from compare.check.used import used_by
 from compare.check.words import said
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
@@ -223,18 +223,17 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     """Names the cause of different numbers from equal weights, where it is known."""
     reporting = pair.exactly.reporting
     used = used_by(model.traces[1], model.traces[0])
-    replicas = model.traces[1].replicas
     evidence: list[Measurement] = []
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
     metrics = name_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
-    causes = name_reporting(pair.reference, pair.candidate, replicas=replicas, used=used, metrics=metrics)
+    causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
     unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()
     if unexplained and reporting.verdict == DIFFERENT:
         tell(session.console, "The weights are equal, but the numbers are not. Looking at the loss of every step …")
         if seen := _seen_losses(session, model):
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
-            causes = name_reporting(pair.reference, pair.candidate, losses, validation, replicas, used, metrics)
+            causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
     if not causes and not evidence:
         return {}

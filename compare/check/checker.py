@@ -30,7 +30,6 @@ from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report, named
-from compare.check.script_remedies import remedy_for_loop
 from compare.check.stages import EXAMPLES, Located
 from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
@@ -349,12 +348,12 @@ class Checker:
         if judgement.recipe == expected.recipe:
             shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
         sides = (case.observation.name, judgement), (self.reference.name, expected)
+        used = case.observation.used(averages=bool(case.settings(reference=True)[0][1].get("use_ema")))
         return [
-            named(id, kind, side, evidence, judged.remedies.get(id) or remedy_for_loop(id, case.observation, ema))
+            named(id, kind, side, evidence, judged.remedies.get(id) or CATALOGUE[id].remedy_for(used))
             for side, judged in sides
             for id, evidence in judged.causes.items()
             if id not in shared
-            for ema in [bool(case.settings(reference=True)[0][1].get("use_ema"))]
         ]
 
     def _judge_by_twins(

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
-from compare.watch.trace import configuration_of
+from compare.watch.trace import ON_BATCHES, configuration_of
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""
@@ -148,6 +149,12 @@ class Observation:
     epoch_end_states: dict[int, State] = field(default_factory=dict)
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def used(self, *, averages: bool) -> Used:
+        """What the trainer uses, where the experiment's optimizer keeps moving averages of the weights or does not."""
+        alone = not self.distributed and self.replicas == 1
+        return Used.of({RUN: True, ALONE: alone, ON_BATCHES: self.on_batch, AVERAGES: averages})
+
     records: list[AnyRecord] = field(default_factory=list)
 
     @property

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.loss import is_loss_scale
+from compare.check.causes.loss import MICRO_BATCHES, PROBABILITIES, is_loss_scale
+from compare.check.causes.optimizer import NOT_TAKEN
+from compare.check.causes.step import FROZEN, NO_ARGUMENT
 from compare.check.measurement import Measurement
 from compare.check.report import named
-from compare.check.script_remedies import FROZEN, MICRO_BATCHES, NO_ARGUMENT, PROBABILITIES, script_remedy, used_by
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -38,6 +39,7 @@ from compare.check.stages import (
     relative_gap,
 )
 from compare.check.targets import targets_of, value_of
+from compare.check.used import used_by
 from compare.records import Variable
 from compare.verdict import Finding
 from compare.watch.seen import CloseUp
@@ -103,7 +105,7 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
             CATALOGUE[each.id].kind,
             sides.right_name if each.by_right else sides.other_name,
             sides.named(each.evidence).but(at_step=sides.step),
-            script_remedy(each.id, sides.replicas, used=used_by(sides.other_trace, sides.right_trace), of=each.variant),
+            CATALOGUE[each.id].remedy_for(used_by(sides.other_trace, sides.right_trace), each.variant),
         )
         for each in next(iter(found.values()))
     ]
@@ -140,13 +142,14 @@ def name_copies(sides: Sides) -> list[Finding]:
     if not more or Counter(shapes) != Counter(variable.shape for variable in more):
         return []
     copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
-    cause = "weights-not-shared"
+    cause = CATALOGUE["weights-not-shared"]
     seen = Measurement.of(
         "copies",
         side=copies, other=sides.names[sharing], variables=[each.name for each in more], layers=names,
         times=calls[names[0]],
     )  # fmt: skip
-    return [named(cause, CATALOGUE[cause].kind, copies, seen, script_remedy(cause, sides.replicas))]
+    remedy = cause.remedy_for(used_by(*reversed(sides.traces) if copying else sides.traces))
+    return [named(cause.id, cause.kind, copies, seen, remedy)]
 
 
 def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
@@ -163,7 +166,7 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
         cause, seen = "callbacks-missing", Measurement.of("changed-after-training", callbacks=[RESTORES], **of)
     else:
         return []
-    remedy = script_remedy(cause, trace.replicas, used_by(traces[1 - right], trace), "averages")
+    remedy = CATALOGUE[cause].remedy_for(used_by(traces[1 - right], trace), NOT_TAKEN)
     return [named(cause, CATALOGUE[cause].kind, side, seen, remedy)]
 
 

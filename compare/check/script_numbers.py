@@ -12,8 +12,8 @@ from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import named
 from compare.check.script_causes import CLOSE, penalty_of, same
-from compare.check.script_remedies import Used, script_remedy
 from compare.check.stages import example_rows, loss_of
+from compare.check.used import SCRIPT_ALONE, Used
 from compare.records import Record
 from compare.verdict import Finding
 from compare.watch.reported_logs import names_by_metric
@@ -163,8 +163,7 @@ def name_reporting(
     candidate: Record,
     losses: Mapping[int, Losses] | None = None,
     validation: Mapping[int, Validation] | None = None,
-    replicas: int = 1,
-    used: Used | None = None,
+    used: Used = SCRIPT_ALONE,
     metrics: Mapping[str, Measurement] | None = None,
 ) -> list[Finding]:
     """The causes of different numbers from equal weights, each once.
@@ -174,8 +173,7 @@ def name_reporting(
         candidate: what the candidate reported.
         losses: the losses of the candidate's steps, by epoch; None if they are not known.
         validation: those of its validation.
-        replicas: the number of replicas on which it trains.
-        used: what the scripts use.
+        used: what the candidate uses.
         metrics: the numbers that another metric measures, with the evidence.
     """
     found: list[Named] = []
@@ -198,7 +196,7 @@ def name_reporting(
             CATALOGUE[cause].kind,
             candidate.trainer,
             Measurement.all(parts),
-            script_remedy(cause, replicas, used),
+            CATALOGUE[cause].remedy_for(used),
         )
         for cause, parts in causes.items()
     ]

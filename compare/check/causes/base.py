@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 from compare.check.stages import Located
+from compare.check.used import Used
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -50,6 +51,8 @@ class Cause:
         explanation: why it happens.
         wrong: the mistake, in code.
         remedy: what to write instead, in code.
+        remedies: other remedies, each by the words of ``Used``, and the kind of the mistake, that must all hold; the
+            first such one counts. "{optimizer}" in them is the class of the other side's optimizer.
         recognised: how the check recognises it, in a sentence or two.
         met: where users met it, one "title, URL" per line; empty if nothing public was found.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
@@ -65,6 +68,7 @@ class Cause:
     explanation: str
     wrong: str = ""
     remedy: str
+    remedies: Mapping[str, str] = field(default_factory=dict)
     recognised: str = ""
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
@@ -77,3 +81,9 @@ class Cause:
         """Whether all stages at which the cause must show agree in the step that differs first."""
         agree = {each.stage for each in located.stages if each.equal}
         return bool(self.stages) and agree.issuperset(self.stages) and located.stage not in self.stages
+
+    def remedy_for(self, used: Used, variant: str = "") -> str:
+        """What to write instead, in code that uses this, and where the mistake is of a kind."""
+        holds = {*used.words, variant}
+        texts = (text for words, text in self.remedies.items() if holds.issuperset(words.split()))
+        return next(texts, self.remedy).replace("{optimizer}", used.optimizer)

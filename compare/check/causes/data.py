@@ -11,6 +11,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.recipe import Recipe, Span
 from compare.check.stages import EXAMPLES, STATE
+from compare.check.used import ALONE, RUN, SCRIPT
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -134,6 +135,7 @@ CAUSES = (
         "    for batch in dataset: ...",
         remedy="for epoch in run.epochs:\n"
         "    dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))",
+        remedies={f"{RUN} {ALONE}": "for epoch in run.epochs:\n    dataset = run.train_dataset(epoch)"},
         recognised="Every step's gradient is matched against the gradients of all batches: those of the second epoch "
         "belong to the first epoch's batches, in the first epoch's order.",
         met='"Datasets not reshuffling between epochs in eager mode", '
@@ -165,6 +167,10 @@ CAUSES = (
         wrong="for batch in dataset.repeat(2): ...",
         remedy="dataset = strategy.experimental_distribute_dataset(run.train_dataset(epoch))  # without repeat()\n"
         "for batch in dataset: ...",
+        remedies={
+            SCRIPT: "for batch in dataset: ...  # in every epoch, once over all examples, without repeat()",
+            f"{RUN} {ALONE}": "dataset = run.train_dataset(epoch)  # without repeat()\nfor batch in dataset: ...",
+        },
         recognised="Every step's gradient is matched against the gradients of all batches: some batches, which are "
         "named, match more than one step, and the order is right.",
         met='"Question about the number of steps per epoch": with several GPUs, epochs larger than expected '
@@ -180,6 +186,10 @@ CAUSES = (
         wrong="dataset = dataset.unbatch().batch(GLOBAL_BATCH_SIZE * strategy.num_replicas_in_sync)  # it was "
         "the global batch size already",
         remedy="batch_size = per_replica_batch_size * strategy.num_replicas_in_sync  # run.train_dataset uses it",
+        remedies={
+            SCRIPT: "dataset = dataset.batch(batch_size)  # fit's, which is 32 if it is not given",
+            f"{RUN} {ALONE}": "batch_size = run.global_batch_size  # run.train_dataset uses it",
+        },
         recognised="The gradients match none of the batches, but they match the same examples in the same order, split "
         "into batches of another size.",
         met='"Fix batch size in multiple GPU training": the data set has to have global batches, '
@@ -204,6 +214,9 @@ CAUSES = (
         "two inputs.",
         wrong="model = tf.keras.models.clone_model(model)  # with new random weights",
         remedy="model, optimizer, loss_object, metrics = run.build()  # and train this model unchanged",
+        remedies={
+            SCRIPT: "encoder = make_encoder()  # once\nfirst, second = encoder(a), encoder(b)  # the same layers",
+        },
         recognised="The weights before the first step differ from those that run.build() returned, or the optimizer is "
         "applied to variables of another model. This is observed directly.",
         met='"[Chapter 17] Unsupervised pretraining: Exercise Solutions: Model cloning error", '

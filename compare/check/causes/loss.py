@@ -23,9 +23,15 @@ from compare.check.recipe import (
     multiple,
 )
 from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE
+from compare.check.used import ALONE, SCRIPT
 
 if TYPE_CHECKING:
     from compare.check.case import Case
+
+PROBABILITIES = "probabilities"
+"""The kind of ``logits-mismatch`` where a model gives probabilities that are said to be logits."""
+MICRO_BATCHES = "micro-batches"
+"""The kind of ``loss-scaled`` where the gradients of micro-batches are added up."""
 
 
 def scaled(share: Share, factor: float) -> Share:
@@ -319,6 +325,7 @@ CAUSES = (
         explanation="The examples' losses are summed, not averaged, so each gradient is multiplied by the batch size.",
         wrong="loss = tf.reduce_sum(per_example)",
         remedy="loss = tf.reduce_mean(per_example) / strategy.num_replicas_in_sync  # not tf.reduce_sum",
+        remedies={ALONE: "loss = tf.reduce_mean(per_example)  # not tf.reduce_sum"},
         recognised="The gradients match if every example has weight 1, or one over the number of replicas, in full and "
         "in short batches alike; a constant factor would not match both.",
         met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (question and answer, in Chinese), '
@@ -352,6 +359,9 @@ CAUSES = (
         wrong="scaled_loss = factor * loss\n"
         "gradients = tape.gradient(scaled_loss, variables)  # applied without dividing by factor",
         remedy="gradients = [gradient / factor for gradient in gradients]  # or leave the factor out",
+        remedies={
+            MICRO_BATCHES: "gradients = [total / micro_batches for total in accumulated]  # assign the result",
+        },
         recognised="A factor is measured in the first step's gradient. It must explain every other step, too, and no "
         "simpler cause may explain them. A factor equal to the number of replicas is a cause of its own.",
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
@@ -401,6 +411,7 @@ CAUSES = (
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
+        remedies={ALONE: "loss += tf.add_n(model.losses)"},
         recognised="The gradients match if the layers' losses, or some of them, are left out and the data's loss is "
         "complete.",
         met='"Unused kernel regularizers during training", '
@@ -430,6 +441,12 @@ CAUSES = (
         "twice).",
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
+        remedies={
+            PROBABILITIES: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)\n"
+            "# in both; or leave out the activation of the model's last layer",
+            SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n"
+            "# with the options of the loss that compile() gets",
+        },
         recognised="The gradients match those of the experiment's loss with the opposite from_logits, or of its loss "
         "of softmax(predictions).",
         met='"Is there a problem in the loss function": logits, and no from_logits=True, '
@@ -445,6 +462,7 @@ CAUSES = (
         "Keras's own losses squeeze one of them; tf.square(y - predictions) does not.",
         wrong="per_example = tf.square(y - predictions)  # [n] minus [n, 1] is [n, n]",
         remedy="per_example = loss_object.call(tf.reshape(y, tf.shape(predictions)), predictions)",
+        remedies={SCRIPT: "y = tf.reshape(y, tf.shape(predictions))  # before the loss"},
         recognised="If labels have one dimension less than predictions: the gradients match those of the mean over all "
         "pairs of a label and a prediction.",
         met='"MSE loss computes different values depending on shape", '

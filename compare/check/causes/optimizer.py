@@ -10,6 +10,7 @@ from compare.check.causes.base import Cause, Measurement, Variant
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
 from compare.check.stages import EXAMPLES, STATE, UPDATE
+from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
 from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
@@ -323,8 +324,13 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, seen)
 
 
+NOT_TAKEN = "not-taken"
+"""The kind of ``optimizer-differs`` where only the moving averages of the weights are not taken over at the end."""
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
+OPTIONS_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(...)  # with fit's options"
+SCHEDULE_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(schedule)  # that of fit's optimizer"
+TAKEN = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch"
 
 
 def with_callbacks(callbacks: str, epochs: str) -> str:
@@ -351,6 +357,13 @@ CAUSES = (
         explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
         remedy=f"{OWN_OPTIMIZER}\n{OF_EMA}",
+        remedies={
+            NOT_TAKEN: TAKEN,
+            f"{SCRIPT} {AVERAGES}": f"{OPTIONS_OF_FIT}\n{TAKEN}",
+            SCRIPT: OPTIONS_OF_FIT,
+            f"{RUN} {AVERAGES}": f"{OWN_OPTIMIZER}\n{OF_EMA}",
+            RUN: OWN_OPTIMIZER,
+        },
         recognised="The gradients are right but the updates are not; the updates match if they are simulated with the "
         "class, hyperparameters, learning rates or step counts of the loop's optimizer, or applied in as many parts.",
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
@@ -367,6 +380,10 @@ CAUSES = (
         "constant",
         remedy="model, optimizer, loss_object, metrics = run.build()  # the optimizer has the schedule\n"
         "optimizer.learning_rate = schedule(epoch)  # in every epoch, only if a callback sets it under fit",
+        remedies={
+            f"{SCRIPT} {SETS_RATE}": f"{SCHEDULE_OF_FIT}\noptimizer.learning_rate = schedule(epoch)  # in every epoch",
+            SCRIPT: SCHEDULE_OF_FIT,
+        },
         recognised="fit's learning rate changes from step to step, the loop's does not, and the updates match if "
         "they are simulated with the constant learning rate.",
         met='"Learning Rate scheduler with custom training using tf.GradientTape", '
@@ -383,6 +400,7 @@ CAUSES = (
         "weights. A loop has to do the same by itself.",
         wrong="for epoch in range(epochs):\n    train_one_epoch()",
         remedy=with_callbacks("run.build_callbacks()", "run.epochs"),
+        remedies={SCRIPT: with_callbacks("[...]", "range(1, epochs + 1)")},
         recognised="Until then all weights agree, fit has callbacks, and from this step on its learning rate has "
         "changed without a schedule while the loop's has not; or fit has ended in another epoch, or has changed "
         "weights outside of its steps.",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
 from compare.check.recipe import MetricFormula
+from compare.check.used import ALONE
+from compare.watch.trace import ON_BATCHES
 
 if TYPE_CHECKING:
     from compare.check.metric_replay import ReportedMetric
@@ -102,6 +104,17 @@ def said(case: ReportedMetric) -> Iterable[Variant]:
         yield Variant({"paired": False}, _of(case, "metric-broadcast"))
 
 
+MEAN_OF_EXAMPLES = (
+    "loss_metric.update_state(loss, sample_weight=tf.shape(y)[0])\n"
+    "# after every batch: loss_metric is a tf.keras.metrics.Mean, and loss is the mean of the batch"
+)
+MEAN_OF_CALLS = (
+    "model.reset_metrics()  # before every epoch\n"
+    "logs = model.train_on_batch(x, y, return_dict=True)  # after the last batch: the means over the epoch's examples"
+)
+"""With ``train_on_batch``, which counts by itself."""
+
+
 CAUSES = (
     Cause(
         id="metrics-not-reset",
@@ -111,6 +124,7 @@ CAUSES = (
         "all epochs so far; a metric used in both training and validation mixes the two.",
         wrong="for epoch in run.epochs:\n    for batch in dataset: ...  # updates metric\n    print(metric.result())",
         remedy="for metric in metrics:\n    metric.reset_state()  # after every epoch, and before validation",
+        remedies={ON_BATCHES: MEAN_OF_CALLS},
         recognised="Each reported number is recomputed from the loop's own weights; it matches if the metric still "
         "holds earlier values: its own earlier epochs or, in validation, the training examples.",
         met='"Incorrect use of tf.Metrics?", https://github.com/lucasjinreal/tfboys/issues/1\n'
@@ -145,6 +159,7 @@ CAUSES = (
         wrong="loss = total_loss / num_batches",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in the step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
+        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES},
         recognised="The reported loss, recomputed from the loop's own weights, matches the mean over batches, not "
         "the mean over examples; the check uses batches of several sizes.",
         met='TensorFlow\'s tutorial "Custom training with tf.distribute.Strategy": total_loss / num_batches, '
@@ -162,6 +177,7 @@ CAUSES = (
         wrong="for x, y in dataset:\n    loss = train_step(x, y)\nprint(epoch, loss)",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# in every step: loss_metric is a tf.keras.metrics.Mean, and loss is this replica's share",
+        remedies={ON_BATCHES: MEAN_OF_CALLS, ALONE: MEAN_OF_EXAMPLES},
         recognised="The reported number, recomputed from the loop's own weights, matches the last batch of each epoch "
         "alone.",
         formula=_last_batch,
@@ -195,6 +211,7 @@ CAUSES = (
         wrong="loss_metric.update_state(tf.reduce_mean(per_example))  # without the layers' losses",
         remedy="loss_metric.update_state(loss * strategy.num_replicas_in_sync, sample_weight=tf.shape(y)[0])\n"
         "# loss is what is differentiated, with tf.add_n(model.losses)",
+        remedies={ALONE: f"loss += tf.add_n(model.losses)\n{MEAN_OF_EXAMPLES}"},
         recognised="The reported loss, recomputed from the loop's own weights before each step, matches without the "
         "layers' losses, or without one of them.",
         formula=lambda case, _: _no_penalty(case, "train"),

@@ -12,11 +12,16 @@ from compare.check.causes.loss import OF_OUTPUTS, scaled
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE
+from compare.check.used import SCRIPT
 from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
 
+FROZEN = "frozen"
+"""The kind of ``variables-not-trained`` where layers predict otherwise, since they are not trainable."""
+NO_ARGUMENT = "no-argument"
+"""The kind of ``training-flag-missing`` where a model has no argument of this name that fit could give."""
 MOST_LAYERS = 6
 """The number of layers of a kind that are tried one by one."""
 
@@ -177,6 +182,9 @@ CAUSES = (
         "any batch normalization uses its moving statistics.",
         wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
+        remedies={
+            NO_ARGUMENT: "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True",
+        },
         recognised="The gradients match those of the model called with training=False on the same batch.",
         met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
         "https://github.com/tensorflow/tensorflow/issues/31184\n"
@@ -193,6 +201,11 @@ CAUSES = (
         wrong="gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.1)  # unlike fit",
         remedy="gradients = tape.gradient(loss, variables)  # the optimizer of run.build() clips if needed\n"
         "optimizer.apply_gradients(zip(gradients, variables))",
+        remedies={
+            SCRIPT: "gradients = tape.gradient(loss, variables)\n"
+            "optimizer.apply_gradients(zip(gradients, variables))\n"
+            "# the optimizer clips, with the same clipnorm, clipvalue or global_clipnorm as fit's",
+        },
         recognised="The limit is taken as the largest norm or value among the gradients that are too small; clipping "
         "all steps at this limit must explain all of them. The optimizer's own clipping is compared by its "
         "configuration and by the updates.",
@@ -227,6 +240,10 @@ CAUSES = (
         wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)\n"
         "optimizer.apply_gradients(zip(gradients, variables))  # in every step",
+        remedies={
+            FROZEN: "layer.trainable = True  # where the other script sets it\n"
+            "variables = model.trainable_variables  # afterwards, and in a tf.function that is traced afterwards",
+        },
         recognised="Some variables, which are named, should be trained but have a zero gradient or none in all "
         "steps, or never change; all others are right. Or no weight ever changes.",
         met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '

@@ -1,0 +1,53 @@
+"""What the code at fault uses, as far as remedies depend on it; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compare.watch.trace import ON_BATCHES, Trace
+
+RUN, SCRIPT = "run", "script"
+"""Code that is given a ``Run``, and code that has none."""
+ALONE = "alone"
+"""One replica, and no use of the strategy."""
+AVERAGES = "averages"
+"""An optimizer that keeps moving averages of the weights."""
+SETS_RATE = "sets-rate"
+"""A callback of fit that sets the learning rate."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the code at fault uses.
+
+    Attributes:
+        words: those of ``RUN``, ``SCRIPT``, ``ALONE``, ``ON_BATCHES``, ``AVERAGES`` and ``SETS_RATE`` that hold.
+        optimizer: the class of the other side's optimizer.
+    """
+
+    words: frozenset[str]
+    optimizer: str = "Adam"
+
+    @classmethod
+    def of(cls, words: Mapping[str, bool], optimizer: str = "Adam") -> Used:
+        """What is used, from whether each word holds."""
+        return cls(frozenset(word for word, holds in words.items() if holds), optimizer)
+
+
+SCRIPT_ALONE = Used(frozenset((SCRIPT, ALONE)))
+"""A script on one replica."""
+
+
+def used_by(other: Trace, right: Trace) -> Used:
+    """What a script at fault uses, next to the right one."""
+    optimizer: Mapping[str, Any] = right.optimizers[0] if right.optimizers else {}
+    words = {
+        SCRIPT: True,
+        ALONE: other.replicas == 1,
+        ON_BATCHES: other.trained_by == ON_BATCHES,
+        AVERAGES: bool(optimizer.get("config", {}).get("use_ema")),
+        SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
+    }
+    return Used.of(words, str(optimizer.get("class", "Adam")))
