@@ -12,7 +12,7 @@ import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
 from compare.app.scripts_explain import _called_first, _earlier
-from compare.check.script_causes import name_causes
+from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
 from compare.verdict import Finding
 from compare.watch.seen import CloseUp, Event
@@ -207,6 +207,9 @@ def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
 def test_a_loss_without_the_models_own_losses() -> None:
     assert accused(RIGHT, with_loss(OFF, LOSS - PENALTY)) == [("loss", "regularization-missing")]
     assert accused(RIGHT, with_loss(OFF, LOSS - 0.99 * PENALTY)) == []
+    slight = with_loss(RIGHT, LOSS, 1e-6 * LOSS)
+    assert accused(slight, with_loss(OFF, LOSS - 1e-6 * LOSS)) == [("loss", "regularization-missing")]
+    assert accused(slight, with_loss(OFF, LOSS + 5e-6 * LOSS)) == [], "the loss is larger, not smaller"
 
 
 def test_a_loss_with_the_models_own_losses_once_per_replica() -> None:
@@ -337,6 +340,15 @@ def test_clipped_gradients() -> None:
     for length, causes in ((0.5, [("gradients", "clipping-differs")]), (0.51234, []), (20, [])):
         shorter = with_gradients(RIGHT, kernel * length / norm, bias * length / norm)
         assert accused(RIGHT, shorter) == causes, length
+
+
+def test_gradients_that_no_limit_explains_are_not_clipped() -> None:
+    kernel, bias = gradients(RIGHT)
+    for factor in (1 + 3e-5, 1 - 3e-5):
+        assert accused(RIGHT, with_gradients(RIGHT, factor * kernel, factor * bias)) == [], "no value is cut off"
+    for length, causes in ((0.5, [("gradients", "clipping-differs")]), (0.4, [])):
+        parts = (each * limit / np.linalg.norm(each) for each, limit in ((kernel, 0.5), (bias, length)))
+        assert accused(RIGHT, with_gradients(RIGHT, *parts)) == causes, "one limit for both variables"
 
 
 @pytest.mark.parametrize(("factor", "half", "causes"), [

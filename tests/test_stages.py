@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from compare.app.judge import with_located
-from compare.check import script_causes, words
+from compare.check import judge_recorded, words
 from compare.check.causes import CATALOGUE
-from compare.check.script_causes import more_weights, name_causes, name_copies
+from compare.check.judge_recorded import more_weights, name_causes, name_copies
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
@@ -27,7 +27,7 @@ NAMES = ["dense/kernel", "dense/bias"]
 
 def hints(*arguments: Any) -> list[str]:
     """The hints, in words."""
-    return list(map(words.said, script_causes.hints(*arguments)))
+    return list(map(words.said, judge_recorded.hints(*arguments)))
 
 
 STEP = 2

@@ -22,7 +22,7 @@ from compare.app.script_pairs import changed_apart, changed_last, left_out, left
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on
-from compare.check.script_causes import name_causes, name_left
+from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.records import MetricsFile, read_records, step_dtype

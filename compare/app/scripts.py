@@ -23,7 +23,7 @@ from compare.app.script_pairs import (
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
-from compare.check.script_causes import more_weights
+from compare.check.judge_recorded import more_weights
 from compare.check.stages import some
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct, printable

@@ -11,9 +11,9 @@ from pathlib import Path
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.script_causes import hints, more_weights, name_causes, name_copies, name_left
 from compare.check.script_numbers import (
     evidence_on_numbers,
     losses_by_epoch,

@@ -37,6 +37,11 @@ def mean_of_means(split: Split) -> list[float]:
     return [1 / (size * split.replicas) if size else 0.0 for size in split.sizes]
 
 
+def norm_of(arrays: Sequence[np.ndarray]) -> float:
+    """The Euclidean norm of all values together."""
+    return float(np.linalg.norm(np.concatenate([each.ravel() for each in arrays])))
+
+
 @dataclass(frozen=True)
 class Clip:
     """Gradient clipping outside the optimizer.
@@ -49,7 +54,16 @@ class Clip:
 
     kind: str
     limit: float
-    reduced: bool
+    reduced: bool = False
+
+    def of(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The gradients of all variables after clipping."""
+        if self.kind == "value":
+            return [np.clip(each, -self.limit, self.limit) for each in gradients]
+        norms = [norm_of([each]) for each in gradients]
+        if self.kind == "global":
+            norms = [norm_of(gradients)] * len(norms)
+        return [each * min(1.0, self.limit / (norm or 1.0)) for each, norm in zip(gradients, norms, strict=True)]
 
 
 @dataclass(frozen=True, order=True)

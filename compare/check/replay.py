@@ -372,12 +372,7 @@ class Replay:
 
     def clipped(self, flat: np.ndarray, clip: Clip) -> np.ndarray:
         """Returns a gradient after clipping."""
-        if clip.kind == "value":
-            return np.asarray(np.clip(flat, -clip.limit, clip.limit))
-        if clip.kind == "global":
-            return np.asarray(flat * min(1.0, clip.limit / (np.linalg.norm(flat) or 1.0)))
-        parts = self.unflatten(flat)
-        return self.flatten([part * min(1.0, clip.limit / (np.linalg.norm(part) or 1.0)) for part in parts])
+        return self.flatten(clip.of(self.unflatten(flat)))
 
     def forward(self, state: Sequence[np.ndarray], batch: Batch, recipe: Recipe) -> PassResult:
         """Evaluates a validation batch, or one replica's part of it, with the given weights."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
+from compare.check.recorded import CLOSE, penalty_of, same
 from compare.check.report import named
-from compare.check.script_causes import CLOSE, penalty_of, same
 from compare.check.stages import example_rows, loss_of
 from compare.check.used import SCRIPT_ALONE, Used
 from compare.records import Record

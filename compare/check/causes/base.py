@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
+from compare.check.sides import Sides
 from compare.check.stages import Located
 from compare.check.used import Used
 
@@ -29,12 +30,28 @@ class Variant:
         measured: whether the variant contains a number read from the observation. Such variants are tried after
             the others, and must explain all steps, too.
         remedy: what to write instead, if it is not the cause's usual remedy.
+        by_right: whether the side that is held to be right does this, where two recorded sides are compared.
     """
 
     changes: Mapping[str, Any]
     evidence: Measurement
     measured: bool = False
     remedy: str = ""
+    by_right: bool = False
+
+
+Recorded = Callable[[Sides, Located], Iterable[Variant]]
+"""Variants that two recorded sides show. One without changes was seen; what others change of the loss is predicted."""
+
+
+def one_of(kind: Callable[[Sides, Located], tuple[str, Variant] | None], wanted: str) -> Recorded:
+    """Recognises one of the causes that a function tells apart, each by its id."""
+
+    def recognise(sides: Sides, located: Located) -> list[Variant]:
+        found = kind(sides, located)
+        return [found[1]] if found and found[0] == wanted else []
+
+    return recognise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +68,16 @@ class Cause:
         explanation: why it happens.
         wrong: the mistake, in code.
         remedy: what to write instead, in code.
-        remedies: other remedies, each by the words of ``Used``, and the kind of the mistake, that must all hold; the
-            first such one counts. "{optimizer}" in them is the class of the other side's optimizer.
+        remedies: other remedies, each by the words of ``Used`` that must all hold; the first such one counts.
+            "{optimizer}" in them is the class of the other side's optimizer.
         recognised: how the check recognises it, in a sentence or two.
         met: where users met it, one "title, URL" per line; empty if nothing public was found.
         gradient: variants of how a step's gradient is computed, starting from the given recipe.
         update: variants of how the optimizer turns gradients into weights.
         formula: variants of how a reported number is computed.
         fact: returns what was observed directly; None if the cause does not apply.
+        recorded: by the stage of a step that differs first (empty if none could be found), what two recorded sides
+            show of it.
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
     """
 
@@ -75,6 +94,7 @@ class Cause:
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
     formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
     fact: Callable[[Case], Measurement | None] | None = None
+    recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
 
     def contradicted(self, located: Located) -> bool:
@@ -82,8 +102,7 @@ class Cause:
         agree = {each.stage for each in located.stages if each.equal}
         return bool(self.stages) and agree.issuperset(self.stages) and located.stage not in self.stages
 
-    def remedy_for(self, used: Used, variant: str = "") -> str:
-        """What to write instead, in code that uses this, and where the mistake is of a kind."""
-        holds = {*used.words, variant}
-        texts = (text for words, text in self.remedies.items() if holds.issuperset(words.split()))
+    def remedy_for(self, used: Used) -> str:
+        """What to write instead, in code that uses this."""
+        texts = (text for words, text in self.remedies.items() if used.words.issuperset(words.split()))
         return next(texts, self.remedy).replace("{optimizer}", used.optimizer)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Variant
+from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
-from compare.check.stages import EXAMPLES, STATE
+from compare.check.recorded import known_rows, steps_of_epoch
+from compare.check.sides import Sides
+from compare.check.stages import EXAMPLES, STATE, Located, example_rows
 from compare.check.used import ALONE, RUN, SCRIPT
+from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -123,6 +127,96 @@ def _explained_by_forward_pass(case: Case, epoch: int, changed: list[str]) -> bo
     return False
 
 
+# Two recorded sides
+
+
+def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
+    """The cause of other examples in a step."""
+    right, other = (example_rows(each, sides.step) for each in (sides.right, sides.other))
+    if not right or not other:
+        return None
+    if apart := _with_another_label(sides):
+        seen = Measurement.of("script-labels-apart", examples=apart, of=len(other))
+        return "labels-shuffled-apart", Variant({}, seen)
+    epoch = steps_of_epoch(sides)
+    all_right = [row for step in epoch for row in example_rows(sides.right, step)]
+    full = max((len(example_rows(sides.right, step)) for step in epoch), default=0)
+    if sides.step == epoch[0] and len(right) != len(other) and len(right) == full:
+        if left_out := _short_batch_left_out(sides):
+            return "examples-dropped", Variant({}, left_out, by_right=True)
+        if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
+            return None  # one short batch is no other size of all
+        seen = Measurement.of("script-batch-size", examples=len(other), expected=len(right))
+        return "batch-size-differs", Variant({}, seen)
+    if set(other) - known_rows(sides):
+        return None  # examples that the right side has never had
+    first = example_rows(sides.right, epoch[0])
+    unseen = set(right) - {row for step in sides.other.steps for row in example_rows(sides.other, step)}
+    if len(epoch) > 1 and other[: len(first)] == first[: len(other)] and right != first and unseen:
+        left = len(right) * (epoch[-1] - sides.step + 1) if sides.step != epoch[-1] else len(right)
+        numbers = {"examples": len(right), "never": min(left, len(all_right)), "of_all": len(all_right)}
+        seen = Measurement.of("tail-left-out", side=sides.right_name, other=sides.other_name, **numbers)
+        return "examples-dropped", Variant({}, seen)
+    if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
+        seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
+        return "examples-repeated", Variant({}, seen)
+    whole = [row for step in epoch for row in example_rows(sides.other, step)]
+    missing = set(all_right) - set(whole)
+    repeats = len(whole) - len(set(whole))
+    if repeats and set(whole) <= set(all_right) and len(set(all_right)) == len(all_right):
+        numbers = {"repeats": repeats, "of": len(whole), "never": len(missing), "of_all": len(all_right)}
+        return "examples-repeated", Variant({}, Measurement.of("script-repeats", **numbers))
+    if missing and len(set(whole)) == len(whole) < len(all_right):
+        seen = Measurement.of("script-never-seen", never=len(missing), of_all=len(all_right))
+        return "examples-dropped", Variant({}, seen)
+    return None
+
+
+def _short_batch_left_out(sides: Sides) -> Measurement | None:
+    """The last batch of an epoch, shorter than the others, in whose place the right side begins its next epoch."""
+    begins = [example_rows(side, 1) for side in (sides.right, sides.other)]
+    right, other = (example_rows(side, sides.step) for side in (sides.right, sides.other))
+    following = example_rows(sides.other, sides.step + 1)
+    if not begins[0] or begins[0] != begins[1] or right != begins[0] or len(other) >= len(right):
+        return None
+    if following != begins[1] or set(other) & known_rows(sides):
+        return None
+    total = sum(len(example_rows(sides.other, step)) for step in range(1, sides.step + 1))
+    return Measurement.of("tail-left-out", examples=len(other), never=len(other), of_all=total)
+
+
+def _with_another_label(sides: Sides) -> int:
+    """The number of examples of the step whose label is another one than that of equal inputs on the right side.
+
+    It is 0 if labels are only called by other names: where each right label has become one and the same other.
+    """
+    labels: dict[int, set[int]] = {}
+    for step in sides.right.steps:
+        for row, label in zip(example_rows(sides.right, step), sides.right.rows(step, "targets"), strict=False):
+            labels.setdefault(row, set()).add(label)
+    pairs = zip(example_rows(sides.other, sides.step), sides.other.rows(sides.step, "targets"), strict=False)
+    known = [(row, label) for row, label in pairs if row in labels]
+    became: dict[int, set[int]] = {}
+    for row, label in known:
+        for old in labels[row]:
+            became.setdefault(old, set()).add(label)
+    renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
+    return 0 if renamed else sum(label not in labels[row] for row, label in known)
+
+
+def _recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
+    right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
+    if changed and not right and all("moving_" in name for name in changed):
+        yield Variant({}, Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1))
+
+
+def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:
+    """The names of the weights that change between the step before and the predictions of this one."""
+    before, now = close_up.after.get(step - 1), close_up.of(step, "weights")
+    pairs = zip(trace.variables, before or (), now[0].arrays if now else (), strict=False)
+    return [variable.name for variable, a, b in pairs if not np.array_equal(a, b)]
+
+
 CAUSES = (
     Cause(
         id="not-reshuffled",
@@ -157,6 +251,7 @@ CAUSES = (
         met='"Model performs differently for model.fit and custom training loop": n_batches = '
         "int(len(train_set) / opt.b_size), https://github.com/tensorflow/tensorflow/issues/41957",
         gradient=lambda case, recipe: _feed(case, recipe, "examples-dropped"),
+        recorded={EXAMPLES: one_of(kind_of_rows, "examples-dropped")},
     ),
     Cause(
         id="examples-repeated",
@@ -176,6 +271,7 @@ CAUSES = (
         met='"Question about the number of steps per epoch": with several GPUs, epochs larger than expected '
         "(tensorpack), https://github.com/tensorpack/tensorpack/issues/598",
         gradient=lambda case, recipe: _feed(case, recipe, "examples-repeated"),
+        recorded={EXAMPLES: one_of(kind_of_rows, "examples-repeated")},
     ),
     Cause(
         id="batch-size-differs",
@@ -195,6 +291,7 @@ CAUSES = (
         met='"Fix batch size in multiple GPU training": the data set has to have global batches, '
         "https://github.com/OpenNMT/OpenNMT-tf/pull/540",
         gradient=lambda case, recipe: _feed(case, recipe, "batch-size-differs"),
+        recorded={EXAMPLES: one_of(kind_of_rows, "batch-size-differs")},
     ),
     Cause(
         id="labels-shuffled-apart",
@@ -205,6 +302,7 @@ CAUSES = (
         wrong="np.random.shuffle(x)\nnp.random.shuffle(y)",
         remedy="order = np.random.permutation(len(x))\nx, y = x[order], y[order]",
         recognised="The examples of a step are recognised by their values: an example has another label than fit's.",
+        recorded={EXAMPLES: one_of(kind_of_rows, "labels-shuffled-apart")},
     ),
     Cause(
         id="weights-not-shared",
@@ -241,6 +339,7 @@ CAUSES = (
         '"WS07: Evaluation loop trains on the test set" (PyTorch), '
         "https://github.com/Graylab/DL4Proteins-notebooks/issues/11",
         fact=_validation_changes,
+        recorded={STATE: _recorded_statistics},
     ),
     Cause(
         id="empty-replica-batch",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Variant
+from compare.check.causes.base import Cause, Measurement, Recorded, Variant
 from compare.check.recipe import (
     BROADCAST,
     OTHER_LOGITS,
@@ -20,18 +20,27 @@ from compare.check.recipe import (
     Share,
     Span,
     Split,
+    mean_of_means,
     multiple,
+    norm_of,
 )
-from compare.check.stages import GRADIENTS, LOSS, PREDICTIONS, UPDATE
+from compare.check.recorded import RecordedLoss, both_gradients, have_factor, penalty_of, same
+from compare.check.sides import Sides
+from compare.check.stages import (
+    GRADIENTS,
+    LOSS,
+    PREDICTIONS,
+    UPDATE,
+    Located,
+    example_rows,
+    loss_of,
+    model_events,
+)
+from compare.check.targets import Targets, targets_of, value_of
 from compare.check.used import ALONE, SCRIPT
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-
-PROBABILITIES = "probabilities"
-"""The kind of ``logits-mismatch`` where a model gives probabilities that are said to be logits."""
-MICRO_BATCHES = "micro-batches"
-"""The kind of ``loss-scaled`` where the gradients of micro-batches are added up."""
 
 
 def scaled(share: Share, factor: float) -> Share:
@@ -44,20 +53,63 @@ def divided_by(denominator: Callable[[Split], float]) -> Share:
     return lambda split: [1 / denominator(split)] * split.replicas
 
 
-def _times(factor: float, case: Case, recipe: Recipe, kind: str) -> Iterable[Variant]:
-    """Variants in which the data's loss, or the whole loss, is multiplied by a factor."""
+def by_replicas(share: Share, power: int) -> Share:
+    """Returns a share multiplied by the number of replicas, or divided by it: to the power of -1."""
+    return lambda split: [weight * split.replicas**power for weight in share(split)]
+
+
+OTHER_SHARES: Mapping[str, Share] = {
+    "loss-constant-denominator": divided_by(lambda split: float(split.global_batch_size)),
+    "loss-summed": divided_by(lambda split: 1.0),
+    "loss-not-divided-by-replicas": by_replicas(mean_of_means, 1),
+    "loss-divided-twice": by_replicas(mean_of_means, -1),
+}
+"""The share that each example gets by mistake, by cause, the more usual one first."""
+
+
+def _recorded_share(wanted: str) -> Recorded:
+    """Recognises one of ``OTHER_SHARES``; of two that are the same in the step, the more usual."""
+
+    def recognise(sides: Sides, located: Located) -> Iterator[Variant]:
+        recorded = RecordedLoss.of(sides)
+        if recorded is None:
+            return
+        factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
+        factor = factors[wanted]
+        if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
+            numbers = {"examples": recorded.examples, "full": recorded.split.global_batch_size}
+            seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
+            yield Variant({"share": OTHER_SHARES[wanted]}, seen)
+            yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen)
+
+    return recognise
+
+
+def _by_replicas(power: int, case: Case, recipe: Recipe, kind: str) -> Iterable[Variant]:
+    """Variants in which the data's loss, or the whole loss, is multiplied or divided by the number of replicas."""
     if case.replicas == 1:
         return
-    share, seen = scaled(recipe.share, factor), Measurement.of(kind, replicas=case.replicas)
+    share, seen = by_replicas(recipe.share, power), Measurement.of(kind, replicas=case.replicas)
     yield Variant({"share": share}, seen)
-    yield Variant({"share": share, "regularization": factor}, seen.but(regularization_included=True))
+    whole = {"share": share, "regularization": float(case.replicas**power)}
+    yield Variant(whole, seen.but(regularization_included=True))
 
 
 def _summed(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    yield Variant({"share": divided_by(lambda split: 1.0)}, Measurement.of("example-weight", divisor=1))
+    yield Variant({"share": OTHER_SHARES["loss-summed"]}, Measurement.of("example-weight", divisor=1))
     if case.replicas > 1:
         seen = Measurement.of("example-weight", divisor=case.replicas)
         yield Variant({"share": divided_by(lambda split: float(split.replicas))}, seen)
+
+
+def _recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The sum over the examples, or the gradient of a vector of losses, which is that of their sum."""
+    yield from _recorded_share("loss-summed")(sides, located)
+    losses = [event.arrays[: event.info["targets"]] for event in sides.right.of(sides.step, "loss")]
+    if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
+        seen, share = Measurement.of("script-losses-summed", losses=count), scaled(mean_of_means, 1 / count)
+        for changes in ({"share": share}, {"share": share, "regularization": 1 / count}):
+            yield Variant(changes, seen, by_right=True)
 
 
 def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -68,7 +120,7 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
             "last-batch-as-full",
             last=user_run.last, global_batch_size=user_run.global_batch_size, examples=user_run.examples,
         )  # fmt: skip
-    yield Variant({"share": divided_by(lambda split: float(split.global_batch_size))}, seen)
+    yield Variant({"share": OTHER_SHARES["loss-constant-denominator"]}, seen)
     weight = _factor(case, recipe, divided_by(lambda split: 1.0))
     if weight is not None and abs(weight - 1) > 1e-3 and weight > 0:
         seen = Measurement.of("example-weight", divisor=1 / weight)
@@ -78,7 +130,7 @@ def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share)
-    if alone is not None and case.replay.scales_losses and is_loss_scale(alone):
+    if alone is not None and case.replay.scales_losses and _loss_scale(alone):
         return  # that of loss-scale-missing
     yield from _weight_of_output(case, recipe)
     yield from _accumulated(case, recipe)
@@ -97,9 +149,8 @@ def _scaled(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
     alone = _factor(case, recipe, recipe.share) if case.replay.scales_losses else None
-    if alone is None or not is_loss_scale(alone):
+    if alone is None or not (factor := _loss_scale(alone)):
         return
-    factor = float(2.0 ** np.round(np.log2(alone)))
     seen = Measurement.of("loss-not-scaled", loss_scale=1 / factor)
     if factor > 1:
         seen = Measurement.of("gradients-not-unscaled", loss_scale=factor)
@@ -108,10 +159,62 @@ def _scale_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
         yield Variant(changes, seen, measured=True)
 
 
-def is_loss_scale(factor: float) -> bool:
-    """Whether a factor looks like loss scaling for float16: close to a power of two, and very large or very small."""
-    power = np.log2(abs(factor))
-    return bool(abs(power) >= 6 and abs(power - round(power)) < 0.01)
+def _loss_scale(factor: float) -> float | None:
+    """The power of two that a factor is close to, if it looks like loss scaling: very large or very small."""
+    power = np.log2(factor) if factor > 0 else 0.0
+    return float(2.0 ** np.round(power)) if abs(power) >= 6 and abs(power - round(power)) < 0.01 else None
+
+
+def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
+    """In float16, the loss is multiplied by a large power of two, and the gradients are divided by it."""
+    half = any(array.dtype == np.float16 for array in sides.right.arrays(sides.step, "layer"))
+    right, other = both_gradients(sides)
+    if not half or not right or right.keys() != other.keys():
+        return
+    norms = [norm_of(list(side.values())) for side in (right, other)]
+    factor = _loss_scale(norms[1] / norms[0]) if all(norms) else None
+    if factor is not None and factor < 1 and located.stage == LOSS:
+        yield Variant({}, Measurement.of("script-not-scaled", loss_scale=1 / factor))
+    elif factor is not None and factor > 1 and located.stage == GRADIENTS:
+        yield Variant({}, Measurement.of("script-not-unscaled", loss_scale=factor))
+
+
+def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Any factor, if the loss has it in the next step too, where the predictions are already other ones.
+
+    There it is compared with the loss computed again from the other side's own predictions.
+    """
+    right, other = (loss_of(each, sides.step) for each in (sides.right, sides.other))
+    following = sides.step + 1
+    targets, loss = _next_targets(sides), loss_of(sides.other, following)
+    if not right or other is None or targets is None or loss is None or not have_factor(sides, factor := other / right):
+        return
+    own = targets_of(sides.other, following)
+    expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+    if expected is not None and same(loss, factor * (expected + penalty_of(sides.other, following))):
+        seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
+        yield Variant({}, seen, measured=True)
+
+
+def _next_targets(sides: Sides) -> Targets | None:
+    """The right call of the loss function in the next step, with the other side's own predictions."""
+    following = sides.step + 1
+    right, predictions = targets_of(sides.right, following), sides.other.arrays(following, "predictions")
+    if right is None or len(predictions) != 1:
+        return None
+    return replace(right, predicted=np.asarray(predictions[0], np.float64))
+
+
+def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
+    """One side adds up the gradients of micro-batches, which the other averages, or computes at once."""
+    counts = [len(model_events(each, sides.step, "inputs")) // sides.replicas for each in (sides.right, sides.other)]
+    names = sides.right_name, sides.other_name
+    for i, count in enumerate(counts):
+        if count > 1 and have_factor(sides, count if i else 1 / count):
+            seen = Measurement.of("script-micro-batches", factor=count, side=names[i], other=names[1 - i])
+            remedy = "gradients = [total / micro_batches for total in accumulated]  # assign the result"
+            yield Variant({}, seen, remedy=remedy, by_right=not i)
+            return
 
 
 def _factor(case: Case, recipe: Recipe, share: Share) -> float | None:
@@ -161,6 +264,18 @@ def _regularization_missing(case: Case, recipe: Recipe) -> Iterable[Variant]:
         yield Variant({"omitted": frozenset(omitted)}, seen, measured=True)
 
 
+def _recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    if recorded is None or not recorded.penalty:
+        return
+    yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
+    own = recorded.penalties
+    for count in range(1, len(own)):  # the first ones may come from add_loss, such as the loss of the examples
+        numbers = {"losses": len(own) - count, "of": len(own), "penalty": sum(own[count:])}
+        omitted = frozenset(range(count, len(own)))
+        yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **numbers))
+
+
 def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndarray, np.ndarray]:
     """``[weights]`` and ``[losses, weights]``: the gradients in the first step of the data's and each layer's loss."""
 
@@ -179,6 +294,13 @@ def _regularization_not_divided(case: Case, recipe: Recipe) -> Iterable[Variant]
         yield Variant({"regularization": float(case.replicas)}, seen)
 
 
+def _recorded_penalty_each(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    if recorded is not None and sides.replicas > 1:
+        seen = Measurement.of("script-penalty-each", penalty=recorded.penalty)
+        yield Variant({"regularization": float(sides.replicas)}, seen)
+
+
 def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.recovers():
         seen = Measurement.of("probabilities-as-logits", reference=case.reference.name)
@@ -191,6 +313,19 @@ def _logits(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if squash is not None:
         name = squash.__name__.removesuffix("_v2")
         yield Variant({"loss": SQUASHED}, Measurement.of("applied-twice", function=name))
+
+
+def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
+    recorded = RecordedLoss.of(sides)
+    if recorded is None or recorded.targets is None:
+        return
+    remedy = (
+        "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)\n"
+        "# in both; or leave out the activation of the model's last layer"
+    )
+    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
+    seen = Measurement.of("script-from-logits", from_logits=not recorded.targets.from_logits)
+    yield Variant({"loss": OTHER_LOGITS}, seen)
 
 
 WITH_PROBABILITIES = (
@@ -272,6 +407,23 @@ def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
         yield Variant({"loss": BROADCAST}, Measurement.of("labels-broadcast"))
 
 
+def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
+    own = targets_of(sides.other, sides.step)
+    shapes = {} if own is None else {"labels": own.true.shape, "predictions": own.predicted.shape}
+    yield Variant({"loss": BROADCAST}, Measurement.of("script-pairs", **shapes))
+
+
+def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Of predictions that are all equal, as at first, only the gradients tell; in the next step the loss does."""
+    following = sides.step + 1
+    targets, loss = _next_targets(sides), loss_of(sides.other, following)
+    if targets is None or loss is None or len({tuple(example_rows(each, following)) for each in sides.close_ups}) > 1:
+        return
+    pairs, mean, penalty = value_of(targets.broadcast()), value_of(targets), penalty_of(sides.other, following)
+    if pairs is not None and mean is not None and same(pairs + penalty, loss) and not same(mean + penalty, loss):
+        yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
+
+
 def _unweighted(case: Case, recipe: Recipe) -> Iterable[Variant]:
     if case.replay.weighted:
         yield Variant({"sample_weights": False}, Measurement.of("sample-weights-unused"))
@@ -301,7 +453,8 @@ CAUSES = (
         'function", https://www.tensorflow.org/tutorials/distribute/custom_training\n'
         'A user asks why the loss is divided by num_replicas_in_sync ("Scaled loss in Mimo"), '
         "https://github.com/google/edward2/issues/428",
-        gradient=lambda case, recipe: _times(float(case.replicas), case, recipe, "gradients-times-replicas"),
+        gradient=lambda case, recipe: _by_replicas(1, case, recipe, "gradients-times-replicas"),
+        recorded={LOSS: _recorded_share("loss-not-divided-by-replicas")},
     ),
     Cause(
         id="loss-divided-twice",
@@ -316,7 +469,8 @@ CAUSES = (
         "may not be divided as well.",
         met="\"distributed training with tensorflow on 'x' gpu makes loss 1/x\": a loss for fit that divides by hand, "
         "https://github.com/keras-team/keras/issues/16285",
-        gradient=lambda case, recipe: _times(1 / case.replicas, case, recipe, "gradients-by-replicas"),
+        gradient=lambda case, recipe: _by_replicas(-1, case, recipe, "gradients-by-replicas"),
+        recorded={LOSS: _recorded_share("loss-divided-twice")},
     ),
     Cause(
         id="loss-summed",
@@ -331,6 +485,7 @@ CAUSES = (
         met='"Cannot optimize with tf.reduce_sum(), but with tf.reduce_mean()" (question and answer, in Chinese), '
         "https://qa.1r1g.com/sf/ask/3361946101",
         gradient=_summed,
+        recorded={LOSS: _recorded_sum},
     ),
     Cause(
         id="loss-constant-denominator",
@@ -348,6 +503,7 @@ CAUSES = (
         '"Incorrect loss calculation for the last batch in TFTrainer if dataloader_drop_last is False", '
         "https://github.com/huggingface/transformers/issues/6969",
         gradient=_constant,
+        recorded={LOSS: _recorded_share("loss-constant-denominator")},
     ),
     Cause(
         id="loss-scaled",
@@ -359,14 +515,12 @@ CAUSES = (
         wrong="scaled_loss = factor * loss\n"
         "gradients = tape.gradient(scaled_loss, variables)  # applied without dividing by factor",
         remedy="gradients = [gradient / factor for gradient in gradients]  # or leave the factor out",
-        remedies={
-            MICRO_BATCHES: "gradients = [total / micro_batches for total in accumulated]  # assign the result",
-        },
         recognised="A factor is measured in the first step's gradient. It must explain every other step, too, and no "
         "simpler cause may explain them. A factor equal to the number of replicas is a cause of its own.",
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
         "https://github.com/NVIDIA/DeepLearningExamples/issues/713",
         gradient=_scaled,
+        recorded={LOSS: _recorded_factor, GRADIENTS: _recorded_micro_batches},
     ),
     Cause(
         id="loss-scale-missing",
@@ -384,6 +538,7 @@ CAUSES = (
         met='"Mixed precision, guide: training the model with a custom training loop", '
         "https://www.tensorflow.org/guide/mixed_precision",
         gradient=_scale_missing,
+        recorded={LOSS: _recorded_scale, GRADIENTS: _recorded_scale},
     ),
     Cause(
         id="uneven-replica-batches",
@@ -417,6 +572,7 @@ CAUSES = (
         met='"Unused kernel regularizers during training", '
         "https://github.com/hunglc007/tensorflow-yolov4-tflite/issues/369",
         gradient=_regularization_missing,
+        recorded={LOSS: _recorded_without_penalty},
     ),
     Cause(
         id="regularization-not-divided-by-replicas",
@@ -432,6 +588,7 @@ CAUSES = (
         "itself), https://github.com/keras-team/keras/pull/20609\n"
         '"Manually scale the loss in Resnet DS model", https://github.com/tensorflow/models/pull/6195',
         gradient=_regularization_not_divided,
+        recorded={LOSS: _recorded_penalty_each},
     ),
     Cause(
         id="logits-mismatch",
@@ -442,8 +599,6 @@ CAUSES = (
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
         remedies={
-            PROBABILITIES: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)\n"
-            "# in both; or leave out the activation of the model's last layer",
             SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n"
             "# with the options of the loss that compile() gets",
         },
@@ -453,6 +608,7 @@ CAUSES = (
         "https://github.com/xiph/LPCNet/issues/97\n"
         '"Double softmax in cross entropy with logits", https://github.com/nfmcclure/tensorflow_cookbook/issues/86',
         gradient=_logits,
+        recorded={LOSS: _recorded_logits},
     ),
     Cause(
         id="label-shape-broadcast",
@@ -470,6 +626,7 @@ CAUSES = (
         '"Why the loss function (mse) calculated by keras not the same as mine", '
         "https://github.com/keras-team/keras/issues/14627",
         gradient=_broadcast,
+        recorded={LOSS: _recorded_broadcast, GRADIENTS: _broadcast_next},
     ),
     Cause(
         id="sample-weights-dropped",
@@ -483,6 +640,7 @@ CAUSES = (
         met='"Too many values to unpack when including sample_weights", '
         "https://github.com/Jannoshh/simple-sam/issues/6",
         gradient=_unweighted,
+        recorded={LOSS: lambda sides, _: [Variant({"sample_weights": False}, Measurement.of("script-unweighted"))]},
     ),
     Cause(
         id="label-smoothing-missing",

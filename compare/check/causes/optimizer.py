@@ -6,12 +6,16 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compare.check.causes.base import Cause, Measurement, Variant
+import numpy as np
+
+from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
-from compare.check.recipe import Recipe, Update
-from compare.check.stages import EXAMPLES, STATE, UPDATE
+from compare.check.recipe import Clip, Recipe, Update
+from compare.check.recorded import CLOSE, both_gradients, clipped, equal_gradients, optimizer_of, same
+from compare.check.sides import Sides
+from compare.check.stages import EXAMPLES, STATE, UPDATE, Located, learning_rate_of, relative_gap
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, Trace
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -324,8 +328,111 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
         yield Variant({"learning_rates": rates}, seen)
 
 
-NOT_TAKEN = "not-taken"
-"""The kind of ``optimizer-differs`` where only the moving averages of the weights are not taken over at the end."""
+# Two recorded sides
+
+
+def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
+    """The cause that makes other updates of equal gradients."""
+    rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
+    right, other = optimizer_of(sides.right_trace), optimizer_of(sides.other_trace)
+    apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
+    if seen := _recorded_callbacks(sides, rates, right, other):
+        return "callbacks-missing", Variant({}, seen)
+    if right is None or other is None:
+        return None
+    if right["class"] != other["class"]:
+        seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
+        return "optimizer-differs", Variant({}, seen)
+    a, b = right["config"], other["config"]
+    if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
+        schedule = a["learning_rate"].get("class_name", "a schedule")
+        numbers = {"learning_rate": rates[1], "expected": rates[0]}
+        seen = Measurement.of("script-schedule", schedule=schedule, **numbers)
+        return "learning-rate-schedule-missing", Variant({}, seen)
+    differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
+    clipping = [key for key in differing if "clip" in key]
+    if clipping and not clip_alike(sides):
+        settings = {key: [b.get(key), a.get(key)] for key in clipping}
+        seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings)
+        return "clipping-differs", Variant({}, seen)
+    differing = [key for key in differing if key not in clipping]
+    update = located.of(UPDATE)
+    as_apart = not differing and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
+    if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
+        differing.insert(0, "learning_rate")
+        digits = 6 if apart > CLOSE else 10
+        a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
+    if differing:
+        settings = {key: [b.get(key), a.get(key)] for key in differing}
+        seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"])
+    else:
+        seen = made_again(sides)
+    return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def made_again(sides: Sides) -> Measurement | None:
+    """Evidence that one side makes the same optimizer again, where the sides part as an epoch begins."""
+    made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
+    again = len(made) > 1 and all(each == made[0] for each in made)
+    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
+    if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends:
+        return None
+    return Measurement.of("script-new-optimizer", optimizer=made[0][0])
+
+
+def clip_alike(sides: Sides) -> bool:
+    """Whether both sides have the same gradients once their optimizers have clipped them."""
+    pairs = zip(both_gradients(sides), (sides.right_trace, sides.other_trace), strict=True)
+    return equal_gradients(*(_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs))
+
+
+def clipping_of(trace: Trace) -> dict[str, float]:
+    """How a training's optimizer clips."""
+    config: dict[str, Any] = (optimizer_of(trace) or {"config": {}})["config"]
+    return {option: float(config[option]) for option in OF_OPTION if config.get(option)}
+
+
+OF_OPTION = {"clipnorm": "norm", "global_clipnorm": "global", "clipvalue": "value"}
+"""The kind of clipping of each option of an optimizer."""
+
+
+def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float]) -> Mapping[int, np.ndarray]:
+    """The gradients as an optimizer clips them."""
+    for option, limit in list(clipping.items())[:1]:
+        return clipped(gradients, Clip(OF_OPTION[option], limit))
+    return gradients
+
+
+def _recorded_callbacks(
+    sides: Sides, rates: Sequence[float | None], right: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> Measurement | None:
+    """Evidence that a callback of fit has set another learning rate than the one at which it began."""
+    callbacks = _recorded_list(sides)
+    if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
+        return None
+    begun = right["config"].get("learning_rate")
+    if same(rates[0], rates[1]) or not isinstance(begun, float) or same(begun, rates[0]):
+        return None
+    numbers = {"learning_rate": rates[0], "other_rate": rates[1]}
+    names = {"side": sides.right_name, "other": sides.other_name}
+    return Measurement.of("script-rate-changed", callbacks=callbacks, **numbers, **names)
+
+
+def _recorded_end(sides: Sides, located: Located) -> Iterator[Variant]:
+    """A callback that ends fit before its last epoch."""
+    fit, callbacks = sides.right_trace, _recorded_list(sides)
+    if callbacks and sides.step > fit.last and len(fit.epochs) < int(fit.fit.get("epochs", 0)):
+        numbers = {"epochs": len(fit.epochs), "callbacks": callbacks}
+        yield Variant({}, Measurement.of("script-ended", side=sides.right_name, **numbers))
+
+
+def _recorded_list(sides: Sides) -> list[str]:
+    """The callbacks of fit that may have acted: after its first epoch."""
+    fit = sides.right_trace
+    callbacks = list(fit.fit.get("callbacks", ()))
+    return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
+
+
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 OPTIONS_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(...)  # with fit's options"
@@ -358,7 +465,6 @@ CAUSES = (
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
         remedy=f"{OWN_OPTIMIZER}\n{OF_EMA}",
         remedies={
-            NOT_TAKEN: TAKEN,
             f"{SCRIPT} {AVERAGES}": f"{OPTIONS_OF_FIT}\n{TAKEN}",
             SCRIPT: OPTIONS_OF_FIT,
             f"{RUN} {AVERAGES}": f"{OWN_OPTIMIZER}\n{OF_EMA}",
@@ -369,6 +475,7 @@ CAUSES = (
         met='"Adam/Adagrad gives different derivatives when initializing globaly and localy": an optimizer '
         "created in every step, https://github.com/tensorflow/tensorflow/issues/29675",
         update=_other_optimizer,
+        recorded={UPDATE: one_of(kind_of_setting, "optimizer-differs")},
         fact=_average_not_taken,
     ),
     Cause(
@@ -391,6 +498,7 @@ CAUSES = (
         '"How learning rate scheduler works with Custom training loop using tf.GradientTape()", '
         "https://github.com/tensorflow/models/issues/7687",
         update=_no_schedule,
+        recorded={UPDATE: one_of(kind_of_setting, "learning-rate-schedule-missing")},
     ),
     Cause(
         id="callbacks-missing",
@@ -405,6 +513,7 @@ CAUSES = (
         "changed without a schedule while the loop's has not; or fit has ended in another epoch, or has changed "
         "weights outside of its steps.",
         update=_no_callbacks,
+        recorded={"": _recorded_end, EXAMPLES: _recorded_end, UPDATE: one_of(kind_of_setting, "callbacks-missing")},
         fact=_callbacks_missing,
     ),
 )

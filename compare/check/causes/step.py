@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compare.check.causes.base import Cause, Measurement, Variant
+from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS, scaled
+from compare.check.causes.optimizer import clip_alike, clipping_of, kind_of_setting
 from compare.check.observation import changed_variables
-from compare.check.recipe import Clip, Recipe, Update
-from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE
+from compare.check.recipe import Clip, Recipe, Update, norm_of
+from compare.check.recorded import both_gradients, clipped, equal_gradients, without_gradient
+from compare.check.sides import Sides
+from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, Located, gradients_of, model_events
 from compare.check.used import SCRIPT
 from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
 
-FROZEN = "frozen"
-"""The kind of ``variables-not-trained`` where layers predict otherwise, since they are not trainable."""
-NO_ARGUMENT = "no-argument"
-"""The kind of ``training-flag-missing`` where a model has no argument of this name that fit could give."""
 MOST_LAYERS = 6
 """The number of layers of a kind that are tried one by one."""
 
@@ -39,6 +38,32 @@ def _no_flag(case: Case, recipe: Recipe) -> Iterable[Variant]:
                 "inference-layers", layers=[case.observation.layers[i][0] for i in chosen], layer_class=kind
             )
             yield Variant({"inference": tuple(names[i] for i in chosen)}, seen)
+
+
+def _recorded_flag(sides: Sides, located: Located) -> Iterator[Variant]:
+    right, other = _flags(sides)
+    layers = [event.info for event in sides.right.of(sides.step, "layer")]
+    first = [info for info in layers if info["name"] == located.where] or layers
+    if first and not any(info.get("flagged", True) for info in first):
+        return  # the first layer that differs does not know the flag
+    names = sides.right_name, sides.other_name
+    # An explicit training=False on the side that is held to be right is meant.
+    for by_right, given, others in (
+        (False, other, right),
+        (True, [each for each in right if each is not False], other),
+    ):
+        if given and others and all(flag is True for flag in others) and not any(flag is True for flag in given):
+            by_fit = by_right and sides.right_trace.trained_by == "fit"
+            sided = {"side": names[not by_right], "other": names[by_right]}
+            seen = Measurement.of("script-flag", training=given[0], by_fit=by_fit, **sided)
+            of_model = "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True"
+            yield Variant({}, seen, remedy=of_model if by_fit else "", by_right=by_right)
+
+
+def _flags(sides: Sides) -> list[list[Any]]:
+    """The training flags with which each side calls its model in the step."""
+    both = (model_events(each, sides.step, "predictions") for each in (sides.right, sides.other))
+    return [[event.info["training"] for event in events] for events in both]
 
 
 # Clipping
@@ -61,28 +86,59 @@ def _clipped_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
                 pairs += zip(
                     case.replica_gradients(i), case.replay.replica_gradients(case.steps[i], span, recipe), strict=True
                 )
-        for kind, limit in _limits(case, pairs):
+        for kind, limit in _limits([(case.replay.unflatten(a), case.replay.unflatten(b)) for a, b in pairs]):
             when = {"when": "after" if reduced else "before"} if case.replicas > 1 else {}
             seen = Measurement.of("gradients-clipped", by=kind, limit=limit, **when)
             yield Variant({"clip": Clip(kind, limit, reduced)}, seen, measured=True)
 
 
-def _limits(case: Case, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterable[tuple[str, float]]:
-    """The limit of each kind of clipping that the (observed, predicted) gradients suggest."""
-    pairs = list(pairs)
-    clipped: dict[str, list[float]] = {"global": [], "norm": [], "value": []}
-    for observed, predicted in pairs:
-        variables = zip(case.replay.unflatten(observed), case.replay.unflatten(predicted), strict=True)
-        sizes = {
-            "global": [(np.linalg.norm(observed), np.linalg.norm(predicted))],
-            "norm": [(np.linalg.norm(a), np.linalg.norm(b)) for a, b in variables],
-            "value": [(np.abs(observed).max(), np.abs(predicted).max())],
+Gradients = Sequence[np.ndarray]
+
+
+def _limits(pairs: Iterable[tuple[Gradients, Gradients]]) -> Iterable[tuple[str, float]]:
+    """The limit of each kind of clipping that the (observed, predicted) gradients of all variables suggest."""
+    found: dict[str, list[float]] = {"global": [], "norm": [], "value": []}
+    for both in pairs:
+        sizes: dict[str, list[tuple[float, float]]] = {
+            "global": [(norm_of(both[0]), norm_of(both[1]))],
+            "norm": [(norm_of([a]), norm_of([b])) for a, b in zip(*both, strict=True)],
+            "value": [(_largest(both[0]), _largest(both[1]))],
         }
         for kind, size_pairs in sizes.items():
-            clipped[kind] += [float(a) for a, b in size_pairs if 0 < a < b * (1 - 1e-4)]
-    for kind, limits in clipped.items():
+            found[kind] += [a for a, b in size_pairs if 0 < a < b * (1 - 1e-4)]
+    for kind, limits in found.items():
         if limits:
             yield kind, max(limits)
+
+
+def _largest(gradients: Gradients) -> float:
+    return max(float(np.abs(each).max(initial=0)) for each in gradients)
+
+
+LIMITED = {
+    "value": "every value of the gradients",
+    "global": "the norm of all gradients together",
+    "norm": "the norm of each variable's gradient",
+}
+"""What each kind of clipping limits, the simplest to tell from other mistakes first."""
+
+
+def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
+    """A limit that explains the gradients of all replicas; that of a norm is a round number, as limits are."""
+    both = [both_gradients(sides, replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
+    pairs = [(other, right) for right, other in both if right and other]
+    if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
+        return
+    limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in pairs]))
+    for kind, limited in LIMITED.items():
+        limit = limits.get(kind)
+        if limit is None or (kind != "value" and abs(limit - float(f"{limit:.2g}")) > 1e-4 * limit):
+            continue
+        if all(equal_gradients(a, clipped(b, Clip(kind, limit))) for a, b in pairs):
+            clipping = {"clipping": clipping_of(sides.other_trace), "other_clipping": clipping_of(sides.right_trace)}
+            seen = Measurement.of("script-limits", limited=limited, replicas=sides.replicas, **clipping)
+            yield Variant({}, seen, measured=True)
+            return
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
@@ -111,6 +167,12 @@ def _not_reduced(case: Case, recipe: Recipe | Update) -> Iterable[Variant]:
             yield Variant({"reduce": "first", "share": share, "regularization": replicas}, first)
 
 
+def _recorded_first(sides: Sides, located: Located) -> Iterator[Variant]:
+    _, other = both_gradients(sides)
+    if sides.replicas > 1 and equal_gradients(other, gradients_of(sides.right, sides.step, replica=0)):
+        yield Variant({}, Measurement.of("script-first-replica"))
+
+
 def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
     feed = case.feed(recipe)
     if not feed:
@@ -133,6 +195,23 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
                 remedy = "loss = tf.add_n(list(of_output.values()))  # the losses of all outputs"
             changes = {"loss_weights": (*weights[:i], 0.0, *weights[i + 1 :])}
             yield Variant(changes, seen.but(output=name), measured=True, remedy=remedy)
+
+
+def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Layers that are not trainable, and so predict otherwise."""
+    untrained = without_gradient(sides)
+    flagged = all(flag is True for flags in _flags(sides) for flag in flags)
+    if flagged and any(located.where in name.split("/") for name in untrained):
+        remedy = (
+            "layer.trainable = True  # where the other script sets it\n"
+            "variables = model.trainable_variables  # afterwards, and in a tf.function that is traced afterwards"
+        )
+        yield Variant({}, Measurement.of("script-frozen", variables=untrained), remedy=remedy)
+
+
+def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
+    if untrained := without_gradient(sides):
+        yield Variant({}, Measurement.of("script-no-gradient", variables=untrained))
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
@@ -182,15 +261,13 @@ CAUSES = (
         "any batch normalization uses its moving statistics.",
         wrong="predictions = model(x)",
         remedy="predictions = model(x, training=True)",
-        remedies={
-            NO_ARGUMENT: "def call(self, inputs, training=None): ...  # of the model, so that fit gives training=True",
-        },
         recognised="The gradients match those of the model called with training=False on the same batch.",
         met='"Transfer learning trained by custom TF 2.0 training loop performs worse than keras fit", '
         "https://github.com/tensorflow/tensorflow/issues/31184\n"
         '"Batch normalization moving mean and variance are not being updated", '
         "https://github.com/michalfaber/tensorflow_Realtime_Multi-Person_Pose_Estimation/issues/13",
         gradient=_no_flag,
+        recorded={PREDICTIONS: _recorded_flag},
     ),
     Cause(
         id="clipping-differs",
@@ -215,6 +292,7 @@ CAUSES = (
         "https://github.com/LeelaChessZero/lczero-training/pull/162",
         gradient=_clipped_gradient,
         update=_clipped_update,
+        recorded={GRADIENTS: _recorded_clipping, UPDATE: one_of(kind_of_setting, "clipping-differs")},
     ),
     Cause(
         id="gradients-not-reduced",
@@ -231,6 +309,7 @@ CAUSES = (
         "https://github.com/deepmodeling/deepmd-kit/pull/1104",
         gradient=_not_reduced,
         update=_not_reduced,
+        recorded={GRADIENTS: _recorded_first},
     ),
     Cause(
         id="variables-not-trained",
@@ -240,10 +319,6 @@ CAUSES = (
         wrong="variables = model.layers[-1].trainable_variables",
         remedy="variables = model.trainable_variables\ngradients = tape.gradient(loss, variables)\n"
         "optimizer.apply_gradients(zip(gradients, variables))  # in every step",
-        remedies={
-            FROZEN: "layer.trainable = True  # where the other script sets it\n"
-            "variables = model.trainable_variables  # afterwards, and in a tf.function that is traced afterwards",
-        },
         recognised="Some variables, which are named, should be trained but have a zero gradient or none in all "
         "steps, or never change; all others are right. Or no weight ever changes.",
         met='"Unpredictable behaviour of tracked variables in subclassing layers and models", '
@@ -252,6 +327,7 @@ CAUSES = (
         "https://github.com/tensorflow/tensorflow/issues/29073",
         gradient=_without_gradient,
         update=_without_update,
+        recorded={PREDICTIONS: _recorded_frozen, GRADIENTS: _recorded_without_gradient},
         fact=_never_changes,
     ),
 )

@@ -1,0 +1,275 @@
+"""Names the cause of a difference between two recorded sides, by what both did in the step where they diverge.
+
+Nothing is trained or computed again: the record of the side that is held to be right says what the other's should have
+shown. The entries that have a recogniser for the stage that differs are tried, and must explain the numbers of that
+step to rounding. Where none does, or several do, no cause is named: the stage says where to look. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE, Cause
+from compare.check.causes.base import Variant
+from compare.check.causes.optimizer import TAKEN, made_again
+from compare.check.measurement import Measurement
+from compare.check.recipe import Recipe
+from compare.check.recorded import (
+    CLOSE,
+    RecordedLoss,
+    both_gradients,
+    have_factor,
+    known_rows,
+    optimizer_of,
+    penalty_of,
+    steps_of_epoch,
+)
+from compare.check.report import named
+from compare.check.search import find_explanations
+from compare.check.sides import Sides
+from compare.check.stages import (
+    EXAMPLES,
+    GRADIENTS,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    STATE,
+    UPDATE,
+    Located,
+    calls_of,
+    example_rows,
+    loss_of,
+    relative_gap,
+)
+from compare.check.used import used_by
+from compare.records import Variable
+from compare.verdict import Finding
+from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
+
+RESTORES = "EarlyStopping"
+"""The callback that sets weights after the last step (``restore_best_weights``)."""
+SMALL = 0.05
+"""The largest error of an explanation of a loss, as a part of the difference that it explains."""
+
+Shown = tuple[Cause, Variant]
+
+
+def name_causes(located: Located, sides: Sides) -> list[Finding]:
+    """The causes of a difference, if exactly one explanation is found: one cause, or two that only together explain it.
+
+    A cause is left out where all stages at which it must show agree.
+    """
+    shown = [
+        (cause, variant)
+        for cause in CATALOGUE.values()
+        if (recognise := cause.recorded.get(located.stage or "")) and not cause.contradicted(located)
+        for variant in recognise(sides, located)
+    ]
+    seen = [each for each in shown if not each[1].changes]
+    for explanations in (
+        [(each,) for each in seen if not each[1].measured],
+        _of_loss(sides, [each for each in shown if each[1].changes]),
+        [(each,) for each in seen if each[1].measured],
+    ):
+        found = {frozenset(cause.id for cause, _ in each): each for each in explanations}
+        if found:
+            return _findings(sides, next(iter(found.values()))) if len(found) == 1 else []
+    return []
+
+
+def _findings(sides: Sides, explanation: Sequence[Shown]) -> list[Finding]:
+    used = used_by(sides.other_trace, sides.right_trace)
+    return [
+        named(
+            cause.id,
+            cause.kind,
+            sides.right_name if variant.by_right else sides.other_name,
+            sides.named(variant.evidence).but(at_step=sides.step),
+            variant.remedy or cause.remedy_for(used),
+        )
+        for cause, variant in explanation
+    ]
+
+
+def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
+    """The simplest changes of the right loss that make it the other one: of one cause, or of two together."""
+    recorded = RecordedLoss.of(sides) if changing else None
+    other = loss_of(sides.other, sides.step)
+    if recorded is None or other is None:
+        return []
+    right = recorded.data + recorded.penalty
+
+    def residual(recipe: Recipe) -> float:
+        loss = recorded.predict(recipe)
+        if loss is None or abs(loss - other) > SMALL * abs(right - other):
+            return np.inf
+        return abs(loss - other) / max(abs(loss), abs(other)) if loss != other else 0.0
+
+    by_cause: dict[str, list[Variant]] = {}
+    for cause, variant in changing:
+        by_cause.setdefault(cause.id, []).append(variant)
+    recognisers = [(CATALOGUE[id], lambda _, variants=variants: variants) for id, variants in by_cause.items()]
+    search = find_explanations(Recipe(), recognisers, residual, CLOSE)
+    return [list(_with_losses(each.causes, other, right)) for each in search.explanations]
+
+
+def _with_losses(explanation: Sequence[Shown], loss: float, right: float) -> Iterator[Shown]:
+    """An explanation whose evidence gives the losses, and beside which other mistake each was made; factors last."""
+    for cause, variant in sorted(explanation, key=lambda each: "share" in each[1].changes):
+        seen = variant.evidence.but(loss=loss, right_loss=right)
+        for other in (each for each, _ in explanation if each is not cause):
+            seen = seen.but(beside=other.id)
+        yield cause, replace(variant, evidence=seen)
+
+
+def more_weights(first: Trace, second: Trace) -> list[Variable]:
+    """The weights that one training has more than the other, if it has others of each of their shapes; else none."""
+    few, many = sorted((first, second), key=lambda trace: len(trace.variables))
+    left = Counter(variable.shape for variable in few.variables)
+    if not left.keys() >= {variable.shape for variable in many.variables}:
+        return []
+    more = []
+    for variable in many.variables:
+        if left[variable.shape]:
+            left[variable.shape] -= 1
+        else:
+            more.append(variable)
+    return [] if left.total() else more
+
+
+def name_copies(sides: Sides) -> list[Finding]:
+    """The cause of more weights on one side: copies of layers that the other side calls several times in a step."""
+    more = more_weights(*sides.traces)
+    copying = int(len(sides.traces[1].variables) > len(sides.traces[0].variables))
+    sharing = 1 - copying
+    layers = sides.close_ups[sharing].of(sides.step, "layer")
+    calls = Counter(event.info["name"] for event in layers if event.replica == 0)
+    shared = {
+        variable.name: variable.name.split("/")[-2]
+        for variable in sides.traces[sharing].variables
+        if "/" in variable.name and calls[variable.name.split("/")[-2]] > 1
+    }
+    shapes = [variable.shape for variable in sides.traces[sharing].variables if variable.name in shared]
+    if not more or Counter(shapes) != Counter(variable.shape for variable in more):
+        return []
+    copies, names = sides.names[copying], list(dict.fromkeys(shared.values()))
+    cause = CATALOGUE["weights-not-shared"]
+    seen = Measurement.of(
+        "copies",
+        side=copies, other=sides.names[sharing], variables=[each.name for each in more], layers=names,
+        times=calls[names[0]],
+    )  # fmt: skip
+    remedy = cause.remedy_for(used_by(*reversed(sides.traces) if copying else sides.traces))
+    return [named(cause.id, cause.kind, copies, seen, remedy)]
+
+
+def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
+    """The cause of weights that only one side changes after the last step: averages, or what a callback restores."""
+    changing = [not trace.never_changes for trace in traces]
+    right = changing.index(True)
+    side, trace = names[1 - right], traces[right]
+    if all(changing):
+        return []
+    of = {"reference": names[right], "variables": [v.name for i, v in enumerate(trace.variables) if trace.changes(i)]}
+    if all((optimizer_of(each) or {"config": {}})["config"].get("use_ema") for each in traces):
+        cause, remedy = "optimizer-differs", TAKEN
+        seen = Measurement.of("averages-not-taken", side=side, **of)
+    elif RESTORES in trace.fit.get("callbacks", ()):
+        cause, remedy = "callbacks-missing", ""
+        seen = Measurement.of("changed-after-training", callbacks=[RESTORES], **of)
+    else:
+        return []
+    remedy = remedy or CATALOGUE[cause].remedy_for(used_by(traces[1 - right], trace))
+    return [named(cause, CATALOGUE[cause].kind, side, seen, remedy)]
+
+
+def hints(located: Located, sides: Sides) -> list[Measurement]:
+    """What was seen that may explain a difference without proving it."""
+    found = []
+    made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
+    if located.stage == UPDATE and made[0] > made[1]:
+        found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
+    if located.stage == EXAMPLES:
+        found += _hints_on_examples(sides)
+    if located.stage == UPDATE and (calls := calls_of(sides.other, sides.step) or 1) > 1:
+        found.insert(0, Measurement.of("applied-times", times=calls))
+    if located.stage == GRADIENTS and (loss := located.of(LOSS)) is not None and loss.gap is not None:
+        found += _hints_on_gradients(sides)
+    if located.stage != UPDATE and (again := made_again(sides)):
+        found.append(again)
+    if sides.other_trace.never_changes:
+        found.insert(0, Measurement.of("never-changes"))
+    if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
+        found += _hints_on_random_numbers(sides, located.stage)
+    return list(map(sides.named, found))
+
+
+def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:
+    """Random numbers that were seen to differ before the stage; where they were not seen, those of graph and loop."""
+    drawn = sides.other_trace.drawn, sides.right_trace.drawn
+    numbers = [_drawn_before(each, sides.step, stage) for each in (sides.other, sides.right)]
+    both = [name for name in drawn[1] if name in drawn[0]]
+    seen = [name for name in both if all(name in each for each in numbers)]
+    if apart := [name for name in seen if numbers[0][name] != numbers[1][name]]:
+        yield Measurement.of("drawn-otherwise", functions=apart)
+    elif other_ways := [name for name in both if name not in seen and set(drawn[0][name]) != set(drawn[1][name])]:
+        yield Measurement.of("drawn", functions=other_ways)
+    for name, own, others in zip((sides.other_name, sides.right_name), drawn, reversed(drawn), strict=True):
+        if own and not others:
+            yield Measurement.of("calls-alone", side=name, functions=list(own))
+
+
+def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter[int]]:
+    """The hashes of the random numbers that a step has drawn before it came to a stage, by function."""
+    events = close_up.steps.get(step, ())
+    kind = "inputs" if stage == EXAMPLES else stage
+    end = max((i for i, event in enumerate(events) if event.kind == kind), default=len(events))
+    found: dict[str, Counter[int]] = {}
+    for event in events[:end]:
+        if event.kind == "drawn":
+            found.setdefault(event.info["name"], Counter()).update(event.rows)
+    return found
+
+
+def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
+    right, other = (
+        sorted(row for step in steps_of_epoch(sides) for row in example_rows(side, step))
+        for side in (sides.right, sides.other)
+    )
+    if unknown := len(set(other) - known_rows(sides)):
+        names = {"side": sides.right_name, "other": sides.other_name}
+        numbers = {"examples": unknown, "of": len(other), "first": min(steps_of_epoch(sides))}
+        yield Measurement.of("unknown-examples", **numbers, last=max(steps_of_epoch(sides)), **names)
+        yield from _hints_on_random_numbers(sides, EXAMPLES)
+    elif right and right == other:
+        yield Measurement.of("reordered", examples=len(right))
+    calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
+    for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
+        if alone := [call for call in own if call not in others]:
+            yield Measurement.of("calls-alone", side=name, functions=alone)
+
+
+def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
+    """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
+    right, other = both_gradients(sides)
+    if not right or right.keys() != other.keys():
+        return
+    norm = sum(float(np.vdot(each, each)) for each in right.values())
+    factor = sum(float(np.vdot(right[i], other[i])) for i in right) / norm if norm else 0.0
+    if factor and have_factor(sides, factor):
+        yield Measurement.of("gradients-have-factor", factor=factor)
+        return
+    weights = sides.right.arrays(sides.step, "weights")
+    off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
+    if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
+        yield Measurement.of("apart-by-weights", variables=[sides.right_trace.variables[i].name for i in off])
+
+
+def _parallel(a: np.ndarray, b: np.ndarray) -> bool:
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return bool(norms) and abs(float(np.vdot(a, b))) >= (1 - 1e-4) * norms

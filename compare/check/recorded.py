@@ -1,0 +1,175 @@
+"""Predicts what a step should have shown by what the other side of a comparison did on the same batch; no TensorFlow.
+
+Nothing is computed again from weights: a prediction is arithmetic on the record of the side that is held to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, UNRECOVERED, Clip, Recipe, Share, Split, mean_of_means
+from compare.check.sides import Sides
+from compare.check.stages import example_rows, gradients_of, loss_of, relative_gap
+from compare.check.targets import Targets, targets_of, value_of
+from compare.watch.seen import CloseUp
+from compare.watch.trace import Trace
+
+CLOSE = 1e-5
+"""The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
+PARALLEL = 1e-4
+"""The relative difference up to which gradients are the same but for a factor."""
+
+
+def same(a: float, b: float) -> bool:
+    """Whether two numbers are the same but for sums in another order."""
+    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
+
+
+# Loss
+
+
+@dataclass(frozen=True)
+class RecordedLoss:
+    """The loss of a step, in the parts that a recipe changes.
+
+    Attributes:
+        data: the loss of the examples.
+        penalty: the sum of the model's own losses, the mean over replicas.
+        penalties: each of them, on the first replica.
+        split: the batch, split as evenly as can be: no share depends on where its examples are.
+        targets: what the loss function was called with; None if that is not known.
+        spread: the loss if each label met every prediction, of a loss function that is not known; None if not seen.
+    """
+
+    data: float
+    penalty: float
+    penalties: Sequence[float]
+    split: Split
+    targets: Targets | None
+    spread: float | None
+
+    @classmethod
+    def of(cls, sides: Sides) -> RecordedLoss | None:
+        """The loss of the side that is held to be right; None if it was not seen."""
+        close_up, step = sides.right, sides.step
+        loss = loss_of(close_up, step)
+        if loss is None:
+            return None
+        examples = len(example_rows(close_up, step))
+        full = max((len(example_rows(close_up, each)) for each in close_up.steps), default=examples)
+        first = [event for event in close_up.of(step, "loss") if event.replica == 0]
+        own = [float(np.sum(array)) for event in first for array in event.arrays[event.info["targets"] :]]
+        sizes = tuple(len(part) for part in np.array_split(range(examples), sides.replicas))
+        spread = [float(array) for array in close_up.arrays(step, "spread")]
+        targets = targets_of(close_up, step)
+        penalty = penalty_of(close_up, step)
+        of_function = float(np.mean(spread)) if spread and targets is None else None
+        return cls(loss - penalty, penalty, own, Split(sizes, full), targets, of_function)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return sum(self.split.sizes)
+
+    def factor(self, share: Share) -> float:
+        """What the examples' loss is multiplied by if each example has a share; 1 if that is not known."""
+        right, other = (float(np.dot(self.split.sizes, each(self.split))) for each in (mean_of_means, share))
+        return other / right if right else 1.0
+
+    def of_examples(self, recipe: Recipe) -> float | None:
+        """The loss of the examples with the right shares; None if it cannot be computed."""
+        targets = self.targets
+        if recipe.loss == GIVEN and recipe.sample_weights:
+            return self.data
+        if targets is None:
+            return self.spread if recipe.loss == BROADCAST else None
+        given = value_of(targets)
+        if recipe.loss == UNRECOVERED:  # what is given is said to be logits, and the right side takes it for what it is
+            recovered = value_of(targets.with_other_logits()) if targets.from_logits else None
+            return given if recovered is not None and same(recovered, self.data) else None
+        if given is None or not same(given, self.data):
+            return None  # of the right side, too, the loss is another one
+        changed = targets if recipe.sample_weights else targets.without_weights()
+        if recipe.loss == OTHER_LOGITS:
+            changed = changed.with_other_logits()
+        return value_of(changed.broadcast() if recipe.loss == BROADCAST else changed)
+
+    def predict(self, recipe: Recipe) -> float | None:
+        """The loss of a step with a recipe; None if it cannot be computed."""
+        data = self.of_examples(recipe)
+        left_out = sum(self.penalties[i] for i in recipe.omitted)
+        if data is None:
+            return None
+        return self.factor(recipe.share) * data + recipe.regularization * (self.penalty - left_out)
+
+
+def penalty_of(close_up: CloseUp, step: int) -> float:
+    """The sum of the model's own losses, the mean over replicas."""
+    events = close_up.of(step, "loss")
+    sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
+    return float(np.mean(sums)) if sums else 0.0
+
+
+# Gradients
+
+
+def have_factor(sides: Sides, factor: float) -> bool:
+    """Whether the gradients of the side at fault are the right ones times a factor."""
+    right, other = both_gradients(sides)
+    if not right or right.keys() != other.keys():
+        return False
+    scale = max(float(np.linalg.norm(each)) for each in right.values())
+
+    def fits(i: int) -> bool:
+        allowed = PARALLEL * abs(factor) * max(float(np.linalg.norm(right[i])), 1e-3 * scale)
+        return bool(np.linalg.norm(other[i] - factor * right[i]) <= allowed)
+
+    return all(fits(i) for i in right)
+
+
+def both_gradients(sides: Sides, replica: int | None = None) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """The gradients of the side that is held to be right, and those of the other."""
+    right, other = (gradients_of(each, sides.step, replica) for each in (sides.right, sides.other))
+    return right, other
+
+
+def equal_gradients(a: Mapping[int, np.ndarray], b: Mapping[int, np.ndarray]) -> bool:
+    """Whether the gradients of all variables are the same but for rounding."""
+    return a.keys() == b.keys() and all(relative_gap(a[i], b[i]) <= PARALLEL for i in a)
+
+
+def clipped(gradients: Mapping[int, np.ndarray], clip: Clip) -> Mapping[int, np.ndarray]:
+    """The gradients of all variables after clipping."""
+    return dict(zip(gradients, clip.of(list(gradients.values())), strict=True))
+
+
+def without_gradient(sides: Sides) -> list[str]:
+    """The names of the variables to which only the right side's optimizer applies a gradient."""
+    right, other = both_gradients(sides)
+    lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
+    return [sides.right_trace.variables[i].name for i in lacking] if other else []
+
+
+# Optimizers and epochs
+
+
+def optimizer_of(trace: Trace) -> dict[str, Any] | None:
+    """Name and configuration of a training's first optimizer."""
+    return dict(trace.optimizers[0]) if trace.optimizers else None
+
+
+def known_rows(sides: Sides) -> set[int]:
+    """The hashes of all examples that the right side was seen to have."""
+    return {row for step in sides.right.steps for row in example_rows(sides.right, step)}
+
+
+def steps_of_epoch(sides: Sides) -> list[int]:
+    """The steps of fit's epoch in which the trainings diverge, as far as they were seen."""
+    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
+    begin = max((end for end in ends if end < sides.step), default=0) + 1
+    end = next((end for end in ends if end >= sides.step), max(sides.right.steps, default=sides.step))
+    return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
