@@ -76,7 +76,7 @@ def once_per_cause():
 @pytest.mark.parametrize(("bug", "where"), once_per_cause())
 def test_a_planted_mistake_is_caught_and_named(tensorflow, bug, where):
     where, trainer = checker(*where(bug)), bug.trainer()
-    report = where.look_inside(where.check(trainer), trainer)
+    report = where.check(trainer)
     assert report.verdict == "different", report
     training, reporting = ({finding.id for finding in found} for found in (report.training, report.reporting))
     assert set(bug.training) <= training, report
@@ -103,7 +103,7 @@ def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, monkeypatch):
 
     def judged(name):
         trainer = getattr(planted, name)()
-        report = where.look_inside(where.check(trainer), trainer)
+        report = where.check(trainer)
         training, reporting = report.comparison.training, report.comparison.reporting.verdict
         causes = [(each.id, each.side, each.measurements) for each in report.findings]
         return training.verdict, training.first_difference, reporting, causes, report.unexplained
@@ -139,7 +139,7 @@ def test_a_mistake_is_located_in_its_stage_of_the_step(tensorflow, replicas):
     same = checker("mlp-l2-bn", "momentum", replicas)
     for name, (epoch, step, stage, where) in stages.items():
         trainer = getattr(planted, name)()
-        report = same.look_inside(same.check(trainer), trainer)
+        report = same.check(trainer)
         first = report.comparison.training.first_difference
         assert (first.epoch, first.step, first.stage) == (epoch, step, stage), report
         assert where is None or first.where == where, report
@@ -159,7 +159,7 @@ def test_looking_inside_leaves_keras_as_it_was(tensorflow):
     places += [(tf.GradientTape, "gradient"), (tf.distribute.Strategy, "run"), (keras.losses, "mean_squared_error")]
     before = [getattr(owner, name) for owner, name in places]
     same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenaltyInTraining()
-    report = same.look_inside(same.check(trainer), trainer)
+    report = same.check(trainer)
     assert "Inside that step, examples, inputs and predictions agree; the loss does not: " in str(report)
     (entry,) = report.as_json()["comparisons"]
     assert entry["training"]["first_difference"] == {"epoch": 1, "step": 1, "stage": "loss", "where": ""}
@@ -250,7 +250,6 @@ def test_a_penalty_without_a_gradient_is_not_called_missing(tensorflow):
     same, trainer = checker("mlp-l2-bn", "momentum", 1), WithoutGradient()
     report = same.check(trainer)
     assert [finding.id for finding in report.training] == ["regularization-missing"], "by the gradients alone"
-    report = same.look_inside(report, trainer)
     assert report.comparison.training.first_difference.stage == "gradients", report
     assert report.findings == (), report
     assert report.evidence[-1].startswith("as with regularization-missing: "), report

@@ -54,7 +54,7 @@ def test_every_loop_is_tested(loops: Any) -> None:
 def test_the_short_check_names_the_step_and_the_stage(loops: Any, name: str) -> None:
     loop = getattr(loops, name)
     here, trainer = checker(loop.needs, 2 if name == "Replicas" else 1), loop(AT)
-    report = here.look_inside(here.check(trainer), trainer)
+    report = here.check(trainer)
     assert report.verdict == "different", report
     cause = report.findings[0]
     assert (cause.id, cause.side, cause.kind) == ("not-finite", "mine", loop.kind), report
@@ -97,7 +97,7 @@ def test_the_reference_may_be_the_side_that_fails(loops: Any) -> None:
 
     task, trainer = loops.experiment(loops.Guarded, load_data=loops.one_bad_example), loops.Guarded()
     here = Checker(task, KerasFit(), strategies.make("default"), batch_size=25)
-    report = here.look_inside(here.check(trainer), trainer)
+    report = here.check(trainer)
     cause = report.findings[0]
     assert (report.verdict, cause.id, cause.side) == ("different", "not-finite", "fit"), report
     assert report.comparison.training.first_difference.stage == "gradients"

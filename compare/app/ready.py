@@ -104,7 +104,7 @@ class Session:
         checker = Checker(
             task.experiment, reference, task.strategy, batch_size=options.batch_size, seed=options.seed, data=data
         )
-        return lambda trainer: checker.look_inside(checker.check(trainer), trainer)
+        return lambda trainer: checker.check(trainer)
 
 
 @dataclass(frozen=True)

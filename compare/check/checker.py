@@ -113,7 +113,7 @@ class Checker:
         self.seed = seed
         self.reference = observe(self.task, self.batches, reference, seed)
         self._twins = NoiseTwins(self.task, self.batches, reference, seed)
-        self._inside = LookInside(self._twins, train)
+        self._inside = LookInside(self.reference.inside, self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
@@ -158,26 +158,21 @@ class Checker:
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
+        report = self._located(report, candidate)
         return replace(report, seconds=time.perf_counter() - began)
 
-    @_short_training()
-    def look_inside(self, report: Report, trainer: Trainer) -> Report:
-        """Adds the stage of the first differing step to a report, if the trainer is different and can be observed."""
-        began = time.perf_counter()
-        report = self._located(report, trainer)
-        return replace(report, seconds=report.seconds + time.perf_counter() - began)
-
-    def _located(self, report: Report, trainer: Trainer) -> Report:
+    def _located(self, report: Report, candidate: Observation) -> Report:
+        """Adds the stage of the first differing step to a report, if the trainer is different and could be observed."""
         training = report.comparison.training
         if training.verdict != DIFFERENT:
             return with_not_finite(report, None)
         if report.comparison.weights_alone is not None:
-            return self._look_at_not_finite(report, trainer)
+            return self._look_at_not_finite(report, candidate)
         report = with_not_finite(report, None)
         if ACCUMULATION in [entry.probe for entry in report.not_applicable]:
             return report
         try:
-            inside = self._inside.locate(trainer, training)
+            inside = self._inside.locate(candidate.inside, training)
             if inside is None:
                 return report
             located = inside.located
@@ -197,13 +192,14 @@ class Checker:
         report = replace(report, comparison=replace(report.comparison, training=training))
         return replace(report, stages=tuple(located.stages))
 
-    def _look_at_not_finite(self, report: Report, trainer: Trainer) -> Report:
+    def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
         """Adds the cause ``not-finite``, with the stage of the first such value if it can be observed."""
         comparison = report.comparison
         assert comparison.weights_alone is not None
         try:
             of_reference = comparison.weights_alone.side == self.reference.name
-            inside = self._inside.first_not_finite(trainer, comparison.weights_alone, of_reference=of_reference)
+            seen, found = candidate.inside, comparison.weights_alone
+            inside = self._inside.first_not_finite(seen, found, of_reference=of_reference)
         except Exception as error:
             report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
             inside = None

@@ -6,29 +6,26 @@ The runs are repeated with their stages recorded, and a noise twin of the refere
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from compare.anew import train_anew
+from compare.check.close_up import seeing_inside
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.observation import EPOCHS
-from compare.check.own_data import Data, Seen
+from compare.check.observation import EPOCHS, Seen
+from compare.check.own_data import Data
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run
 from compare.engine.strategies import keras_version
 from compare.errors import EndedEarlyError
-from compare.records import INITIAL, AnyRecord, EpochRecord, Place, Sink, StepRecord, in_time
+from compare.records import INITIAL, AnyRecord, Place, Sink, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict import Difference, NotFinite, Training
-from compare.watch.patching import undone
 from compare.watch.seen import CloseUp
-from compare.watch.settings import MADE_ALIKE, Settings
 
 
 @dataclass(frozen=True)
@@ -49,31 +46,32 @@ class LookInside:
     """Locates the first difference of any number of candidates from one reference.
 
     Args:
-        runs: the check's runs, with and without noise.
+        reference: what was seen inside the reference's steps.
+        runs: the noise twins of the reference.
         everything: the experiment's own training examples, of which the task has a few.
     """
 
-    def __init__(self, runs: NoiseTwins, everything: Examples | Stream) -> None:
-        self._runs, self._steps = runs, len(runs.batches.sizes())
+    def __init__(self, reference: Seen | None, runs: NoiseTwins, everything: Examples | Stream) -> None:
+        self._reference, self._runs, self._steps = reference, runs, len(runs.batches.sizes())
         self._everything = everything
-        self._seen: dict[int, Seen | None] = {}
+        self._twins: dict[int, list[CloseUp]] = {}
 
     @cached_property
     def data(self) -> Data:
         """The examples that a loop can have, of the run and of the experiment."""
         return Data.of(self._runs.task.train, self._everything)
 
-    def locate(self, trainer: Trainer, training: Training) -> Inside | None:
+    def locate(self, candidate: Seen | None, training: Training) -> Inside | None:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
 
         Where the weights are equal, what differs is inside a step.
 
         Raises:
-            Exception: whatever a trainer raises.
+            Exception: whatever the reference raises.
         """
         first = training.first_difference
         begin = 1 if first is None else self._number(first)
-        reference, candidate = self._close_up(0), close_up(trainer, self._runs.exactly)
+        reference = self._reference
         if reference is None or candidate is None:
             return None
         sides, twins = (reference.steps, candidate.steps), self._twins_from(begin)
@@ -93,13 +91,9 @@ class LookInside:
                 return Inside(located, apart_from, reference, candidate)
         return None
 
-    def first_not_finite(self, trainer: Trainer, found: NotFinite, *, of_reference: bool) -> FirstValue | None:
-        """Finds where in its step a value first is not finite on one side only; None if that cannot be observed.
-
-        Raises:
-            Exception: whatever a trainer raises.
-        """
-        seen = self._close_up(0), close_up(trainer, self._runs.exactly)
+    def first_not_finite(self, candidate: Seen | None, found: NotFinite, *, of_reference: bool) -> FirstValue | None:
+        """Finds where in its step a value first is not finite on one side only; None if that cannot be observed."""
+        seen = self._reference, candidate
         side, other = seen if of_reference else reversed(seen)
         if side is None:
             return None
@@ -119,16 +113,11 @@ class LookInside:
 
     def _twins_from(self, begin: int) -> list[CloseUp]:
         """The noise twins with noise from a step on, as far as they can be observed."""
-        twin = self._close_up(begin)
-        return [twin.steps] if twin else []
-
-    def _close_up(self, begin: int) -> Seen | None:
-        """The reference's steps; with noise from a step on, unless that is 0."""
-        if begin not in self._seen:
-            runs, place = self._runs, self.place(begin) if begin else None
-            make_run = (lambda sinks: runs.run(place, 1, sinks=sinks)) if place else runs.exactly
-            self._seen[begin] = close_up(runs.reference, make_run)
-        return self._seen[begin]
+        if begin not in self._twins:
+            runs, place = self._runs, self.place(begin)
+            twin = close_up(runs.reference, lambda sinks: runs.run(place, 1, sinks=sinks))
+            self._twins[begin] = [twin.steps] if twin else []
+        return self._twins[begin]
 
 
 MakeRun = Callable[[Sequence[Sink]], Run]
@@ -161,42 +150,12 @@ def first_not_finite(
 def close_up(
     trainer: Trainer, make_run: MakeRun, window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bool = False
 ) -> Seen | None:
-    """What is seen inside the steps of a run; None if nothing is.
-
-    Args:
-        window: the first and the last step whose values are kept, counted over the whole training.
-        latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
-    """
+    """What is seen inside the steps of a run; None if nothing is. The arguments are those of ``seeing_inside``."""
     if keras_version().startswith("2"):
-        return None  # only Keras 3 is watched
-    from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
-    from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)
-    from compare.watch.trace import TraceWriter  # noqa: PLC0415 (lazy: Keras 3)
-
-    with tempfile.TemporaryDirectory() as folder, undone():
-        settings = Settings(
-            script="",
-            source="",
-            folder=folder,
-            initial=str(Path(folder) / "initial"),
-            own=tuple(MADE_ALIKE),
-            begins=False,
-            close_up=(window,),
-            latest_only=latest_only,
-            max_steps=sys.maxsize,
-            one=True,
-        )
-        observer = StageObserver(settings, InitialWeights(settings), TraceWriter(Path(folder)))
-        ends: list[int] = []
-
-        def on_record(record: AnyRecord) -> None:
-            steps = observer.seen(0)
-            if isinstance(record, EpochRecord) and steps is not None:
-                ends.append(max(steps.steps, default=0))
-
-        run = make_run([on_record])
+        return None
+    with seeing_inside(window, latest_only=latest_only) as inside:
+        run = make_run([inside.on_record])
         with suppress(EndedEarlyError):
             train_anew(trainer, run)
             run.close()
-        steps = observer.seen(0)
-        return None if steps is None else Seen(steps, tuple(ends))
+        return inside.seen

@@ -47,12 +47,6 @@ class NoiseTwins:
         run.batches = self.batches
         return run
 
-    def exactly(self, sinks: Sequence[Sink]) -> CraftedRun:
-        """A run without noise, for the reference or a candidate to train."""
-        run = CraftedRun(self.task, seed=self._seed, epochs=EPOCHS, sinks=sinks)
-        run.batches = self.batches
-        return run
-
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
         run = self.run(start, number, loud=loud, sinks=[records.append])

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from compare.check.stages import example_rows
 from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
+from compare.watch.seen import CloseUp
 from compare.watch.trace import ON_BATCHES, configuration_of
 
 EPOCHS = range(1, 3)
@@ -101,6 +103,32 @@ class OptimizerStep:
         return bool(changed_variables(self.before, self.state, trainable))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """All steps of a short run.
+
+    Attributes:
+        steps: what was seen in each.
+        ends: the number of steps made up to the end of each epoch.
+    """
+
+    steps: CloseUp
+    ends: tuple[int, ...]
+
+    def epochs(self) -> list[list[int]]:
+        """The steps of each epoch."""
+        return [list(range(a + 1, b + 1)) for a, b in zip((0, *self.ends), self.ends, strict=False)]
+
+    def rows(self, steps: Sequence[int]) -> list[int]:
+        """The hashes of the examples of some steps, in order."""
+        return [row for step in steps for row in example_rows(self.steps, step)]
+
+    @property
+    def examples(self) -> frozenset[int]:
+        """The hashes of all examples."""
+        return frozenset(self.rows(list(self.steps.steps)))
+
+
 @dataclass
 class Observation:
     """All observations of one short run.
@@ -125,6 +153,7 @@ class Observation:
         last_step_states: the state after the last step of each epoch, by epoch.
         epoch_end_states: the state at each ``end_epoch``, by epoch.
         final: the state after training; callbacks may have changed it after the last epoch.
+        inside: what was seen inside its steps.
     """
 
     name: str
@@ -149,13 +178,13 @@ class Observation:
     epoch_end_states: dict[int, State] = field(default_factory=dict)
     final: State = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
+    records: list[AnyRecord] = field(default_factory=list)
+    inside: Seen | None = None
 
     def used(self, *, averages: bool) -> Used:
         """What the trainer uses, where the experiment's optimizer keeps moving averages of the weights or does not."""
         alone = not self.distributed and self.replicas == 1
         return Used.of({RUN: True, ALONE: alone, ON_BATCHES: self.on_batch, AVERAGES: averages})
-
-    records: list[AnyRecord] = field(default_factory=list)
 
     @property
     def changed_after_training(self) -> list[str]:

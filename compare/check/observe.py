@@ -13,6 +13,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  
 
 from compare.anew import train_anew
 from compare.check.batches import Batches
+from compare.check.close_up import Inside, seeing_inside
 from compare.check.dropout import fix_dropout
 from compare.check.interception import intercept_apply, intercept_strategy
 from compare.check.observation import (
@@ -65,8 +66,9 @@ class ProbeRun(CraftedRun):
         name: str,
         empty: bool = False,
         similar: Observation | None = None,
+        inside: Inside | None = None,
     ) -> None:
-        self.batches, self.empty, self._similar = batches, empty, similar
+        self.batches, self.empty, self._similar, self._inside = batches, empty, similar, inside
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
         super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
@@ -168,6 +170,7 @@ class ProbeRun(CraftedRun):
         self.close()
         if self._variables:
             self.observation.final = self._read()
+        self.observation.inside = self._inside.seen if self._inside else None
         return self.observation
 
     def _note_calls(self, owner: Any, method: str, noted: str) -> None:
@@ -269,6 +272,8 @@ class ProbeRun(CraftedRun):
 
     def _on_record(self, record: AnyRecord) -> None:
         self.observation.records.append(record)
+        if self._inside is not None:
+            self._inside.on_record(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
 
@@ -310,10 +315,10 @@ def observe(
     Raises:
         Exception: whatever the trainer raises.
     """
-    run = ProbeRun(task, batches, seed=seed, name=trainer.name, empty=empty, similar=similar)
-    with undone(), without_exit(f"trainer {trainer.name}", trainer.train):
+    with seeing_inside() as inside, undone(), without_exit(f"trainer {trainer.name}", trainer.train):
+        run = ProbeRun(task, batches, seed=seed, name=trainer.name, empty=empty, similar=similar, inside=inside)
         intercept_apply(run.on_apply)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)
-    return run.finish()
+        return run.finish()

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from compare.check.batches import Batches
 from compare.check.measurement import Measurement
+from compare.check.observation import Seen
 from compare.check.stages import example_rows
 from compare.engine.input_pipeline import Examples, Stream
-from compare.watch.seen import CloseUp, row_hashes
+from compare.watch.seen import row_hashes
 
 MOST = 200_000
 """The largest number of examples that are hashed."""
@@ -52,32 +53,6 @@ class Data:
                 for row, label in zip(hashes, row_hashes(tf.nest.flatten(y)), strict=False):
                     labels.setdefault(row, set()).add(label)
         return Data(*counted, labels)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """All steps of a short run.
-
-    Attributes:
-        steps: what was seen in each.
-        ends: the number of steps made up to the end of each epoch.
-    """
-
-    steps: CloseUp
-    ends: tuple[int, ...]
-
-    def epochs(self) -> list[list[int]]:
-        """The steps of each epoch."""
-        return [list(range(a + 1, b + 1)) for a, b in zip((0, *self.ends), self.ends, strict=False)]
-
-    def rows(self, steps: Sequence[int]) -> list[int]:
-        """The hashes of the examples of some steps, in order."""
-        return [row for step in steps for row in example_rows(self.steps, step)]
-
-    @property
-    def examples(self) -> frozenset[int]:
-        """The hashes of all examples."""
-        return frozenset(self.rows(list(self.steps.steps)))
 
 
 def name_own_data(

@@ -67,7 +67,7 @@ def checking(experiment: Experiment, trainer: Trainer, reference: Trainer, **ask
 
     def check_on(strategy: tf.distribute.Strategy) -> Report:
         checker = Checker(experiment, reference, strategy, **asked)
-        return checker.look_inside(checker.check(trainer), trainer)
+        return checker.check(trainer)
 
     return check_on
 
