@@ -99,6 +99,10 @@ def located(other: CloseUp):
     return locate(linear_step(), other, [TWIN], STEP, NAMES)
 
 
+def test_a_batch_without_examples_has_no_rows() -> None:
+    assert row_hashes([np.zeros((0, 3)), np.zeros(0)]) == ()
+
+
 @pytest.mark.parametrize(
     ("stage", "deviation"),
     [

@@ -123,7 +123,7 @@ def _signs(size: int) -> np.ndarray:
 def row_hashes(arrays: Sequence[Any]) -> tuple[int, ...]:
     """A hash of each example: of its row in all arrays, as float32, so that the dtype plays no part."""
     sizes = {len(array) for array in arrays if np.ndim(array)}
-    if len(sizes) != 1:
+    if len(sizes) != 1 or not min(sizes):
         return ()
     numbers = [np.asarray(array) for array in arrays]
     if any(array.dtype.kind in "OSU" for array in numbers):
