@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from compare.check.batches import Batches, UserRun
+from compare.check.causes.data import Known, kinds_of_own_rows
 from compare.check.late_callbacks import missing_callbacks
-from compare.check.own_data import Data, Seen, name_own_data
+from compare.check.observation import Seen
 from compare.check.words import said
 from compare.records import Record, step_dtype
 from compare.verdict import Comparison, Difference, Reporting, Training
@@ -18,7 +19,7 @@ from compare.watch.seen import CloseUp, Event
 BATCHES = Batches(1, 4, 2, 4, user_run=UserRun(20, 4))
 RUN, ALL = range(10), range(20)
 """The run has the first 10 of 20 examples; the label of example i is 100 + i."""
-DATA = Data(Counter(RUN), Counter(ALL), {row: {100 + row} for row in ALL})
+DATA = Known(Counter(RUN), Counter(ALL), {row: {100 + row} for row in ALL})
 FIT = [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0]]]
 
 
@@ -34,7 +35,7 @@ def seen(epochs, labels=lambda row: 100 + row):
 
 
 def named(epochs, **options):
-    causes, evidence = name_own_data(DATA, seen(FIT), seen(epochs, **options), BATCHES)
+    causes, evidence = kinds_of_own_rows(DATA, seen(FIT), seen(epochs, **options), BATCHES)
     return {id for id, _ in causes}, [said(each) for each in [*(each for _, each in causes), *evidence]]
 
 

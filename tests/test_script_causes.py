@@ -177,6 +177,20 @@ def test_a_batch_that_is_trained_twice_drops_nothing() -> None:
     assert accused(right, epochs_of(BEGIN, BEGIN)) == [("examples", "examples-dropped")], "the rest never comes"
 
 
+def test_examples_of_a_data_set_with_equal_ones_are_counted_as_often_as_it_has_them() -> None:
+    def with_rows(seen: CloseUp, *second: int) -> CloseUp:
+        def step(*rows: int) -> list[Event]:
+            return [replace(each, rows=rows) if each.kind == "inputs" else each for each in seen.steps[STEP]]
+
+        return replace(seen, steps={1: step(1, 1, 2, 3), STEP: step(*second), 3: step(8, 9, 10, 11)})
+
+    right = with_rows(RIGHT, 4, 5, 6, 7)
+    (cause,) = found_causes(right, with_rows(OFF, 4, 5, 6, 6), ends=(3,))
+    assert cause.id == "examples-repeated" and "1 of the 12 examples of this epoch are repeats" in cause.evidence
+    (cause,) = found_causes(right, with_rows(OFF, 4, 5, 6), ends=(3,))
+    assert cause.id == "examples-dropped" and "1 of the 12 examples of this epoch are not seen" in cause.evidence
+
+
 # Callbacks
 
 

@@ -16,6 +16,7 @@ from compare.check import not_finite, words
 from compare.check.batches import craft_batches
 from compare.check.case import Case
 from compare.check.causes import CATALOGUE
+from compare.check.causes.data import kinds_of_own_rows
 from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
 from compare.check.judge import expected_update, judge_training
 from compare.check.judge_metrics import judge_reporting
@@ -26,7 +27,6 @@ from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue
 from compare.check.observation import Observation
 from compare.check.observe import ProbeRun, observe
-from compare.check.own_data import name_own_data
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report, named
@@ -210,7 +210,7 @@ class Checker:
 
     def _name_examples(self, report: Report, inside: Inside) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
-        causes, evidence = name_own_data(self._inside.data, inside.reference, inside.candidate, self.batches)
+        causes, evidence = kinds_of_own_rows(self._inside.data, inside.reference, inside.candidate, self.batches)
         if not causes and not evidence:
             return report
         side = report.comparison.candidate

@@ -6,17 +6,19 @@ The runs are repeated with their stages recorded, and a noise twin of the refere
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+import tensorflow as tf
+
 from compare.anew import train_anew
+from compare.check.causes.data import Known
 from compare.check.close_up import seeing_inside
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Seen
-from compare.check.own_data import Data
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.run import Run
@@ -25,7 +27,10 @@ from compare.errors import EndedEarlyError
 from compare.records import INITIAL, AnyRecord, Place, Sink, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict import Difference, NotFinite, Training
-from compare.watch.seen import CloseUp
+from compare.watch.seen import CloseUp, row_hashes
+
+MOST = 200_000
+"""The largest number of examples that are hashed."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,9 @@ class LookInside:
         self._twins: dict[int, list[CloseUp]] = {}
 
     @cached_property
-    def data(self) -> Data:
+    def data(self) -> Known:
         """The examples that a loop can have, of the run and of the experiment."""
-        return Data.of(self._runs.task.train, self._everything)
+        return Known.of(_hashes(self._runs.task.train), _hashes(self._everything))
 
     def locate(self, candidate: Seen | None, training: Training) -> Inside | None:
         """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
@@ -118,6 +123,13 @@ class LookInside:
             twin = close_up(runs.reference, lambda sinks: runs.run(place, 1, sinks=sinks))
             self._twins[begin] = [twin.steps] if twin else []
         return self._twins[begin]
+
+
+def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:
+    """The hashes of each example and of its label, unless there are too many."""
+    if examples.count <= MOST:
+        for x, y, *_ in examples.in_order(1024).as_numpy_iterator():
+            yield from zip(row_hashes(tf.nest.flatten(x)), row_hashes(tf.nest.flatten(y)), strict=False)
 
 
 MakeRun = Callable[[Sequence[Sink]], Run]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,9 @@ from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 
 if TYPE_CHECKING:
+    from compare.check.batches import Batches
     from compare.check.case import Case
+    from compare.check.observation import Seen
 
 
 ROUNDED_AWAY = 1e-3
@@ -160,15 +164,22 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     if again := [step for step in epoch if step < sides.step and example_rows(sides.other, step) == other]:
         seen = Measurement.of("had-again", examples=len(other), earlier_step=again[-1])
         return "examples-repeated", Variant({}, seen)
-    whole = [row for step in epoch for row in example_rows(sides.other, step)]
-    missing = set(all_right) - set(whole)
-    repeats = len(whole) - len(set(whole))
-    if repeats and set(whole) <= set(all_right) and len(set(all_right)) == len(all_right):
-        numbers = {"repeats": repeats, "of": len(whole), "never": len(missing), "of_all": len(all_right)}
-        return "examples-repeated", Variant({}, Measurement.of("script-repeats", **numbers))
-    if missing and len(set(whole)) == len(whole) < len(all_right):
-        seen = Measurement.of("script-never-seen", never=len(missing), of_all=len(all_right))
-        return "examples-dropped", Variant({}, seen)
+    counted = _counted([row for step in epoch for row in example_rows(sides.other, step)], Counter(all_right))
+    if counted is None:
+        return None
+    kind = {"examples-repeated": "script-repeats", "examples-dropped": "script-never-seen"}[counted[0]]
+    return counted[0], Variant({}, Measurement(kind, counted[1].quantities))
+
+
+def _counted(rows: Sequence[int], source: Counter[int]) -> tuple[str, Measurement] | None:
+    """The cause of other examples in an epoch than those that it is to have, and how many they are."""
+    seen = Counter(rows)
+    never, again = (source - seen).total(), (seen - source).total()
+    if again and seen.keys() <= source.keys():
+        numbers = {"repeats": again, "of": len(rows), "never": never, "of_all": source.total()}
+        return "examples-repeated", Measurement.of("repeats", **numbers)
+    if never and not again:
+        return "examples-dropped", Measurement.of("never-seen", never=never, of_all=source.total())
     return None
 
 
@@ -191,17 +202,116 @@ def _with_another_label(sides: Sides) -> int:
     It is 0 if labels are only called by other names: where each right label has become one and the same other.
     """
     labels: dict[int, set[int]] = {}
-    for step in sides.right.steps:
-        for row, label in zip(example_rows(sides.right, step), sides.right.rows(step, "targets"), strict=False):
-            labels.setdefault(row, set()).add(label)
-    pairs = zip(example_rows(sides.other, sides.step), sides.other.rows(sides.step, "targets"), strict=False)
-    known = [(row, label) for row, label in pairs if row in labels]
+    for row, label in _labelled(sides.right, sides.right.steps):
+        labels.setdefault(row, set()).add(label)
+    known = [(row, label) for row, label in _labelled(sides.other, [sides.step]) if row in labels]
     became: dict[int, set[int]] = {}
     for row, label in known:
         for old in labels[row]:
             became.setdefault(old, set()).add(label)
     renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
     return 0 if renamed else sum(label not in labels[row] for row, label in known)
+
+
+def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
+    """The hashes of each example and of its label in some steps."""
+    both = ((example_rows(close_up, step), close_up.rows(step, "targets")) for step in steps)
+    return [pair for rows, labels in both if len(rows) == len(labels) for pair in zip(rows, labels, strict=True)]
+
+
+# A loop with data of its own
+
+
+@dataclass(frozen=True)
+class Known:
+    """Examples by the hash of their inputs.
+
+    Attributes:
+        of_run: how often the run has each example.
+        of_experiment: how often the experiment's own data has it.
+        labels: the hashes of its labels; equal inputs may have several.
+    """
+
+    of_run: Counter[int]
+    of_experiment: Counter[int]
+    labels: Mapping[int, set[int]]
+
+    @staticmethod
+    def of(run: Iterable[tuple[int, int]], experiment: Iterable[tuple[int, int]]) -> Known:
+        """What is known, from the hashes of each example and its label."""
+        labels: dict[int, set[int]] = {}
+        counted = Counter[int](), Counter[int]()
+        for rows, pairs in zip(counted, (run, experiment), strict=True):
+            for row, label in pairs:
+                rows[row] += 1
+                labels.setdefault(row, set()).add(label)
+        return Known(*counted, labels)
+
+
+def kinds_of_own_rows(
+    known: Known, reference: Seen, candidate: Seen, batches: Batches
+) -> tuple[list[tuple[str, Measurement]], list[Measurement]]:
+    """What is wrong with the examples of a loop whose steps have other examples than the reference's.
+
+    Such a loop may load and batch the data by itself. Its gradients match no batch of the run, but its rows are known.
+
+    Returns:
+        Causes, and evidence where there are none; both empty if its examples are not known.
+    """
+    right, epochs = ([side.rows(steps) for steps in side.epochs()] for side in (reference, candidate))
+    seen = candidate.examples
+    if not seen or not seen <= known.labels.keys():
+        return [], []
+    own = not seen <= known.of_run.keys()
+    if (times := _passes(reference, candidate)) > 1:
+        return [], [Measurement.of("passes", times=times)]
+    causes = [*_own_labels(known, candidate), *_own_batch_size(reference, candidate, batches, own)]
+    if not any(cause == "batch-size-differs" for cause, _ in causes):  # batches that are collected for an update
+        for number, rows in enumerate(epochs, 1):
+            if counted := _counted(rows, known.of_experiment if own else known.of_run):
+                causes.append((counted[0], counted[1].but(epoch=number)))
+                break
+        if len(epochs) > 1 and epochs[0] == epochs[1] and len(right) > 1 and right[0] != right[1]:
+            causes.append(("not-reshuffled", Measurement.of("same-order")))
+    kind = "other-labels" if epochs == right else "own-order" if own else "other-order"
+    found = [(cause, seen.but(own_data=own)) for cause, seen in causes]
+    return found, [] if found else [Measurement.of(kind, own_data=own)]
+
+
+def _passes(reference: Seen, candidate: Seen) -> int:
+    """How often every step of the candidate sees each example of the reference's step; 0 if it sees other ones."""
+    ratios = set()
+    for step in reference.steps.steps:
+        batch, rows = (Counter(example_rows(side.steps, step)) for side in (reference, candidate))
+        times = rows.total() // max(batch.total(), 1)
+        ratios.add(times if rows == Counter({row: times * number for row, number in batch.items()}) else 0)
+    return ratios.pop() if len(ratios) == 1 else 0
+
+
+def _own_labels(known: Known, candidate: Seen) -> Iterator[tuple[str, Measurement]]:
+    pairs = _labelled(candidate.steps, candidate.steps.steps)
+    right = [known.labels[row] for row, _ in pairs]
+    given = Counter(label for _, label in pairs)
+    if any(len(labels) > 1 for labels in right) or given != Counter(label for labels in right for label in labels):
+        return  # labels in a form of the loop's own, or others than those of its examples
+    if apart := sum(label not in known.labels[row] for row, label in pairs):
+        yield "labels-shuffled-apart", Measurement.of("labels-apart", examples=apart, of=len(pairs))
+
+
+def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: bool) -> Iterator[tuple[str, Measurement]]:
+    user_run = batches.user_run
+    if own and user_run is None:
+        return  # the loop may know the batch size of the user's own run
+    whole, seen = ([frozenset(side.rows([step])) for step in (1, 2)] for side in (reference, candidate))
+    if all(some < every for some, every in zip(seen, whole, strict=True)):
+        return  # a part of each batch
+    expected = user_run.global_batch_size if own and user_run is not None else batches.full
+    first, second = (len(example_rows(candidate.steps, step)) for step in (1, 2))
+    if not own and first > batches.full and first % batches.full == 0:
+        several = Measurement.of("several-batches", batches=first // batches.full, examples=batches.full)
+        yield "batch-size-differs", several
+    elif first not in (batches.full, expected) and second in (first, 0):
+        yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
 
 
 def _recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
