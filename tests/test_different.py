@@ -14,7 +14,7 @@ import pytest
 from test_thresholds import judged, record
 
 import compare
-from compare.check.script_numbers import name_reporting
+from compare.check.recorded_numbers import name_reporting
 from compare.check.words import said
 from compare.records import EPOCH_END, INITIAL, Record, Variable
 from compare.records.model import End

@@ -14,12 +14,11 @@ import pytest
 import compare.check
 from compare.check import words
 from compare.check.causes import CATALOGUE
-from compare.check.script_numbers import (
+from compare.check.causes.reporting import other_metrics
+from compare.check.recorded_numbers import (
     Losses,
-    Validation,
     evidence_on_numbers,
     losses_by_epoch,
-    name_metrics,
     name_reporting,
     validation_by_epoch,
 )
@@ -152,12 +151,12 @@ def test_accuracies_that_measure_something_else_are_named_with_both_classes(
     kind: str, true: list[int | None], predicted: list[int | None], differs: bool
 ) -> None:
     fit = measured("SparseCategoricalAccuracy", [None, 1], [None, 4], by_fit=True)
-    found = name_metrics(fit, measured(kind, true, predicted), [2], {"accuracy"}, "fit")
+    found = other_metrics(fit, measured(kind, true, predicted), [2], {"accuracy"}, "fit")
     assert list(found) == ["accuracy"] * differs
     for text in map(words.said, found.values()):
         assert text.startswith(f"accuracy is {kind} of labels ")
         assert text.endswith("in fit it is SparseCategoricalAccuracy of labels [n, 1] and predictions [n, 4]")
-    assert name_metrics(fit, measured(kind, true, predicted), [2], {"loss"}, "fit") == {}, "it does not differ"
+    assert other_metrics(fit, measured(kind, true, predicted), [2], {"loss"}, "fit") == {}, "it does not differ"
     both: Any = SimpleNamespace(trainer="loop", logs={1: {"accuracy": 0.9}})
     named = name_reporting(both, both, metrics=found)
     assert [(each.id, each.kind) for each in named] == [("metric-differs", "reporting")] * differs
@@ -254,14 +253,21 @@ def test_losses_are_read_from_the_steps_of_each_epoch() -> None:
 
 
 BATCHES = {1: [(0.75, 64), (0.5, 64), (1.25, 8)], 2: [(0.5, 64), (0.25, 64), (0.75, 8)]}
-SEEN = {epoch: Validation(*zip(*batches, strict=True), 0.125 / epoch) for epoch, batches in BATCHES.items()}
+
+
+def validation(batches: list[tuple[float, int]], penalty: float) -> Losses:
+    """Batches of validation with these losses, apart from the model's own."""
+    return Losses([value + penalty for value, _ in batches], [count for _, count in batches], [penalty] * len(batches))
+
+
+SEEN = {epoch: validation(batches, 0.125 / epoch) for epoch, batches in BATCHES.items()}
 
 
 def val_losses(*, regularized: bool = True, averaged: bool = False, reset: bool = True) -> list[float]:
     """What a loop reports after each epoch."""
     values, kept = [], []
     for epoch, batches in BATCHES.items():
-        penalty = SEEN[epoch].penalty if regularized else 0
+        penalty = SEEN[epoch].penalties[0] if regularized else 0
         batch = [(value + penalty, 1 if averaged else count) for value, count in batches]
         kept = batch if reset else [*kept, *batch]
         values.append(sum(value * count for value, count in kept) / sum(count for _, count in kept))
@@ -286,6 +292,12 @@ def test_every_mistake_of_the_validation_loss_is_named(regularized: bool, averag
     assert {each.id for each in found} == {cause for cause, made in expected.items() if made}
 
 
+def test_a_validation_loss_of_the_last_batch_alone_is_named() -> None:
+    last = [batches[-1][0] + SEEN[epoch].penalties[0] for epoch, batches in BATCHES.items()]
+    (found,) = name_reporting(of_validation("fit", val_losses()), of_validation("loop", last), {}, SEEN)
+    assert found.id == "last-batch-only" and "that of the epoch's last batch alone" in found.evidence
+
+
 def test_evidence_of_the_validation_loss_has_both_numbers() -> None:
     loop = of_validation("loop", val_losses(regularized=False, averaged=True))
     lacking, averaged = name_reporting(of_validation("fit", val_losses()), loop, {}, SEEN)
@@ -295,7 +307,7 @@ def test_evidence_of_the_validation_loss_has_both_numbers() -> None:
 
 
 def test_a_missing_penalty_is_named_where_no_batch_was_seen() -> None:
-    unseen = {epoch: Validation([], [], each.penalty) for epoch, each in SEEN.items()}
+    unseen = {epoch: Losses([], [], each.penalties[:1]) for epoch, each in SEEN.items()}
     fit = of_validation("fit", val_losses())
     (found,) = name_reporting(fit, of_validation("loop", val_losses(regularized=False)), {}, unseen)
     assert found.id == "validation-loss-without-regularization"
@@ -316,22 +328,21 @@ def test_a_validation_loss_that_only_comes_close_to_a_mistake_has_no_name(factor
 
 @pytest.mark.parametrize(("gap", "causes"), [(3e-5, ["validation-loss-without-regularization"]), (2.5e-5, [])])
 def test_a_small_penalty_must_explain_the_difference_too(gap: float, causes: list[str]) -> None:
-    small = {1: Validation([1.0], [64], 3e-5)}
+    small = {1: validation([(1.0, 64)], 3e-5)}
     loop = of_validation("loop", [1 + 3e-5 - gap])
     assert [each.id for each in name_reporting(of_validation("fit", [1 + 3e-5]), loop, {}, small)] == causes
 
 
 def test_no_mistake_is_named_if_the_batches_do_not_give_the_references_value() -> None:
-    other = {
-        epoch: Validation([value + 1 for value in each.values], each.examples, 0.0) for epoch, each in SEEN.items()
-    }
+    other = {epoch: validation([(a + 1, n) for a, n in batches], 0.0) for epoch, batches in BATCHES.items()}
     loop = of_validation("loop", [float(np.mean(each.values)) for each in other.values()])
     assert name_reporting(of_validation("fit", val_losses()), loop, {}, other) == []
 
 
 def test_the_losses_of_validation_are_those_seen_after_the_last_step_of_an_epoch() -> None:
     seen = CloseUp({}, untaped={2: [(0.5, 64), (1.0, 8)], 3: [(9.0, 1)]}, penalties={1: 0.4, 2: 0.3, 4: 0.2})
-    assert validation_by_epoch(seen, [2, 4, 6]) == {1: Validation([0.5, 1.0], [64, 8], 0.3), 2: Validation([], [], 0.2)}
+    found = validation_by_epoch(seen, [2, 4, 6])
+    assert found == {1: Losses([0.8, 1.3], [64, 8], [0.3, 0.3]), 2: Losses([], [], [0.2])}
 
 
 def test_remedies_for_several_replicas_use_the_strategy() -> None:
@@ -361,7 +372,7 @@ def test_remedies_use_what_the_scripts_use() -> None:
 def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:
     named = {
         cause
-        for file in ("judge_recorded.py", "script_numbers.py")
+        for file in ("judge_recorded.py", "recorded_numbers.py")
         for cause, entry in CATALOGUE.items()
         if entry.recorded or f'"{cause}"' in (Path(compare.check.__file__).parent / file).read_text()
     }

@@ -11,15 +11,14 @@ from pathlib import Path
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check.causes.reporting import not_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
-from compare.check.script_numbers import (
+from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
-    name_metrics,
     name_reporting,
-    not_reset,
     validation_by_epoch,
 )
 from compare.check.sides import Sides
@@ -226,7 +225,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     evidence: list[Measurement] = []
     ends = model.epochs.ends or (model.traces[1].last,)
     different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
-    metrics = name_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
+    metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
     unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()
     if unexplained and reporting.verdict == DIFFERENT:

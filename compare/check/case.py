@@ -12,8 +12,9 @@ from compare.check.late_callbacks import callback_names
 from compare.check.observation import EPOCHS, Gradient, Observation, OptimizerStep, changed_variables, configuration
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
+from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.check.weight_gaps import MORE_NUDGES, ROUNDING, UNEVEN, WeightGaps, compare_weights
-from compare.watch.trace import CLIPPING
+from compare.watch.trace import CLIPPING, ON_BATCHES
 
 MAX_KINK_RESIDUAL = 0.1
 """The largest relative residual of a step that may be explained by a kink, such as that of a ReLU at 0.
@@ -255,6 +256,13 @@ class Case:
             if not step.groups and (len(rates) > 1 or len({call.optimizer for call in step.calls}) > 1):
                 return True
         return False
+
+    @property
+    def used(self) -> Used:
+        """What the trainer uses, as far as remedies depend on it."""
+        alone = not self.observation.distributed and self.replicas == 1
+        averages = bool(self.settings(reference=True)[0][1].get("use_ema"))
+        return Used.of({RUN: True, ALONE: alone, ON_BATCHES: self.observation.on_batch, AVERAGES: averages})
 
     @staticmethod
     def clipping(observation: Observation) -> dict[str, float | None]:

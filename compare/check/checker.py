@@ -344,9 +344,8 @@ class Checker:
         if judgement.recipe == expected.recipe:
             shared |= expected.gradient_causes  # the candidate computes its gradients as the reference does
         sides = (case.observation.name, judgement), (self.reference.name, expected)
-        used = case.observation.used(averages=bool(case.settings(reference=True)[0][1].get("use_ema")))
         return [
-            named(id, kind, side, evidence, judged.remedies.get(id) or CATALOGUE[id].remedy_for(used))
+            named(id, kind, side, evidence, judged.remedies.get(id) or CATALOGUE[id].remedy_for(case.used))
             for side, judged in sides
             for id, evidence in judged.causes.items()
             if id not in shared

@@ -20,6 +20,7 @@ from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import (
     CLOSE,
+    SMALL,
     RecordedLoss,
     both_gradients,
     have_factor,
@@ -53,8 +54,6 @@ from compare.watch.trace import Trace
 
 RESTORES = "EarlyStopping"
 """The callback that sets weights after the last step (``restore_best_weights``)."""
-SMALL = 0.05
-"""The largest error of an explanation of a loss, as a part of the difference that it explains."""
 
 Shown = tuple[Cause, Variant]
 

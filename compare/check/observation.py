@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from compare.check.stages import example_rows
-from compare.check.used import ALONE, AVERAGES, RUN, Used
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
 from compare.watch.seen import CloseUp
-from compare.watch.trace import ON_BATCHES, configuration_of
+from compare.watch.trace import configuration_of
 
 EPOCHS = range(1, 3)
 """The epochs that the check trains."""
@@ -180,11 +179,6 @@ class Observation:
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
     inside: Seen | None = None
-
-    def used(self, *, averages: bool) -> Used:
-        """What the trainer uses, where the experiment's optimizer keeps moving averages of the weights or does not."""
-        alone = not self.distributed and self.replicas == 1
-        return Used.of({RUN: True, ALONE: alone, ON_BATCHES: self.on_batch, AVERAGES: averages})
 
     @property
     def changed_after_training(self) -> list[str]:

@@ -20,6 +20,8 @@ from compare.watch.trace import Trace
 
 CLOSE = 1e-5
 """The relative difference up to which a loss that is computed again counts as the same: sums in another order."""
+SMALL = 0.05
+"""The largest error of an explanation of a loss, as a part of the difference that it explains."""
 PARALLEL = 1e-4
 """The relative difference up to which gradients are the same but for a factor."""
 

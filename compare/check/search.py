@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 from compare.check.causes import CATALOGUE, Cause
@@ -61,6 +62,7 @@ def find_explanations(
     recognisers: Sequence[tuple[Cause, Recogniser]],
     residual: Callable[[Any], float],
     threshold: float,
+    most: int = 2,
 ) -> Search:
     """Finds the simplest explanations.
 
@@ -70,6 +72,7 @@ def find_explanations(
     Args:
         right: the correct recipe, or the one to start from.
         threshold: the largest residual of an explanation.
+        most: how many causes without a measured number may explain it together.
     """
     rejected: list[Explanation] = []
 
@@ -91,8 +94,9 @@ def find_explanations(
     for candidates in (
         ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in fixed),
         ((replace(right, **variant.changes), ((cause, variant),)) for cause, variant in measured),
-        _two_causes(right, fixed),
+        _together(right, fixed, 2),
         _two_causes_one_measured(right, fixed, recognisers),
+        *(_together(right, fixed, count) for count in range(3, most + 1)),
     ):
         if explanations := fitting(candidates):
             break
@@ -101,11 +105,12 @@ def find_explanations(
     return Search(explanations, min(others, default=float("inf")))
 
 
-def _two_causes(right: Any, variants: Sequence[tuple[Cause, Variant]]) -> Iterator[Candidate]:
-    for i, (one, a) in enumerate(variants):
-        for other, b in variants[i + 1 :]:
-            if one.id != other.id and not a.changes.keys() & b.changes.keys():
-                yield replace(right, **a.changes, **b.changes), ((one, a), (other, b))
+def _together(right: Any, variants: Sequence[tuple[Cause, Variant]], count: int) -> Iterator[Candidate]:
+    for chosen in combinations(variants, count):
+        changes = {name: value for _, variant in chosen for name, value in variant.changes.items()}
+        alone = len(changes) == sum(len(variant.changes) for _, variant in chosen)
+        if alone and len({cause.id for cause, _ in chosen}) == count:
+            yield replace(right, **changes), chosen
 
 
 def _two_causes_one_measured(

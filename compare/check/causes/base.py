@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
@@ -15,7 +15,6 @@ from compare.check.used import Used
 
 if TYPE_CHECKING:
     from compare.check.case import Case
-    from compare.check.metric_replay import ReportedMetric
 
 __all__ = ["REPORTING", "TRAINING", "Cause", "Measurement", "Variant"]
 
@@ -38,6 +37,37 @@ class Variant:
     measured: bool = False
     remedy: str = ""
     by_right: bool = False
+
+
+class Reported(Protocol):
+    """A reported number, such as ``val_loss``, of training or of validation, which formulas predict.
+
+    Attributes:
+        penalties: the number of losses of layers.
+        weighted: whether the examples have weights.
+        accuracy: the class of Keras's accuracy of this name; empty if the experiment measures something else.
+        other_accuracies: the classes of Keras that are also called accuracy.
+    """
+
+    key: str
+    replicas: int
+
+    @property
+    def part(self) -> str: ...
+    @property
+    def is_loss(self) -> bool: ...
+    @property
+    def penalties(self) -> int: ...
+    @property
+    def validation_batches(self) -> int: ...
+    @property
+    def weighted(self) -> bool: ...
+    @property
+    def broadcastable(self) -> bool: ...
+    @property
+    def accuracy(self) -> str: ...
+    @property
+    def other_accuracies(self) -> Sequence[str]: ...
 
 
 Recorded = Callable[[Sides, Located], Iterable[Variant]]
@@ -92,7 +122,7 @@ class Cause:
     met: str = ""
     gradient: Callable[[Case, Recipe], Iterable[Variant]] | None = None
     update: Callable[[Case, Update], Iterable[Variant]] | None = None
-    formula: Callable[[ReportedMetric, MetricFormula], Iterable[Variant]] | None = None
+    formula: Callable[[Reported, MetricFormula], Iterable[Variant]] | None = None
     fact: Callable[[Case], Measurement | None] | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()

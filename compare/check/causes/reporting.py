@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from compare.check.causes.base import REPORTING, Cause, Measurement, Variant
+import numpy as np
+
+from compare.check.causes.base import REPORTING, Cause, Measurement, Reported, Variant
 from compare.check.recipe import MetricFormula
+from compare.check.recorded import CLOSE
 from compare.check.used import ALONE
-from compare.watch.trace import ON_BATCHES
+from compare.records import Record
+from compare.watch.reported_logs import names_by_metric
+from compare.watch.trace import ON_BATCHES, Measured, Trace
 
-if TYPE_CHECKING:
-    from compare.check.metric_replay import ReportedMetric
 
-
-def _of(case: ReportedMetric, kind: str, **quantities: Any) -> Measurement:
+def _of(case: Reported, kind: str, **quantities: Any) -> Measurement:
     """A measurement of a reported number."""
     return Measurement.of(kind, metric=case.key, **quantities)
 
 
-def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _not_reset(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     yield Variant({"carry": "own"}, _of(case, "includes-earlier-epochs"))
     if case.is_loss:
         yield Variant({"carry": "sum", "per": "batches"}, _of(case, "sum-over-epochs"))
@@ -30,13 +32,13 @@ def _not_reset(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
     yield Variant({"carry": "everything"}, _of(case, "includes-everything"))
 
 
-def _other_metric(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _other_metric(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     for kind in case.other_accuracies:
         seen = _of(case, "other-metric", metric_class=kind, expected=case.accuracy)
         yield Variant({"metric": kind}, seen, measured=True)  # the values of few examples are soon equal by chance
 
 
-def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _per_batch(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss:
         yield Variant({"per": "batches"}, _of(case, "mean-over-batches"))
         yield Variant({"per": "batches-of-examples"}, _of(case, "mean-over-batches"))
@@ -45,13 +47,13 @@ def _per_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant
         yield Variant({"per": "batches"}, _of(case, "mean-of-batch-values"), remedy=remedy)
 
 
-def _last_batch(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _last_batch(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     yield Variant({"last": True}, _of(case, "last-batch"))
     if case.is_loss and case.replicas > 1:
         yield Variant({"last": True, "per": "parts"}, _of(case, "last-batch", replicas=case.replicas))
 
 
-def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _not_reduced(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.is_loss and case.replicas > 1:
         yield Variant({"scale": 1 / case.replicas}, _of(case, "loss-by-replicas", replicas=case.replicas))
         seen = _of(case, "loss-times-replicas", replicas=case.replicas)
@@ -59,19 +61,19 @@ def _not_reduced(case: ReportedMetric, formula: MetricFormula) -> Iterable[Varia
         yield Variant({"scale": float(case.replicas)}, seen, remedy=remedy)
 
 
-def _no_penalty(case: ReportedMetric, part: str) -> Iterable[Variant]:
+def _no_penalty(case: Reported, part: str) -> Iterable[Variant]:
     if case.is_loss and case.part == part:
         yield Variant({"regularization": False}, _of(case, "without-layer-losses"))
         for i in range(case.penalties if case.penalties > 1 else 0):
             yield Variant({"without": i}, _of(case, "without-layer-loss", number=i + 1, of=case.penalties))
 
 
-def _training_mode(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _training_mode(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         yield Variant({"training": True}, _of(case, "in-training-mode"))
 
 
-def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _dropped(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation":
         for count in reversed(range(1, case.validation_batches)):
             seen = _of(case, "first-validation-batches", batches=count, of=case.validation_batches)
@@ -83,19 +85,19 @@ def _dropped(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
             yield Variant({"chosen": count}, seen, measured=True)
 
 
-def _one_replica(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _one_replica(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.replicas > 1:
         for replica in range(case.replicas):
             seen = _of(case, "one-replica", replica=replica + 1, replicas=case.replicas)
             yield Variant({"replica": replica}, seen)
 
 
-def _unweighted(case: ReportedMetric, formula: MetricFormula) -> Iterable[Variant]:
+def _unweighted(case: Reported, formula: MetricFormula) -> Iterable[Variant]:
     if case.part == "validation" and case.weighted:  # affects the loss and weighted metrics
         yield Variant({"sample_weights": False}, _of(case, "metric-unweighted"))
 
 
-def said(case: ReportedMetric) -> Iterable[Variant]:
+def said(case: Reported) -> Iterable[Variant]:
     """Variants that are said as evidence, without a cause in the catalogue."""
     if case.part == "train":
         yield Variant({"after": "inference"}, _of(case, "after-update"))
@@ -113,6 +115,81 @@ MEAN_OF_CALLS = (
     "logs = model.train_on_batch(x, y, return_dict=True)  # after the last batch: the means over the epoch's examples"
 )
 """With ``train_on_batch``, which counts by itself."""
+
+
+# Two recorded sides
+
+
+def not_reset(reference: Record, candidate: Record) -> list[str]:
+    """The metrics that go on with the state that they have from epochs before, or from training."""
+    return [*over_epochs(reference, candidate), *with_training(reference, candidate)]
+
+
+def over_epochs(reference: Record, candidate: Record) -> list[str]:
+    """The metrics that are the means over all epochs so far of what the reference reports."""
+    found, epochs = [], sorted(reference.logs.keys() & candidate.logs.keys())
+    for name in dict.fromkeys(name for logs in reference.logs.values() for name in logs):
+        right, other = ([side.logs[epoch].get(name) for epoch in epochs] for side in (reference, candidate))
+        if len(epochs) < 2 or None in right or None in other or right == other:
+            continue
+        means = np.cumsum(np.array(right, np.float64)) / np.arange(1, len(epochs) + 1)
+        if np.allclose(means, np.array(other, np.float64), rtol=1e-4):
+            found.append(name)
+    return found
+
+
+def with_training(reference: Record, candidate: Record) -> list[str]:
+    """The numbers of validation that also contain those of training: each the same part in every epoch."""
+    parts: dict[str, list[float]] = {}
+    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+        right, other = reference.logs[epoch], candidate.logs[epoch]
+        for name in (each for each in right if each.startswith("val_") and each in other):
+            training = right.get(name.removeprefix("val_"), right[name])
+            apart = training - right[name]
+            parts.setdefault(name, []).append((other[name] - right[name]) / apart if apart else 0.0)
+    shares = [share for each in parts.values() for share in each if abs(share) > CLOSE]
+    if len(shares) < 2 or not 0 < min(shares) <= max(shares) < 1 or np.ptp(shares) > 1e-3 * max(shares):
+        return []
+    return [name for name, each in parts.items() if all(abs(share) > CLOSE for share in each)]
+
+
+def other_metrics(
+    reference: Trace, candidate: Trace, ends: Sequence[int], differing: Collection[str], reference_name: str
+) -> dict[str, Measurement]:
+    """The numbers, of those that differ, that another metric measures than in the reference, with the evidence."""
+    own, found = _measures(candidate, ends, reference), {}
+    for name, right in _measures(reference, ends, reference).items():
+        other = own.get(name)
+        if name in differing and other is not None and _what(other) != _what(right):
+            measured = [
+                {"metric_class": each.kind, "labels": list(each.true), "predictions": list(each.predicted)}
+                for each in (other, right)
+            ]
+            found[name] = Measurement.of(
+                "script-other-metric", metric=name, side=measured[0], other=reference_name, expected=measured[1]
+            )
+    return found
+
+
+def _measures(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, Measured]:
+    """The metrics of a training, by the names of the numbers; fit uses each for training and validation."""
+    if trace.epochs:
+        named = [(each.name, each) for each in trace.measured if each.by_fit]
+        return {f"{part}{name}": each for name, each in named for part in ("", "val_")}
+    names = names_by_metric(trace, ends, like)
+    return {names[each.metric]: each for each in trace.measured if names.get(each.metric)}
+
+
+def _what(metric: Measured) -> str:
+    """What a metric measures: two classes measure the same if each gets labels in its own form."""
+    classes = metric.predicted[-1] if metric.predicted else None
+    if metric.kind == "SparseCategoricalAccuracy" and (
+        metric.true[-1:] == [1] or len(metric.true) < len(metric.predicted)
+    ):
+        return "most probable class"
+    if metric.kind == "CategoricalAccuracy" and metric.true[-1:] == [classes] and classes != 1:
+        return "most probable class"
+    return metric.kind
 
 
 CAUSES = (

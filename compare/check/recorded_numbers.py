@@ -1,0 +1,273 @@
+"""Names why two recorded sides with equal weights report other numbers, by the losses that they had; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from compare.check.causes import CATALOGUE
+from compare.check.causes.reporting import over_epochs, with_training
+from compare.check.measurement import Measurement
+from compare.check.recipe import MetricFormula
+from compare.check.recorded import SMALL, penalty_of, same
+from compare.check.report import named
+from compare.check.search import find_explanations, recognisers
+from compare.check.stages import example_rows, loss_of
+from compare.check.used import SCRIPT_ALONE, Used
+from compare.records import Record
+from compare.verdict import Finding
+from compare.watch.seen import CloseUp
+
+NOT_RESET, AVERAGED, LAST = "metrics-not-reset", "loss-averaged-over-batches", "last-batch-only"
+OTHER_METRIC = "metric-differs"
+KNOWN = ("loss-without-regularization", "validation-loss-without-regularization", AVERAGED, LAST, NOT_RESET)
+"""The mistakes that can be predicted from the losses of batches, in the order in which they are told."""
+
+Named = tuple[str, Measurement]
+"""The id of a cause, and its evidence."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of the batches of an epoch, of training or of validation.
+
+    Attributes:
+        values: the loss of each batch; empty if none was seen, but for the penalty.
+        examples: the number of examples of each.
+        penalties: what each contains of the model's own losses; empty if nothing.
+        after: the loss of the same examples after the update; empty if it was not computed in every step.
+    """
+
+    values: Sequence[float]
+    examples: Sequence[int]
+    penalties: Sequence[float] = ()
+    after: Sequence[float] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean over examples, as fit reports it."""
+        return float(np.average(self.values, weights=self.examples))
+
+
+@dataclass(frozen=True)
+class ReportedLoss:
+    """A loss that the candidate reports, which the losses of its batches predict; see ``Reported``.
+
+    Attributes:
+        epochs: the losses of the batches of each epoch, from the first.
+        right: what should be reported of each.
+        reported: what is.
+    """
+
+    key: str
+    epochs: Sequence[Losses]
+    right: Sequence[float]
+    reported: Sequence[float]
+    is_loss: bool = True
+    replicas: int = 1
+    penalties: int = 0
+    validation_batches: int = 0
+    weighted: bool = False
+    accuracy: str = ""
+    other_accuracies: Sequence[str] = ()
+
+    @property
+    def part(self) -> str:
+        return "validation" if self.key.startswith("val_") else "train"
+
+    def predict(self, formula: MetricFormula) -> list[float] | None:
+        """What is reported of each epoch by a formula; None if the losses of batches do not say."""
+        known = {name: getattr(formula, name) for name in ("per", "carry", "last", "regularization")}
+        if formula != MetricFormula(**known) or formula.per not in PER or formula.carry not in CARRIED:
+            return None
+        found: list[float] = []
+        kept: list[tuple[np.ndarray, np.ndarray]] = []
+        for each in self.epochs:
+            cut = slice(-1, None) if formula.last else slice(None)
+            own = 0.0 if formula.regularization or not each.penalties else np.array(each.penalties)
+            now = (np.array(each.values) - own)[cut]
+            weights = np.ones(len(now)) if formula.per == "batches" else np.array(each.examples, float)[cut]
+            kept = [*(kept if formula.carry == "own" else []), (now, weights)]
+            values, counts = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+            found.append(float(np.average(values, weights=counts)))
+        return found
+
+    def residual(self, formula: MetricFormula) -> float:
+        """The error of a formula as a part of the difference that it explains; infinite if one number is another."""
+        values = self.predict(formula)
+        if values is None or not all(map(same, values, self.reported)):
+            return np.inf
+        error, effect = (np.max(np.abs(np.subtract(values, each))) for each in (self.reported, self.right))
+        return float(error / effect) if effect else np.inf
+
+    def mistakes(self, **names: str) -> list[Named]:
+        """The causes of a wrong number, if one explanation is found, each with what says it of one epoch."""
+        at = next((i for i, pair in enumerate(zip(self.right, self.reported, strict=True)) if not same(*pair)), None)
+        if at is None:
+            return []
+        candidates = [each for each in recognisers("formula", self) if each[0].id in KNOWN]
+        search = find_explanations(MetricFormula(), candidates, self.residual, SMALL, most=3)
+        if len(search.explanations) != 1:
+            return []
+        batches = self.epochs[at]
+        expected = {"metric": self.key, "right": self.right[at], "examples": float(sum(batches.examples)), **names}
+        of = {**expected, "epoch": at + 1, "value": self.reported[at]}
+        penalty = batches.penalties[-1] if batches.penalties else 0.0
+        more = {"batches": len(batches.values), "last": float(batches.examples[-1]), "penalty": penalty}
+        last = {**expected, "epoch": len(self.reported), "value": self.reported[-1]}
+        quantities = {LAST: of, NOT_RESET: last}
+        ids = sorted(search.explanations[0].ids, key=KNOWN.index)
+        return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}))) for id in ids]
+
+
+PER, CARRIED = ("examples", "batches"), ("nothing", "own")
+"""What can be predicted from the losses of batches."""
+
+
+def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
+    """What was seen of the validation after every epoch, given the number of steps at its end."""
+    found = {}
+    for epoch, end in enumerate(ends, start=1):
+        if end in seen.penalties:
+            batches, penalty = seen.untaped.get(end, ()), seen.penalties[end]
+            values, examples = [value + penalty for value, _ in batches], [count for _, count in batches]
+            found[epoch] = Losses(values, examples, [penalty] * max(len(values), 1))
+    return found
+
+
+def losses_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
+    """The losses of every epoch whose steps were all seen, given the number of steps at its end."""
+    losses, begin = {}, 0
+    for epoch, end in enumerate(ends, start=1):
+        steps = range(begin + 1, end + 1)
+        values, examples = [loss_of(seen, step) for step in steps], [len(example_rows(seen, step)) for step in steps]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values) and all(examples):
+            after = [_after(seen, step, count) for step, count in zip(steps, examples, strict=True)]
+            again = [value for value in after if value is not None]
+            penalties = [penalty_of(seen, step) for step in steps]
+            losses[epoch] = Losses(
+                known, examples, penalties if any(penalties) else (), again if len(again) == len(after) else ()
+            )
+        begin = end
+    return losses
+
+
+def _after(seen: CloseUp, step: int, examples: int) -> float | None:
+    """The loss that was computed again after a step, for as many examples."""
+    return next((value for value, count in seen.untaped.get(step, ()) if count == examples), None)
+
+
+def name_reporting(
+    reference: Record,
+    candidate: Record,
+    losses: Mapping[int, Losses] | None = None,
+    validation: Mapping[int, Losses] | None = None,
+    used: Used = SCRIPT_ALONE,
+    metrics: Mapping[str, Measurement] | None = None,
+) -> list[Finding]:
+    """The causes of different numbers from equal weights, each once.
+
+    Args:
+        reference: what the reference reported.
+        candidate: what the candidate reported.
+        losses: the losses of the candidate's steps, by epoch; None if they are not known.
+        validation: those of its validation.
+        used: what the candidate uses.
+        metrics: the numbers that another metric measures, with the evidence.
+    """
+    found: list[Named] = []
+    if running := over_epochs(reference, candidate):
+        found.append((NOT_RESET, Measurement.of("running-means", metrics=running, other=reference.trainer)))
+    if mixed := with_training(reference, candidate):
+        found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
+        running = [*running, *mixed]
+    if "loss" not in running:
+        found += _of_loss("loss", candidate, losses or {})
+    if "val_loss" not in running:
+        found += _of_loss("val_loss", candidate, validation or {}, reference)
+    found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
+    causes: dict[str, list[Measurement]] = {}
+    for cause, seen in found:
+        causes.setdefault(cause, []).append(seen)
+    return [
+        named(
+            cause,
+            CATALOGUE[cause].kind,
+            candidate.trainer,
+            Measurement.all(parts),
+            CATALOGUE[cause].remedy_for(used),
+        )
+        for cause, parts in causes.items()
+    ]
+
+
+def _of_loss(key: str, candidate: Record, losses: Mapping[int, Losses], reference: Record | None = None) -> list[Named]:
+    """Why a loss is another than the mean over the examples of each epoch, or than what the reference reports.
+
+    Of the reference, no cause is named unless, without any mistake, what was seen gives its value.
+    """
+    reported = {epoch: logs[key] for epoch, logs in sorted(candidate.logs.items()) if key in logs}
+    if not reported or list(reported) != list(range(1, len(reported) + 1)) or not losses.keys() >= reported.keys():
+        return []  # not of every epoch up to the last that has one
+    seen, values = [losses[epoch] for epoch in reported], list(reported.values())
+    if reference is None:
+        return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes()
+    right = [reference.logs.get(epoch, {}).get(key, np.nan) for epoch in reported]
+    pairs = list(zip(seen, right, strict=True))
+    if not all(each.values and all(each.examples) and same(each.mean, value) for each, value in pairs):
+        # The batches were not seen: of the reference's value, the penalty is known.
+        seen = [Losses([value], [1], each.penalties[-1:]) for each, value in pairs]
+    return ReportedLoss(key, seen, right, values).mistakes(other=reference.trainer)
+
+
+def evidence_on_numbers(
+    candidate: Record, differing: Collection[str], seen: CloseUp, losses: Mapping[int, Losses], ends: Sequence[int]
+) -> list[Measurement]:
+    """What was seen of a training that may explain the numbers that differ, without a cause of the catalogue."""
+    found = []
+    steps = [step for step in seen.steps if step <= max(ends)]
+    again = sum(step in seen.again for step in steps)
+    reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
+    known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
+    others = {name for name in differing if not name.startswith("val_")}
+    if known and all(same(value, _mean_after(losses[epoch])) for epoch, value in reported.items()):
+        epoch, value = next(iter(reported.items()))
+        found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
+        others.discard("loss")
+    zero = [epoch for epoch, value in reported.items() if value == 0 and epoch in losses and losses[epoch].mean]
+    if "loss" in others and zero and len(zero) == len(reported):
+        seen_loss = losses[zero[0]].mean
+        found.append(Measurement.of("loss-never-updated", side=candidate.trainer, epoch=zero[0], expected=seen_loss))
+        others.discard("loss")
+    if steps and 2 * again > len(steps) and others:
+        found.append(Measurement.of("called-again", side=candidate.trainer, steps=again, of=len(steps)))
+    for name in sorted(differing):
+        for threshold, power in product((0.5, 0.0), (1, 2, 0)):  # probabilities or logits; how much each batch counts
+            shares = {epoch: _share_of_pairs(seen, ends, epoch, threshold, power) for epoch in candidate.logs}
+            pairs = [(logs.get(name), shares[epoch]) for epoch, logs in candidate.logs.items()]
+            if all(a is not None and b is not None and same(a, b) for a, b in pairs):
+                found.append(Measurement.of("share-of-pairs", metric=name))
+                break
+    return found
+
+
+def _mean_after(losses: Losses) -> float:
+    return float(np.average(losses.after, weights=losses.examples))
+
+
+def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float, power: int) -> float | None:
+    """The share of equal pairs among all pairs of a label and a prediction of each batch, the mean over an epoch."""
+    begin = ends[epoch - 2] if epoch > 1 else 0
+    shares, weights = [], []
+    for step in range(begin + 1, ends[epoch - 1] + 1) if epoch <= len(ends) else ():
+        for event in seen.of(step, "targets"):
+            if not event.arrays or event.info["true"] != 1 or event.info["predicted"] != 1:
+                return None
+            true, predicted = (np.asarray(array).reshape(-1) for array in event.arrays[:2])
+            shares.append(np.equal.outer(true, predicted > threshold).mean())
+            weights.append(float(true.size) ** power)
+    return float(np.average(shares, weights=weights)) if shares else None
