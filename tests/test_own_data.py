@@ -9,7 +9,7 @@ import pytest
 
 from compare.check.batches import Batches, UserRun
 from compare.check.causes.data import Known, kinds_of_own_rows
-from compare.check.late_callbacks import missing_callbacks
+from compare.check.judge_recorded import missing_callbacks
 from compare.check.observation import Seen
 from compare.check.words import said
 from compare.records import Record, step_dtype

@@ -12,8 +12,9 @@ from compare.anew import train_anew
 from compare.app.judge import Pair, Recorded, pairs
 from compare.app.ready import Session, surviving
 from compare.check import Report
-from compare.check.late_callbacks import callback_names, missing_callbacks
+from compare.check.judge_recorded import missing_callbacks
 from compare.check.look_inside import first_not_finite
+from compare.check.observation import callback_names
 from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits

@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.late_callbacks import callback_names
-from compare.check.observation import EPOCHS, Gradient, Observation, OptimizerStep, changed_variables, configuration
+from compare.check.observation import (
+    EPOCHS,
+    Gradient,
+    Observation,
+    OptimizerStep,
+    callback_names,
+    changed_variables,
+    configuration,
+)
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.replay import Replay
 from compare.check.used import ALONE, AVERAGES, RUN, Used

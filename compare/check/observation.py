@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from compare.check.stages import example_rows
+from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
@@ -257,3 +258,8 @@ def configuration(optimizer: Any, variables: Mapping[int, Any] | None = None) ->
     if config.get("weight_decay") and variables:
         config[EXCLUDED] = tuple(i for i, v in variables.items() if not optimizer._use_weight_decay(v))
     return config
+
+
+def callback_names(experiment: Experiment) -> list[str]:
+    """The class names of the callbacks that fit runs."""
+    return [type(callback).__name__ for callback in experiment.build_callbacks()]
