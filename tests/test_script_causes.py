@@ -14,7 +14,7 @@ from test_stages import ADAM, NAMES, STEP, linear_step, sides
 from compare.app.scripts_explain import _called_first, _earlier
 from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
-from compare.verdict import Finding
+from compare.verdict import Finding, StageValues
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch
 
@@ -189,6 +189,9 @@ def test_examples_of_a_data_set_with_equal_ones_are_counted_as_often_as_it_has_t
     assert cause.id == "examples-repeated" and "1 of the 12 examples of this epoch are repeats" in cause.evidence
     (cause,) = found_causes(right, with_rows(OFF, 4, 5, 6), ends=(3,))
     assert cause.id == "examples-dropped" and "1 of the 12 examples of this epoch are not seen" in cause.evidence
+    later = {4: with_rows(RIGHT, 20, 21, 22, 23).steps[STEP]}
+    further, mixed = replace(right, steps={**right.steps, **later}), with_rows(OFF, 4, 5, 20, 21)
+    assert found_causes(further, mixed, ends=(3, 4)) == [], "some are of the next epoch"
 
 
 # Callbacks
@@ -261,6 +264,19 @@ def test_a_short_batch_divided_by_the_size_of_a_full_one() -> None:
     assert accused(short, with_loss(off, data * 5 / 8 + PENALTY)) == [("loss", "loss-constant-denominator")]
     assert accused(short, with_loss(off, data * 5 / 9 + PENALTY)) == []
     assert accused(RIGHT, with_loss(OFF, (LOSS - PENALTY) * 5 / 8 + PENALTY)) == [], "this batch is full"
+
+
+def test_a_factor_with_two_names_has_the_more_usual_one() -> None:
+    half, off = linear_step(rows=slice(0, 4)), linear_step(rows=slice(0, 4), gradient=0.9)
+    data = float(half.arrays(STEP, "loss")[0]) - PENALTY
+    found = accused(half, with_loss(off, data / 2 + PENALTY), replicas=2)
+    assert found == [("loss", "loss-constant-denominator")], "full batches, before it, were not halved"
+
+
+def test_a_loss_that_two_mistakes_explain_alone_has_no_name() -> None:
+    right = with_loss(RIGHT, 3.0, 1.0)
+    assert accused(right, with_loss(OFF, 2.0)) == [("loss", "regularization-missing")]
+    assert accused(right, with_loss(OFF, 2.0), replicas=2) == [], "or the loss of the examples is halved"
 
 
 def with_targets(
@@ -366,7 +382,7 @@ def test_gradients_that_no_limit_explains_are_not_clipped() -> None:
 
 
 @pytest.mark.parametrize(("factor", "half", "causes"), [
-    (2.0**15, True, [("gradients", "loss-scale-missing")]), (2.0**15, False, []), (1000.0, True, []),
+    (2.0**15, True, [("gradients", "loss-scale-missing")]), (2.0**15, False, []), (1000.0, True, []), (4.0, True, []),
 ])  # fmt: skip
 def test_gradients_that_nobody_divides_by_the_loss_scale(factor: float, half: bool, causes: Any) -> None:
     right, other = linear_step(half=half), linear_step(half=half, gradient=factor)
@@ -471,6 +487,13 @@ def test_gradients_of_micro_batches_that_are_added_up(factor: int, named: bool) 
     summed = with_gradients(micro, *(factor * each for each in gradients(RIGHT)))
     assert accused(RIGHT, summed) == [("gradients", "loss-scaled")] * named
     assert accused(summed, RIGHT) == [("gradients", "loss-scaled")] * named
+    norm = float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
+    of_micro, of_whole = (
+        with_gradients(close_up, *(each * length / norm for each in gradients(RIGHT)))
+        for close_up, length in ((micro, factor * 0.5), (RIGHT, 0.5))
+    )
+    cause = "loss-scaled" if named else "clipping-differs"
+    assert accused(of_micro, of_whole) == [("gradients", cause)], "a limit is the last thing to be thought of"
     if named:
         assert evidence_of(RIGHT, summed).startswith(
             "loss-scaled in loop: step 2: loop adds up the gradients of 2 micro"
@@ -490,6 +513,11 @@ def test_a_layer_that_is_never_made_trainable_predicts_otherwise() -> None:
         "variables-not-trained in loop: step 2: dense/kernel: loop's optimizer"
     )
     assert accused(RIGHT, frozen, names=["head/kernel", "head/bias"]) == [], "the first layer that differs is another"
+    equal = [StageValues(stage, 0.0) for stage in ("gradients", "update")]
+    given = replace(sides(frozen), close_ups=(RIGHT, frozen))
+    for agree, causes in (([], ["variables-not-trained"]), (equal, [])):
+        found = Located(STEP, "predictions", "dense", agree)
+        assert [each.id for each in name_causes(found, given)] == causes, "all variables are trained alike"
     assert accused(RIGHT, linear_step(offset=0.01)) == []
 
 

@@ -234,6 +234,14 @@ def test_evidence_has_the_numbers_of_the_run() -> None:
     )
 
 
+def test_a_loss_that_two_mistakes_explain_alone_has_no_name() -> None:
+    for last, causes in ((2.5, ["last-batch-only"]), (2.0, [])):
+        batches = {1: Losses([1.0, 3.0, last], [64, 32, 8])}
+        fit = record("fit", [batches[1].mean])
+        found = name_reporting(fit, record("loop", [last]), batches)
+        assert [each.id for each in found] == causes, "2 is the mean over batches as well"
+
+
 def test_equal_batches_leave_nothing_to_name() -> None:
     even = {1: Losses([2.0, 1.0], [64, 64])}
     assert name_reporting(FIT, record("loop", [1.5]), even) == []

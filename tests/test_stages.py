@@ -381,10 +381,15 @@ def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> 
     assert causes_of_loss(right, loss_step(1.6, penalty=0)) == []
 
 
-@pytest.mark.parametrize(("pairs", "causes"), [(True, ["label-shape-broadcast"]), (False, [])])
-def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(pairs: bool, causes: list[str]) -> None:
-    """Where all predictions are zero the loss is the same, and only the gradients differ."""
-    true, predicted = np.arange(8.0)[:, None], np.linspace(0, 2, 8)[:, None]
+@pytest.mark.parametrize(
+    ("pairs", "labels", "causes"),
+    [(True, np.arange(8.0), ["label-shape-broadcast"]), (False, np.arange(8.0), []), (True, np.ones(8), [])],
+)
+def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(
+    pairs: bool, labels: np.ndarray, causes: list[str]
+) -> None:
+    """Where all predictions are zero the loss is the same, and only the gradients differ, as with equal labels."""
+    true, predicted = labels[:, None], np.linspace(0, 2, 8)[:, None]
     call = ("MeanSquaredError", {"name": "mean_squared_error"}, true, predicted)
     every = float(np.mean((true.T - predicted) ** 2)) if pairs else 1.2 * float(np.mean((true - predicted) ** 2))
     right, other = loss_step(1.0, targets=call), loss_step(every + 0.25, targets=None)

@@ -81,7 +81,7 @@ class ReportedLoss:
     def predict(self, formula: MetricFormula) -> list[float] | None:
         """What is reported of each epoch by a formula; None if the losses of batches do not say."""
         known = {name: getattr(formula, name) for name in ("per", "carry", "last", "regularization")}
-        if formula != MetricFormula(**known) or formula.per not in PER or formula.carry not in CARRIED:
+        if formula != MetricFormula(**known) or formula.carry not in ("nothing", "own"):
             return None
         found: list[float] = []
         kept: list[tuple[np.ndarray, np.ndarray]] = []
@@ -89,7 +89,7 @@ class ReportedLoss:
             cut = slice(-1, None) if formula.last else slice(None)
             own = 0.0 if formula.regularization or not each.penalties else np.array(each.penalties)
             now = (np.array(each.values) - own)[cut]
-            weights = np.ones(len(now)) if formula.per == "batches" else np.array(each.examples, float)[cut]
+            weights = np.array(each.examples, float)[cut] if formula.per == "examples" else np.ones(len(now))
             kept = [*(kept if formula.carry == "own" else []), (now, weights)]
             values, counts = (np.concatenate(parts) for parts in zip(*kept, strict=True))
             found.append(float(np.average(values, weights=counts)))
@@ -121,10 +121,6 @@ class ReportedLoss:
         quantities = {LAST: of, NOT_RESET: last}
         ids = sorted(search.explanations[0].ids, key=KNOWN.index)
         return [(id, Measurement.of(f"reported-{id}", **quantities.get(id, {**of, **more}))) for id in ids]
-
-
-PER, CARRIED = ("examples", "batches"), ("nothing", "own")
-"""What can be predicted from the losses of batches."""
 
 
 def validation_by_epoch(seen: CloseUp, ends: Sequence[int]) -> dict[int, Losses]:
