@@ -111,11 +111,8 @@ def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
             return np.inf
         return abs(loss - other) / max(abs(loss), abs(other)) if loss != other else 0.0
 
-    by_cause: dict[str, list[Variant]] = {}
-    for cause, variant in changing:
-        by_cause.setdefault(cause.id, []).append(variant)
-    recognisers = [(CATALOGUE[id], lambda _, variants=variants: variants) for id, variants in by_cause.items()]
-    search = find_explanations(Recipe(), recognisers, residual, CLOSE)
+    each_alone = [(cause, lambda _, variant=variant: [variant]) for cause, variant in changing]
+    search = find_explanations(Recipe(), each_alone, residual, CLOSE)
     return [list(_with_losses(each.causes, other, right)) for each in search.explanations]
 
 

@@ -72,11 +72,6 @@ class RecordedLoss:
         of_function = float(np.mean(spread)) if spread and targets is None else None
         return cls(loss - penalty, penalty, own, Split(sizes, full), targets, of_function)
 
-    @property
-    def examples(self) -> int:
-        """The number of examples."""
-        return sum(self.split.sizes)
-
     def factor(self, share: Share) -> float:
         """What the examples' loss is multiplied by if each example has a share; 1 if that is not known."""
         right, other = (float(np.dot(self.split.sizes, each(self.split))) for each in (mean_of_means, share))

@@ -1,4 +1,4 @@
-"""Two scripts side by side, and which of them is held to be right; no TensorFlow."""
+"""Two recorded trainings side by side, and which of them is held to be right; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compare.watch.trace import Trace
 
 @dataclass(frozen=True)
 class Sides:
-    """Two scripts, and what was seen of them around the step where they diverge.
+    """Two trainings, and what was seen of them around the step where they diverge.
 
     Attributes:
         names: the reference and the candidate.

@@ -219,6 +219,19 @@ def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:
     return [pair for rows, labels in both if len(rows) == len(labels) for pair in zip(rows, labels, strict=True)]
 
 
+def _recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
+    right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
+    if changed and not right and all("moving_" in name for name in changed):
+        yield Variant({}, Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1))
+
+
+def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:
+    """The names of the weights that change between the step before and the predictions of this one."""
+    before, now = close_up.after.get(step - 1), close_up.of(step, "weights")
+    pairs = zip(trace.variables, before or (), now[0].arrays if now else (), strict=False)
+    return [variable.name for variable, a, b in pairs if not np.array_equal(a, b)]
+
+
 # A loop with data of its own
 
 
@@ -312,19 +325,6 @@ def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: boo
         yield "batch-size-differs", several
     elif first not in (batches.full, expected) and second in (first, 0):
         yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
-
-
-def _recorded_statistics(sides: Sides, located: Located) -> Iterator[Variant]:
-    right, changed = (_changed_between(each, sides.step, sides.other_trace) for each in (sides.right, sides.other))
-    if changed and not right and all("moving_" in name for name in changed):
-        yield Variant({}, Measurement.of("script-changed-between", variable=changed[0], steps=sides.step - 1))
-
-
-def _changed_between(close_up: CloseUp, step: int, trace: Trace) -> list[str]:
-    """The names of the weights that change between the step before and the predictions of this one."""
-    before, now = close_up.after.get(step - 1), close_up.of(step, "weights")
-    pairs = zip(trace.variables, before or (), now[0].arrays if now else (), strict=False)
-    return [variable.name for variable, a, b in pairs if not np.array_equal(a, b)]
 
 
 CAUSES = (

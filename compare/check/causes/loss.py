@@ -77,7 +77,7 @@ def _recorded_share(wanted: str) -> Recorded:
         factors = {cause: recorded.factor(share) for cause, share in OTHER_SHARES.items()}
         factor = factors[wanted]
         if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
-            numbers = {"examples": recorded.examples, "full": recorded.split.global_batch_size}
+            numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
             seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
             yield Variant({"share": OTHER_SHARES[wanted]}, seen)
             yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen)
