@@ -12,8 +12,10 @@ import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
 from compare.app.scripts_explain import _called_first, _earlier
+from compare.check import recorded
 from compare.check.judge_recorded import name_causes
 from compare.check.stages import Located, locate
+from compare.check.targets import targets_of, value_of
 from compare.verdict import Finding, StageValues
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch
@@ -302,6 +304,17 @@ def test_probabilities_taken_for_logits() -> None:
         right = with_targets(RIGHT, "binary_crossentropy", TRUE, LOGITS, loss=loss, from_logits=flag)
         assert accused(right, with_loss(OFF, other + PENALTY)) == [("loss", "logits-mismatch")]
         assert accused(right, with_loss(OFF, 1.001 * other + PENALTY)) == []
+
+
+def test_the_loss_of_other_targets_is_computed_once_however_many_mistakes_are_tried_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed = []
+    monkeypatch.setattr(recorded, "value_of", lambda targets: computed.append(targets) or value_of(targets))
+    right = with_targets(RIGHT, "binary_crossentropy", TRUE, LOGITS, np.linspace(0.5, 2, 8), loss=0.5)
+    value = float(value_of(targets_of(right, STEP)) or 0)
+    assert accused(with_loss(right, value + PENALTY), with_loss(OFF, 1.2345), replicas=2) == []
+    assert 5 < len(computed) < 20, "each once, with the right one beside it"
 
 
 def test_sample_weights_left_out() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,13 @@ class RecordedLoss:
         penalty: the sum of the model's own losses, the mean over replicas.
         penalties: each of them, on the first replica.
         split: the batch, split as evenly as can be: no share depends on where its examples are.
-        targets: what the loss function was called with; None if that is not known.
-        spread: the loss if each label met every prediction, of a loss function that is not known; None if not seen.
     """
 
+    sides: Sides
     data: float
     penalty: float
     penalties: Sequence[float]
     split: Split
-    targets: Targets | None
-    spread: float | None
 
     @classmethod
     def of(cls, sides: Sides) -> RecordedLoss | None:
@@ -66,38 +64,46 @@ class RecordedLoss:
         first = [event for event in close_up.of(step, "loss") if event.replica == 0]
         own = [float(np.sum(array)) for event in first for array in event.arrays[event.info["targets"] :]]
         sizes = tuple(len(part) for part in np.array_split(range(examples), sides.replicas))
-        spread = [float(array) for array in close_up.arrays(step, "spread")]
-        targets = targets_of(close_up, step)
         penalty = penalty_of(close_up, step)
-        of_function = float(np.mean(spread)) if spread and targets is None else None
-        return cls(loss - penalty, penalty, own, Split(sizes, full), targets, of_function)
+        return cls(sides, loss - penalty, penalty, own, Split(sizes, full))
+
+    @cached_property
+    def targets(self) -> Targets | None:
+        """What the loss function was called with; None if that is not known."""
+        return targets_of(self.sides.right, self.sides.step)
+
+    @cached_property
+    def _values(self) -> dict[tuple[str, bool], float | None]:
+        """The losses of the examples that were computed, which takes long for large predictions."""
+        return {(GIVEN, True): self.data}
 
     def factor(self, share: Share) -> float:
         """What the examples' loss is multiplied by if each example has a share; 1 if that is not known."""
         right, other = (float(np.dot(self.split.sizes, each(self.split))) for each in (mean_of_means, share))
         return other / right if right else 1.0
 
-    def of_examples(self, recipe: Recipe) -> float | None:
+    def _of_examples(self, loss: str, sample_weights: bool) -> float | None:
         """The loss of the examples with the right shares; None if it cannot be computed."""
-        targets = self.targets
-        if recipe.loss == GIVEN and recipe.sample_weights:
-            return self.data
-        if targets is None:
-            return self.spread if recipe.loss == BROADCAST else None
+        targets, spread = self.targets, self.sides.right.arrays(self.sides.step, "spread")
+        if targets is None:  # a loss function that is not known, computed as if each label met every prediction
+            return float(np.mean([float(each) for each in spread])) if loss == BROADCAST and spread else None
         given = value_of(targets)
-        if recipe.loss == UNRECOVERED:  # what is given is said to be logits, and the right side takes it for what it is
+        if loss == UNRECOVERED:  # what is given is said to be logits, and the right side takes it for what it is
             recovered = value_of(targets.with_other_logits()) if targets.from_logits else None
             return given if recovered is not None and same(recovered, self.data) else None
         if given is None or not same(given, self.data):
             return None  # of the right side, too, the loss is another one
-        changed = targets if recipe.sample_weights else targets.without_weights()
-        if recipe.loss == OTHER_LOGITS:
+        changed = targets if sample_weights else targets.without_weights()
+        if loss == OTHER_LOGITS:
             changed = changed.with_other_logits()
-        return value_of(changed.broadcast() if recipe.loss == BROADCAST else changed)
+        return value_of(changed.broadcast() if loss == BROADCAST else changed)
 
     def predict(self, recipe: Recipe) -> float | None:
         """The loss of a step with a recipe; None if it cannot be computed."""
-        data = self.of_examples(recipe)
+        asked = recipe.loss, recipe.sample_weights
+        if asked not in self._values:
+            self._values[asked] = self._of_examples(*asked)
+        data = self._values[asked]
         left_out = sum(self.penalties[i] for i in recipe.omitted)
         if data is None:
             return None
