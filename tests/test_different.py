@@ -239,11 +239,11 @@ WAYS: dict[str, list[Way]] = {
 }  # fmt: skip
 """By the function that says ``different``, each of its ways."""
 CHECKED = {
-    "check.checker._explain": "test_steps_that_cannot_be_paired_are_left_to_the_twins",
-    "check.checker._explain_metrics": "test_a_number_that_nobody_explains_is_no_difference_where_weights_differ",
-    "check.empty_replica.extend": "test_what_was_not_seen_of_a_batch_with_an_empty_replica_is_no_evidence",
+    "check.checker._explain": (1, "test_steps_that_cannot_be_paired_are_left_to_the_twins"),
+    "check.checker._explain_metrics": (1, "test_a_number_that_nobody_explains_is_no_difference_where_weights_differ"),
+    "check.empty_replica.extend": (2, "test_what_was_not_seen_of_a_batch_with_an_empty_replica_is_no_evidence"),
 }
-"""By the function of the short check that says so, the test below with its ways."""
+"""By the function of the short check that says so, its number of ways and the test below with them."""
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, id=f"{name}: {way.what}") for name in WAYS for way in WAYS[name]])
@@ -307,34 +307,57 @@ def test_what_one_side_lacks_leaves_the_rest_to_be_compared(verdict: Callable[[]
 # Nothing is left out
 
 
-def sayings(path: Path) -> Iterator[str]:
-    """The function of each use of the verdict that does not compare a value with it."""
+def sayings(module: str, code: str) -> Iterator[str]:
+    """The outermost function of each use of the verdict that does not compare a value with it, or ``(none)``.
+
+    Another name for the verdict is a use of it, too.
+    """
 
     def walk(node: ast.AST, scope: tuple[str, ...]) -> Iterator[str]:
-        if isinstance(node, ast.Compare | ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Compare):
             return
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             scope = (*scope, getattr(node, "name", "lambda"))
         named = isinstance(node, ast.Name) and node.id == "DIFFERENT" and isinstance(node.ctx, ast.Load)
         spelt = isinstance(node, ast.Constant) and node.value == "different"
-        if scope and (named or spelt or (isinstance(node, ast.Attribute) and node.attr == "DIFFERENT")):
-            yield scope[0]
+        renamed = isinstance(node, ast.alias) and node.name == "DIFFERENT" and node.asname is not None
+        if named or spelt or renamed or (isinstance(node, ast.Attribute) and node.attr == "DIFFERENT"):
+            yield scope[0] if scope else "(none)"
         children = node.values if isinstance(node, ast.Dict) else ast.iter_child_nodes(node)  # words about it are keys
         for child in children:
             yield from walk(child, scope)
 
-    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    for name in walk(ast.parse(path.read_text()), ()):
+    for name in walk(ast.parse(code), ()):
         yield f"{module}.{name}"
 
 
+@pytest.mark.parametrize(
+    ("code", "where"),
+    [
+        ("def judge(a):\n    return DIFFERENT if a else None", "judge"),
+        ("class A:\n    def judge(self):\n        return replace(self, verdict='different')", "judge"),
+        ("def judge(a):\n    return [lambda: outcomes.DIFFERENT]", "judge"),
+        ("def judge(a, verdict=DIFFERENT): ...", "judge"),
+        ("class A:\n    verdict: str = DIFFERENT", "(none)"),
+        ("WORST = DIFFERENT", "(none)"),
+        ("from compare.verdict import DIFFERENT as WORST", "(none)"),
+    ],
+)
+def test_a_new_place_that_says_different_is_found(code: str, where: str) -> None:
+    assert list(sayings("m", code)) == [f"m.{where}"]
+    assert not list(sayings("m", "from compare.verdict import DIFFERENT\nx = a == DIFFERENT or {'different': 1}"))
+
+
 def test_every_place_that_says_different_has_its_ways_here() -> None:
-    found = [name for path in sorted(PACKAGE.rglob("*.py")) for name in sayings(path)]
-    assert len(found) > 8, "the package was not found"
+    modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    found = [name for module, path in modules.items() for name in sayings(module, path.read_text())]
+    assert found.count("verdict.outcomes.(none)") == 2, "the verdict itself, and the order of verdicts"
+    found = [name for name in found if name != "verdict.outcomes.(none)"]
     assert set(found) == WAYS.keys() | CHECKED.keys(), (
         "a place says DIFFERENT and is not in WAYS, or the reverse: add crafted records for which it does, and the "
         "neighbour where what would tell was not recorded"
     )
-    too_few = {name: found.count(name) for name in WAYS if found.count(name) > len(WAYS[name])}
+    ways = {name: len(WAYS[name]) for name in WAYS} | {name: number for name, (number, _) in CHECKED.items()}
+    too_few = {name: found.count(name) for name in ways if found.count(name) > ways[name]}
     assert not too_few, "as many ways as places"
-    assert all(test in globals() for test in CHECKED.values())
+    assert all(test in globals() for _, test in CHECKED.values())
