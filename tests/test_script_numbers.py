@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from test_thresholds import record as judged_record
 
 import compare.check
+from compare.app import scripts_explain
 from compare.check import words
 from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import other_metrics
@@ -24,6 +27,7 @@ from compare.check.recorded_numbers import (
 )
 from compare.check.used import ALONE, AVERAGES, SCRIPT, SETS_RATE, Used
 from compare.records import step_dtype
+from compare.verdict import compare_records
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, Trace
@@ -240,6 +244,28 @@ def test_a_loss_that_two_mistakes_explain_alone_has_no_name() -> None:
         fit = record("fit", [batches[1].mean])
         found = name_reporting(fit, record("loop", [last]), batches)
         assert [each.id for each in found] == causes, "2 is the mean over batches as well"
+
+
+def test_a_mean_over_batches_that_the_reference_reports_too_is_no_mistake() -> None:
+    both = [1.5, 2 / 3]
+    loop = record("loop", [1.5 + 2e-7, 2 / 3])
+    assert [each.id for each in name_reporting(FIT, loop, LOSSES)] == ["loss-averaged-over-batches"]
+    assert name_reporting(record("fit", both), loop, LOSSES) == [], "of a train_step of one's own, say"
+
+
+@pytest.mark.parametrize("of_sums", [True, False])
+def test_the_losses_of_the_steps_are_looked_at_where_numbers_differ_by_more_than_the_order_of_sums(
+    of_sums: bool,
+) -> None:
+    loss = float(np.float32(8.5801))
+    fit = judged_record("fit", 0, 1, 2, logs={1: {"loss": loss}})
+    loop = judged_record("loop", 0, 1, 2, logs={1: {"loss": loss + 1e-6 if of_sums else loss + 1e-3}})
+    pair: Any = SimpleNamespace(reference=fit, candidate=loop, exactly=compare_records(fit, loop))
+    trace = measured("SparseCategoricalAccuracy", [None], [None, 4])
+    model: Any = SimpleNamespace(names=("fit", "loop"), traces=(trace, trace), epochs=SimpleNamespace(ends=[2]))
+    with patch.multiple(scripts_explain, _seen_losses=(looked := Mock(return_value=None)), tell=Mock()):
+        assert scripts_explain._explain_numbers(Mock(), pair, model) == {}
+    assert looked.called is not of_sums
 
 
 def test_equal_batches_leave_nothing_to_name() -> None:

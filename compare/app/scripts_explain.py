@@ -35,6 +35,7 @@ from compare.verdict import (
     Finding,
     Reporting,
     Training,
+    beyond_rounding,
     rounding,
 )
 from compare.verdict.codec import encode
@@ -224,7 +225,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
     used = used_by(model.traces[1], model.traces[0])
     evidence: list[Measurement] = []
     ends = model.epochs.ends or (model.traces[1].last,)
-    different = {name for name, gap in reporting.metrics.items() if gap.compared and gap.max_gap}
+    different = {name for name in beyond_rounding(pair.reference, pair.candidate) if reporting.metrics[name].max_gap}
     metrics = other_metrics(*model.traces, ends, different, model.names[0]) if reporting.verdict == DIFFERENT else {}
     causes = name_reporting(pair.reference, pair.candidate, used=used, metrics=metrics)
     unexplained = different - set(not_reset(pair.reference, pair.candidate)) - metrics.keys()

@@ -182,9 +182,9 @@ def name_reporting(
         found.append((NOT_RESET, Measurement.of("mixed-means", metrics=mixed)))
         running = [*running, *mixed]
     if "loss" not in running:
-        found += _of_loss("loss", candidate, losses or {})
+        found += _of_loss("loss", reference, candidate, losses or {})
     if "val_loss" not in running:
-        found += _of_loss("val_loss", candidate, validation or {}, reference)
+        found += _of_loss("val_loss", reference, candidate, validation or {})
     found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
     causes: dict[str, list[Measurement]] = {}
     for cause, seen in found:
@@ -201,18 +201,21 @@ def name_reporting(
     ]
 
 
-def _of_loss(key: str, candidate: Record, losses: Mapping[int, Losses], reference: Record | None = None) -> list[Named]:
-    """Why a loss is another than the mean over the examples of each epoch, or than what the reference reports.
+def _of_loss(key: str, reference: Record, candidate: Record, losses: Mapping[int, Losses]) -> list[Named]:
+    """Why a loss is another than the mean over the examples of each epoch; of validation, than the reference's.
 
-    Of the reference, no cause is named unless, without any mistake, what was seen gives its value.
+    A loss that the reference reports too is no difference, however it came to be. Of validation, no cause is named
+    unless, without any mistake, what was seen gives the reference's value.
     """
     reported = {epoch: logs[key] for epoch, logs in sorted(candidate.logs.items()) if key in logs}
     if not reported or list(reported) != list(range(1, len(reported) + 1)) or not losses.keys() >= reported.keys():
         return []  # not of every epoch up to the last that has one
     seen, values = [losses[epoch] for epoch in reported], list(reported.values())
-    if reference is None:
-        return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes()
     right = [reference.logs.get(epoch, {}).get(key, np.nan) for epoch in reported]
+    if all(map(same, right, values)):
+        return []
+    if not key.startswith("val_"):
+        return ReportedLoss(key, seen, [each.mean for each in seen], values).mistakes()
     pairs = list(zip(seen, right, strict=True))
     if not all(each.values and all(each.examples) and same(each.mean, value) for each, value in pairs):
         # The batches were not seen: of the reference's value, the penalty is known.
