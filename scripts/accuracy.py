@@ -371,8 +371,7 @@ with tempfile.TemporaryDirectory() as folder:
 def watching(options: Any) -> Path:
     """Runs the tutorial's script, and one with fit for the same model, unwatched and watched in turn."""
     assert options.epochs > pages.LEFT_OUT
-    path = options.out / "watching.csv"
-    path.unlink(missing_ok=True)
+    path = tables.anew(options.out / "watching.csv")
     with tempfile.TemporaryDirectory() as folder:
         measure.write_scripts(Path(folder), options.epochs)
         parts = {
@@ -404,8 +403,7 @@ DIFFERS, CAUSE = "weights differ from step", "the short check has found why"
 
 def time_to_cause(options: Any) -> Path:
     """Trains with fit and with the tutorial's loop, which differ from the last step of the first epoch on."""
-    path = options.out / "time_to_cause.csv"
-    path.unlink(missing_ok=True)
+    path = tables.anew(options.out / "time_to_cause.csv")
     asked = ["--trainers", "fit", "tutorial", "--epochs", str(options.epochs), "--data-dir", str(options.data_dir)]
     for number in range(1, options.rounds + 1):
         with tempfile.TemporaryDirectory() as reports:

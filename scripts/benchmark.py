@@ -87,9 +87,7 @@ def main() -> None:
         print(*missing)
     work = options.data_dir.resolve(), options.epochs, options.train_examples
     parts = {name: partial(run, name, python, *work) for name, python in pythons.items()}
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "benchmark.csv"
-    path.unlink(missing_ok=True)
+    path = tables.anew(options.out / "benchmark.csv")
     for number, program, figures in measure.in_turn(parts, options.rounds):
         tables.append(path, {"round": number, "program": program, **figures}, [*COLUMNS, *FIGURES, "said"])
         print(number, program, figures, flush=True)

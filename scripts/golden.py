@@ -87,7 +87,11 @@ def main() -> None:
         entry = {file: hashlib.sha256(text.encode()).hexdigest()[:16] for file, text in texts.items()}
         entry["judged"] = judged(texts)
         before = frozen.get(name)
-        write(kept if before is None else options.out / "now", name, texts)
+        folder = (kept if before is None else options.out / "now") / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
         if before is None:
             said[name] = entry
             state = "new"
@@ -113,14 +117,6 @@ def machine() -> str:
 
 def cases(only: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The names of the cases that begin with one of some texts, each with what it says, as text by file."""
-    for name, command in all_runs().items():
-        if name.startswith(only):
-            yield name, run(command)
-    if any("loops".startswith(each) or each.startswith("loops") for each in only):
-        yield from loops(only)
-
-
-def all_runs() -> dict[str, str]:
     from compare.options import EXPERIMENTS
 
     gallery = {
@@ -131,7 +127,11 @@ def all_runs() -> dict[str, str]:
         f"scripts/{pair}": f"--scripts {' '.join(f'tests/scripts/{script}' for script in pair.split())}"
         for pair in SCRIPTS
     }
-    return gallery | RUNS | pairs
+    for name, command in (gallery | RUNS | pairs).items():
+        if name.startswith(only):
+            yield name, run(command)
+    if any("loops".startswith(each) or each.startswith("loops") for each in only):
+        yield from loops(only)
 
 
 def run(commands: str) -> dict[str, str]:
@@ -192,13 +192,10 @@ def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
     compare.configure(replicas=replicas)
     from corpus import planted
 
-    from compare.check import Checker
-    from compare.engine import strategies
-    from compare.trainers.keras_fit import KerasFit
+    from scripts.accuracy import checker_of
 
     model, optimizer = "mlp-l2-bn", "adam"
-    strategy = strategies.make("mirrored", replicas)
-    checker = Checker(planted.experiment(model, optimizer), KerasFit(), strategy, batch_size=planted.BATCH_SIZE)
+    checker = checker_of(planted.experiment(model, optimizer), replicas, planted.BATCH_SIZE)
     for bug in [*planted.BUGS, *planted.STYLES, *planted.UNKNOWN]:
         if bug.name in wanted and (
             (not bug.training and not bug.reporting) or planted.shows(bug, model, optimizer, replicas)
@@ -229,13 +226,6 @@ def judged(texts: Mapping[str, str]) -> Any:
             [[cause["id"], cause["side"]] for cause in entry["causes"]],
         ] for entry in verdict["comparisons"]
     )]  # fmt: skip
-
-
-def write(folder: Path, name: str, texts: Mapping[str, str]) -> None:
-    shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / name).mkdir(parents=True)
-    for file, text in texts.items():
-        (folder / name / file).write_text(text)
 
 
 if __name__ == "__main__":

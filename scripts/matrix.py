@@ -71,9 +71,7 @@ def main() -> None:
     cells = [cell for cell in CELLS if options.only in cell[0]]
     if not cells:
         parser.error(f"--only {options.only}: the strategies are {', '.join(dict(CELLS))}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "matrix.csv"
-    path.unlink(missing_ok=True)
+    path = tables.anew(options.out / "matrix.csv")
     with tempfile.TemporaryDirectory() as folder:
         for keras in (3, 2):
             for strategy, size in cells:

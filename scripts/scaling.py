@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what recording costs, and what images, steps and seeds cost: four numbers, and a table by model.
+"""Measures what recording costs, and what images, steps, seeds and a check cost: five numbers, and a table by model.
 
 Every measurement is a process of its own. Writes scaling.csv, a row per figure, and README.md.
 """
@@ -60,9 +60,16 @@ def study(seeds: int) -> Figures:
         yield "seconds", f"jobs {jobs}", seeds, done.wall_seconds
 
 
+def check() -> Figures:
+    """Wall seconds of the command that checks the loop with the tutorial's CNN."""
+    with tempfile.TemporaryDirectory() as reports:
+        asked = ["--check", "--experiment", "fashion-mnist-sample", "--reports", reports]
+        yield "seconds", "cnn", 1, measure.run("scripts/compare.py", *asked).wall_seconds
+
+
 def main() -> None:
     parser = measure.parser(__doc__, "reports/scaling")
-    groups = ("recording", "memory", "judging", "seeds")
+    groups = ("recording", "memory", "judging", "seeds", "check")
     text = f"measure these only: {', '.join(groups)}; give another --out to keep the figures of all"
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="NAME", help=text)
     parser.add_argument("--models", type=int, default=len(MODELS), help="the first N models only (default: all)")
@@ -78,10 +85,9 @@ def main() -> None:
         "memory": partial(memory, IMAGES),
         "judging": partial(judging, options.steps),
         "seeds": partial(study, SEEDS),
+        "check": check,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "scaling.csv"
-    path.unlink(missing_ok=True)
+    path = tables.anew(options.out / "scaling.csv")
     for number, group, figures in measure.in_turn({name: parts[name] for name in options.only}, options.rounds):
         for row in figures:
             tables.append(path, dict(zip(COLUMNS, (group, number, *row), strict=True)), COLUMNS)

@@ -24,6 +24,13 @@ def read(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     return pd.read_csv(path, dtype=str, keep_default_na=False)
 
 
+def anew(path: Path) -> Path:
+    """Removes a file, whose folder is made if it does not exist, and returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return path
+
+
 def append(path: Path, row: Mapping[str, Any], columns: Sequence[str]) -> None:
     """Appends a row to a CSV file, which is created if it does not exist; columns the row lacks are left blank."""
     frame = pd.DataFrame([row], columns=list(columns))
