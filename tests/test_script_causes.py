@@ -111,6 +111,37 @@ def test_a_loss_that_is_nearly_zero_on_one_side_is_no_scale_for_the_other() -> N
         assert locate(zero, other, [twin], STEP, NAMES).stage == stage, loss
 
 
+LINES = {"inputs": 5, "targets": 6, "loss": 7, "gradients": 8}
+"""The line of each call in a loop: of its model, its loss, its tape and its optimizer."""
+
+
+@pytest.mark.parametrize(
+    ("other", "lines", "cause", "line"),
+    [
+        (linear_step(flag=False, offset=1.0), LINES, "training-flag-missing", 5),
+        (with_loss(OFF, LOSS - PENALTY), LINES, "regularization-missing", 6),
+        # A loss without a function of Keras is first seen where its gradient is taken.
+        (with_loss(OFF, LOSS - PENALTY), {**LINES, "targets": None}, "regularization-missing", 7),
+        (linear_step(rate=0.2), LINES, "optimizer-differs", 8),
+        (with_loss(OFF, LOSS - PENALTY), {}, "regularization-missing", None),
+    ],
+)
+def test_a_cause_cites_the_line_of_the_call_that_differs(
+    other: CloseUp, lines: dict[str, int | None], cause: str, line: int | None
+) -> None:
+    for kind, number in lines.items():
+        if number:
+            text = "/a/loop.py", number, f"{kind}()"
+            other = changed(other, kind, lambda e, text=text: replace(e, info={**e.info, "line": text}))  # type: ignore[misc]
+    right = changed(RIGHT, "layer", lambda e: replace(e, info={**e.info, "flagged": True}))
+    other = changed(other, "layer", lambda e: replace(e, info={**e.info, "flagged": True}))
+    (found,) = found_causes(right, other, rate=0.1)
+    assert found.id == cause
+    assert (found.source.line if found.source else None) == line
+    if found.source and line == 6:
+        assert str(found.source) == "/a/loop.py:6: targets()"
+
+
 # Several trainings
 
 

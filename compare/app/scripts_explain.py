@@ -34,11 +34,13 @@ from compare.verdict import (
     Difference,
     Finding,
     Reporting,
+    Source,
     Training,
     beyond_rounding,
     rounding,
 )
 from compare.verdict.codec import encode
+from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import LEFT, read_traces
@@ -237,6 +239,10 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
     if not causes and not evidence:
         return {}
+    causes = [
+        replace(each, source=Source.of(line_of(model.traces[1], ends, model.traces[0], each.metrics)))
+        for each in causes
+    ]
     found = Comparison(
         pair.candidate.trainer,
         Training(INCONCLUSIVE, None, None, 0),

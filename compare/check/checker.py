@@ -158,7 +158,7 @@ class Checker:
         if report.comparison.training.verdict in (IDENTICAL, ALIKE):
             floor = self._judged[0].threshold if isinstance(self._judged, tuple) else 0.0
             report = self._empty_replica.extend(report, trainer, max(floor, ROUNDING * EPSILON))
-        report = self._located(report, candidate)
+        report = self._with_lines(self._located(report, candidate), candidate)
         return replace(report, seconds=time.perf_counter() - began)
 
     def _located(self, report: Report, candidate: Observation) -> Report:
@@ -191,6 +191,18 @@ class Checker:
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
         return replace(report, stages=tuple(located.stages))
+
+    def _with_lines(self, report: Report, candidate: Observation) -> Report:
+        """Adds to each cause the line of the user's code that makes the mistake, as far as it was seen."""
+        first, findings = report.comparison.training.first_difference, []
+        step = self._inside.number(first) if first is not None and first.step is not None else 1
+        for each in report.findings:
+            side = self.reference if each.side == self.reference.name else candidate
+            line = side.reported_at if each.kind == REPORTING else None
+            if each.kind == TRAINING and side.inside is not None and each.id in CATALOGUE:
+                line = CATALOGUE[each.id].line_in(side.inside.steps, step, (first and first.stage) or "")
+            findings.append(replace(each, source=line))
+        return replace(report, findings=tuple(findings))
 
     def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
         """Adds the cause ``not-finite``, with the stage of the first such value if it can be observed."""

@@ -79,11 +79,11 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
     ):
         found = {frozenset(cause.id for cause, _ in each): each for each in explanations}
         if found:
-            return _findings(sides, next(iter(found.values()))) if len(found) == 1 else []
+            return _findings(sides, located, next(iter(found.values()))) if len(found) == 1 else []
     return []
 
 
-def _findings(sides: Sides, explanation: Sequence[Shown]) -> list[Finding]:
+def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> list[Finding]:
     used = used_by(sides.other_trace, sides.right_trace)
     return [
         named(
@@ -92,6 +92,7 @@ def _findings(sides: Sides, explanation: Sequence[Shown]) -> list[Finding]:
             sides.right_name if variant.by_right else sides.other_name,
             sides.named(variant.evidence).but(at_step=sides.step),
             variant.remedy or cause.remedy_for(used),
+            cause.line_in(sides.right if variant.by_right else sides.other, sides.step, located.stage or ""),
         )
         for cause, variant in explanation
     ]

@@ -75,7 +75,7 @@ class LookInside:
             Exception: whatever the reference raises.
         """
         first = training.first_difference
-        begin = 1 if first is None else self._number(first)
+        begin = 1 if first is None else self.number(first)
         reference = self._reference
         if reference is None or candidate is None:
             return None
@@ -102,7 +102,7 @@ class LookInside:
         side, other = seen if of_reference else reversed(seen)
         if side is None:
             return None
-        last = self._number(Difference(found.epoch, found.step))
+        last = self.number(Difference(found.epoch, found.step))
         steps = [last] if found.step is not None else range(1 + (found.epoch - 1) * self._steps, last + 1)
         names, given = side.steps.names, other.steps if other else None
         return first_of_steps(side.steps, given, list(steps), names, found)
@@ -112,7 +112,7 @@ class LookInside:
         epoch, before = divmod(step - 1, self._steps)
         return EPOCHS[epoch], before + 1
 
-    def _number(self, first: Difference) -> int:
+    def number(self, first: Difference) -> int:
         """The step over the whole training; of the initial weights, the first."""
         return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
 

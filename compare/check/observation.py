@@ -12,6 +12,7 @@ import numpy as np
 from compare.check.stages import example_rows
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
+from compare.verdict import Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
 
@@ -154,6 +155,7 @@ class Observation:
         epoch_end_states: the state at each ``end_epoch``, by epoch.
         final: the state after training; callbacks may have changed it after the last epoch.
         inside: what was seen inside its steps.
+        reported_at: the line of the user's code that ends an epoch with its numbers.
     """
 
     name: str
@@ -180,6 +182,7 @@ class Observation:
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
     records: list[AnyRecord] = field(default_factory=list)
     inside: Seen | None = None
+    reported_at: Source | None = None
 
     @property
     def changed_after_training(self) -> list[str]:

@@ -31,7 +31,8 @@ from compare.engine.optimizers import learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
-from compare.user_errors import without_exit
+from compare.user_errors import line_now, without_exit
+from compare.verdict import Source
 from compare.watch.patching import patch, undone
 
 
@@ -113,6 +114,7 @@ class ProbeRun(CraftedRun):
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
         super().end_epoch(epoch, logs)
+        self.observation.reported_at = Source.of(line_now())
         state = self._read()
         self._close(self._unread(state))  # validation may have changed the others
         self._latest = self.observation.epoch_end_states[epoch] = state

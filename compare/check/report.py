@@ -11,7 +11,17 @@ from compare.check.measurement import Measurement
 from compare.check.stage_views import stage_sentence
 from compare.check.stages import LOSS, Located
 from compare.naming import Code
-from compare.verdict import FROM_BEST, Comparison, Finding, NotApplicable, NotFinite, StageValues, Verdict, warning
+from compare.verdict import (
+    FROM_BEST,
+    Comparison,
+    Finding,
+    NotApplicable,
+    NotFinite,
+    Source,
+    StageValues,
+    Verdict,
+    warning,
+)
 
 TRAINING = "training"
 REPORTING = "reporting"
@@ -19,9 +29,9 @@ NOT_FINITE = "not-finite"
 """The id of the cause that leads all others."""
 
 
-def named(id: str, kind: str, side: str, seen: Measurement, remedy: str) -> Finding:
+def named(id: str, kind: str, side: str, seen: Measurement, remedy: str, source: Source | None = None) -> Finding:
     """A cause of the side with a name, which explains what was seen, as no other does."""
-    return Finding(id, kind, side, words.said(seen), remedy, seen.as_json())
+    return Finding(id, kind, side, words.said(seen), remedy, seen.as_json(), source)
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,7 @@ class Report:
             lines.append(f"WARNING: {text}")
         for finding in self.findings:
             lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
+            lines += [Code(f"  at {finding.source}")] if finding.source else []
             lines += [Code(f"  {line}") for line in finding.remedy.splitlines()]
         if who := self.comparison.training.steps_not_reported_by:
             lines.append(f"{who} never calls run.end_step(): its weights were compared at the ends of epochs only")

@@ -265,6 +265,7 @@ def causes(comparison: Comparison) -> list[str]:
     for cause in comparison.causes:
         side = f" (in {cause.side})" if cause.side else ""
         lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
+        lines += [Code(f"    at {cause.source}")] if cause.source else []
         lines += [Code(f"    {line}") for line in cause.remedy.splitlines()]
     lines = lines or [f"  evidence: {text}." for text in comparison.evidence or ()]
     return lines or (

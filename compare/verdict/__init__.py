@@ -25,6 +25,7 @@ from compare.verdict.model import (
     NotApplicable,
     Reporting,
     SoFar,
+    Source,
     StageValues,
     Stop,
     Training,

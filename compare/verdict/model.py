@@ -5,11 +5,13 @@ Its fields are the keys of ``verdict.json``, in their order (see ``compare.verdi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from compare.naming import shown_path
 from compare.records import in_time, read_verdict, write_checked
 from compare.records.files import as_text, with_checksum
 from compare.verdict.codec import ALWAYS, decode, encode, unwritten
@@ -143,6 +145,17 @@ class Source:
     file: str
     line: int
     text: str
+
+    @classmethod
+    def of(cls, line: tuple[str, int, str] | None) -> Source | None:
+        """A line as it was seen, with its file as messages show it; a cell of Jupyter is in none."""
+        if line is None:
+            return None
+        file = "notebook cell" if re.search(r"[/\\]ipykernel_\d+[/\\]", line[0]) else shown_path(line[0])
+        return cls(file, *line[1:])
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
 
 
 @dataclass(frozen=True)

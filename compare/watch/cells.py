@@ -23,13 +23,18 @@ def citing_cells(text: str, notebook: str, source: str) -> str:
         text: an error message or a traceback.
         source: its Python file.
     """
-    lines = Path(source).read_text(encoding="utf-8").splitlines()
-    marks = [number for number, line in enumerate(lines, start=1) if line.startswith(MARK)]
 
     def cite(found: re.Match[str]) -> str:
-        line = int(found[2])
-        cell = bisect.bisect_left(marks, line)
-        return f"{notebook}{found[1] or ''}, cell {cell}, line {line - marks[cell - 1]}" if cell else found[0]
+        cell, line = place_in_cells(int(found[2]), f"{notebook}{found[1] or ''}", source)
+        return f"{cell}, line {line}"
 
     either = f"{re.escape(source)}|{re.escape(Path(source).name)}"
     return re.sub(rf'(?:{either})("?), line (\d+)', cite, text)
+
+
+def place_in_cells(line: int, notebook: str, source: str) -> tuple[str, int]:
+    """The cell of a line of a notebook's Python file, and the line in that cell."""
+    lines = Path(source).read_text(encoding="utf-8").splitlines()
+    marks = [number for number, text in enumerate(lines, start=1) if text.startswith(MARK)]
+    cell = bisect.bisect_left(marks, line)
+    return (f"{notebook}, cell {cell}", line - marks[cell - 1]) if cell else (notebook, line)

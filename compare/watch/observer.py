@@ -20,6 +20,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.noise_twins import mover
+from compare.user_errors import line_now
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
@@ -711,6 +712,11 @@ class Observer:
     def training_of(self, model: Any) -> Training | None:
         """The training that ``fit`` of a model makes steps of: the model's own, or that of its first part."""
         return next(iter(self.trainings_of(model)), None)
+
+    def line(self) -> tuple[str, int, str] | None:
+        """The script's line that is running: its file, number and text; None if it is none of the script's."""
+        found = line_now()
+        return found and (*self.settings.place(*found[:2]), found[2])
 
     def on_step(self, training: Training) -> None:
         """Called after a step was recorded."""

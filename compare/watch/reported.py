@@ -219,7 +219,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
         number = _number(value)
         if number is not None:
-            entry = Reported(training.steps, name, kind, number, epoch, **of_metric)
+            entry = Reported(training.steps, name, kind, number, epoch, **of_metric, line=observer.line())
             writer.content(training.number)["reported"].append(entry)
 
     def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:

@@ -46,6 +46,15 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     return logs
 
 
+def line_of(trace: Trace, ends: Sequence[int], like: Trace, wanted: Sequence[str]) -> tuple[str, int, str] | None:
+    """The first line of a script, as its file, number and text, that reports one of some numbers; None if unseen."""
+    names = names_by_metric(trace, ends, like)
+    reported = (
+        (each, names.get(each.metric) if each.kind else each.name) for each in _of_two_uses(trace.reported, ends)
+    )
+    return next((each.line for each, name in reported if name in wanted and each.line), None)
+
+
 def names_by_metric(trace: Trace, ends: Sequence[float], like: Trace) -> dict[int, str]:
     """The name under which each metric of a loop is compared, by the metric's number; the arguments are as above.
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compare.watch.cells import citing_cells
+from compare.watch.cells import citing_cells, place_in_cells
 
 SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
 MADE_ALIKE = {
@@ -96,6 +96,10 @@ class Settings:
     def cited(self, text: str) -> str:
         """A text in which the lines of a notebook are cited by cell."""
         return citing_cells(text, self.script, self.source) if self.notebook else text
+
+    def place(self, file: str, line: int) -> tuple[str, int]:
+        """The file that the user knows, and the line in it; of a notebook, in its cell."""
+        return place_in_cells(line, self.script, self.source) if self.notebook and file == self.source else (file, line)
 
     def write(self, path: Path) -> None:
         """Writes the settings as JSON."""

@@ -232,6 +232,8 @@ class StageObserver(Observer):
     # What was seen, when it is computed.
 
     def _record(self, kind: str, info: dict[str, Any], tensors: Sequence[Any]) -> None:
+        if kind in WITH_LINE and (not tf.executing_eagerly() or any(map(self._watches, self._next_steps(0)))):
+            info["line"] = self.line()
         context = tf.distribute.get_replica_context()
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
         if tf.executing_eagerly():
@@ -398,6 +400,8 @@ def _is_column(values: Any) -> bool:
     return len(values.shape) == 2 and values.shape[1] == 1
 
 
+WITH_LINE = ("inputs", "targets", "loss", "gradients")
+"""The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
 

@@ -58,6 +58,7 @@ class Reported:
         metric: the number of the metric object, in the order of use: two may have the same name.
         with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
         of_loss: whether it is a mean of the loss whose gradient is taken.
+        line: the line of the script that reports it: its file, number and text.
     """
 
     steps: int
@@ -68,6 +69,7 @@ class Reported:
     metric: int = 0
     with_steps: bool | None = None
     of_loss: bool = False
+    line: tuple[str, int, str] | None = None
 
 
 @dataclass(frozen=True)

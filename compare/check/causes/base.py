@@ -10,8 +10,19 @@ from compare.check.measurement import Measurement
 from compare.check.recipe import MetricFormula, Recipe, Update
 from compare.check.report import REPORTING, TRAINING
 from compare.check.sides import Sides
-from compare.check.stages import Located
+from compare.check.stages import (
+    EXAMPLES,
+    GRADIENTS,
+    INPUTS,
+    LOSS,
+    PREDICTIONS,
+    STATE,
+    UPDATE,
+    Located,
+)
 from compare.check.used import Used
+from compare.verdict import Source
+from compare.watch.seen import CloseUp
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -70,6 +81,12 @@ class Reported(Protocol):
     def other_accuracies(self) -> Sequence[str]: ...
 
 
+CALLED = {
+    EXAMPLES: "inputs", INPUTS: "inputs", PREDICTIONS: "inputs", LOSS: "targets", GRADIENTS: "loss",
+    UPDATE: "gradients", STATE: "gradients",
+}  # fmt: skip
+"""The event whose line of code is shown for a difference in a stage: a call of model, loss, tape or optimizer."""
+
 Recorded = Callable[[Sides, Located], Iterable[Variant]]
 """Variants that two recorded sides show. One without changes was seen; what others change of the loss is predicted."""
 
@@ -109,6 +126,7 @@ class Cause:
         recorded: by the stage of a step that differs first (empty if none could be found), what two recorded sides
             show of it.
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
+        called: the event whose line of code is shown; empty for that of the stage.
     """
 
     id: str
@@ -126,6 +144,7 @@ class Cause:
     fact: Callable[[Case], Measurement | None] | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
+    called: str = ""
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
@@ -136,3 +155,12 @@ class Cause:
         """What to write instead, in code that uses this."""
         texts = (text for words, text in self.remedies.items() if used.words.issuperset(words.split()))
         return next(texts, self.remedy).replace("{optimizer}", used.optimizer)
+
+    def line_in(self, close_up: CloseUp, step: int, stage: str) -> Source | None:
+        """The line of the user's code that makes this mistake in a step; None if it was not seen."""
+        stage = self.stages[0] if self.stages and stage not in self.stages else stage
+        for kind in filter(None, (self.called or CALLED.get(stage), CALLED[GRADIENTS])):
+            for event in close_up.of(step, kind):
+                if line := event.info.get("line"):
+                    return Source.of(line)
+        return None

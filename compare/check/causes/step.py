@@ -272,6 +272,7 @@ CAUSES = (
     Cause(
         id="clipping-differs",
         stages=(GRADIENTS, UPDATE),
+        called="gradients",
         symptom="Training differs while gradients are large, mostly in the first steps.",
         explanation="fit or the loop clips gradients and the other does not, or they clip at different limits or at "
         "different stages: Keras 3's optimizers clip each replica's gradient before the sum over replicas.",
@@ -297,6 +298,7 @@ CAUSES = (
     Cause(
         id="gradients-not-reduced",
         stages=(GRADIENTS, UPDATE),
+        called="gradients",
         symptom="The replicas' weights diverge; a saved model has learned from one replica's examples only.",
         explanation="apply_gradients sums the gradients over the replicas if it is called inside strategy.run. Updates "
         "that bypass it, or use one replica's gradients, are not summed.",
