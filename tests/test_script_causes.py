@@ -13,7 +13,7 @@ from test_stages import ADAM, NAMES, STEP, linear_step, sides
 
 from compare.app.scripts_explain import _called_first, _earlier
 from compare.check import recorded
-from compare.check.judge_recorded import name_causes
+from compare.check.judge_recorded import name_causes, name_further
 from compare.check.stages import Located, locate
 from compare.check.targets import targets_of, value_of
 from compare.verdict import Finding, StageValues
@@ -140,6 +140,74 @@ def test_a_cause_cites_the_line_of_the_call_that_differs(
     assert (found.source.line if found.source else None) == line
     if found.source and line == 6:
         assert str(found.source) == "/a/loop.py:6: targets()"
+
+
+# What goes wrong after the first stage that differs
+
+
+def further(right: CloseUp, other: CloseUp, **options: Any) -> list[str]:
+    """The causes besides those of the first stage, judged by what the loop itself had done before."""
+    given = sides(other, **options)
+    both = replace(given, close_ups=(right, other))
+    found = locate(right, other, [], STEP, NAMES)
+    return [cause.id for cause in name_further(found, both, name_causes(found, both))]
+
+
+def of_zeros(**options: Any) -> CloseUp:
+    """A step whose labels are 0, so that its loss is the mean square that its call of the loss function says."""
+    return linear_step(names=(0, 0, 0), **options)
+
+
+def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
+    right = of_zeros()
+    assert further(right, of_zeros(offset=1.0)) == []
+    assert further(right, of_zeros(offset=1.0, with_penalty=False)) == ["regularization-missing"]
+    assert further(right, of_zeros(offset=1.0, factor=8.0)) == ["loss-summed"]
+    assert further(right, of_zeros(rows=slice(4, 12), factor=8.0)) == ["loss-summed"]
+    assert further(right, of_zeros(offset=1.0, factor=7.9)) == [], "no mistake that is known gives this loss"
+    other_labels = linear_step(offset=1.0, with_penalty=False)
+    assert further(linear_step(), other_labels) == [], "what is known of fit's loss does not give its value"
+
+
+def test_the_last_batch_of_the_epoch_tells_more_of_the_loss() -> None:
+    def epoch(*, divisor: int, rate: float) -> CloseUp:
+        """A full batch of 8, and a short one of 4 whose loss is divided by a number."""
+        full, short = of_zeros(rate=rate), of_zeros(rows=slice(8, 12), with_penalty=False, factor=4 / divisor)
+        penalty = np.float32(0.5)
+        events = [
+            replace(e, arrays=[e.arrays[0] + penalty, penalty]) if e.kind == "loss" else e for e in short.steps[STEP]
+        ]
+        return replace(full, steps={1: full.steps[STEP], STEP: full.steps[STEP], STEP + 1: events})
+
+    right, three = epoch(divisor=4, rate=0.1), {"epochs": [FitEpoch(3, {}, 1.0)]}
+    for divisor, causes in ((8, ["loss-constant-denominator"]), (4, [])):
+        other = epoch(divisor=divisor, rate=0.2)
+        given = replace(sides(other), close_ups=(right, other))
+        both = replace(given, traces=(replace(given.traces[0], **three), given.traces[1]))
+        found = locate(right, other, [], STEP, NAMES)
+        assert found.stage == "update"
+        assert [each.id for each in name_further(found, both, [])] == causes
+
+
+def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> None:
+    right = of_zeros()
+    assert further(right, of_zeros(offset=1.0, rate=0.2)) == ["optimizer-differs"]
+    assert further(right, of_zeros(offset=1.0), beta_1=0.8) == ["optimizer-differs"]
+    assert further(right, of_zeros(offset=1.0), clipnorm=1e9) == [], "it clips none of these gradients"
+    assert further(right, of_zeros(offset=1.0), clipnorm=1e-3) == ["clipping-differs"]
+    assert further(right, of_zeros(offset=1.0), gradient_accumulation_steps=2) == [], "its steps are others"
+
+
+def test_other_examples_are_named_in_a_later_step() -> None:
+    right, other = of_zeros(), of_zeros(factor=8.0)
+    right = replace(right, steps={**right.steps, STEP + 1: of_zeros(rows=slice(8, 16)).steps[STEP]})
+    other = replace(other, steps={**other.steps, STEP + 1: of_zeros(rows=slice(4, 12)).steps[STEP]})
+    given = replace(sides(other), close_ups=(right, other))
+    three = replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)])
+    found = locate(right, other, [], STEP, NAMES)
+    assert found.stage == "loss"
+    (named,) = name_further(found, replace(given, traces=(three, given.traces[1])), [])
+    assert named.id == "examples-repeated" and named.evidence.startswith("step 3: ")
 
 
 # Several trainings

@@ -12,12 +12,13 @@ from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.causes.reporting import not_reset, other_metrics
-from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_left
+from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
+    name_own_loss,
     name_reporting,
     validation_by_epoch,
 )
@@ -162,6 +163,7 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
     causes, evidence = _found(departure, located, None if unsure else sides, seen)
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
+    numbers = [] if unsure or sides is None else _own_numbers(departure, sides)
     lengths, state = departure.model.lengths, departure.model.traces[0]
     for side, trace in zip(departure.model.names, departure.model.traces, strict=True):
         if weights - 1 in trace.reseeded:
@@ -180,9 +182,9 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
     return Comparison(
         departure.name,
         Training(INCONCLUSIVE if unsure else DIFFERENT, None, first, 0, reason=reason),
-        Reporting(None, {}),
+        Reporting(DIFFERENT if numbers else None, {}),
         certain=departure.start is None or departure.step > min(lengths),
-        causes=tuple(causes),
+        causes=(*causes, *numbers),
         evidence=tuple(map(said, evidence)),
         not_applicable=(),
         stages=tuple(located.stages),
@@ -200,12 +202,14 @@ def _found(
     departure: Departure, located: Located, sides: Sides | None, seen: Mapping[str, CloseUps]
 ) -> tuple[list[Finding], list[Measurement]]:
     """The causes of a difference, or else what may explain it: the difference of another model, for example."""
-    maker, earlier = None, _earlier(departure, seen)
+    maker, earlier, further = None, _earlier(departure, seen), list[Finding]()
     if sides is not None:
         maker = _called_first(seen[departure.name], seen)
         another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
-        if not another and (causes := name_causes(located, sides)):
-            return causes, []
+        causes = [] if another else name_causes(located, sides)
+        further = [] if another else name_further(located, sides, causes)
+        if causes:
+            return [*causes, *further], []
     lengths, names, traces = departure.model.lengths, departure.model.names, departure.model.traces
     evidence = []
     if departure.step > min(lengths):
@@ -218,7 +222,7 @@ def _found(
         evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step))
     elif sides is not None:
         evidence += hints(located, sides)
-    return [], evidence
+    return further, evidence
 
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
@@ -239,10 +243,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
             evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
     if not causes and not evidence:
         return {}
-    causes = [
-        replace(each, source=Source.of(line_of(model.traces[1], ends, model.traces[0], each.metrics)))
-        for each in causes
-    ]
+    causes = _with_lines(causes, model, 1)
     found = Comparison(
         pair.candidate.trainer,
         Training(INCONCLUSIVE, None, None, 0),
@@ -253,6 +254,22 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         not_applicable=(),
     )
     return {found.candidate: found}
+
+
+def _own_numbers(departure: Departure, sides: Sides) -> list[Finding]:
+    """The causes of another reported loss than that of the steps that the side at fault was seen to make."""
+    at_fault = int(not sides.swapped)
+    record = (departure.pair.reference, departure.pair.candidate)[at_fault]
+    losses = losses_by_epoch(sides.other, departure.model.epochs.ends)
+    causes = name_own_loss(record, losses, used_by(sides.other_trace, sides.right_trace))
+    return _with_lines(causes, departure.model, at_fault)
+
+
+def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[Finding]:
+    """Causes of reported numbers, with the line of a script that reports them."""
+    trace, ends = model.traces[side], model.epochs.ends or (model.traces[side].last,)
+    lines = (line_of(trace, ends, model.traces[1 - side], each.metrics) for each in causes)
+    return [replace(each, source=Source.of(line)) for each, line in zip(causes, lines, strict=True)]
 
 
 def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: Place) -> list[Record]:
@@ -412,7 +429,7 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
         }
         return replace(
             usual := session.settings(side),
-            close_up=tuple((step, step + 1) for step in steps),
+            close_up=(*((step, step + 1) for step in steps), *((each.end, each.end) for each in departures)),
             max_steps=min(max(each.end for each in departures), usual.max_steps),
             awaits=tuple(sorted(awaits)),
             begins=False,

@@ -15,7 +15,7 @@ import numpy as np
 
 from compare.check.causes import CATALOGUE, Cause
 from compare.check.causes.base import Variant
-from compare.check.causes.optimizer import TAKEN, made_again
+from compare.check.causes.optimizer import TAKEN, kind_of_setting, made_again
 from compare.check.measurement import Measurement
 from compare.check.recipe import Recipe
 from compare.check.recorded import (
@@ -27,7 +27,9 @@ from compare.check.recorded import (
     known_rows,
     optimizer_of,
     penalty_of,
+    same,
     steps_of_epoch,
+    with_own_predictions,
 )
 from compare.check.report import named
 from compare.check.search import find_explanations
@@ -43,6 +45,7 @@ from compare.check.stages import (
     Located,
     calls_of,
     example_rows,
+    locate,
     loss_of,
     relative_gap,
 )
@@ -54,6 +57,8 @@ from compare.watch.trace import Trace
 
 RATE = "learning_rate"
 """The name by which Keras's callbacks report the learning rate of an epoch."""
+OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
+"""Options of an optimizer by which it takes other gradients, so that steps are not the same."""
 RESTORES = "EarlyStopping"
 """The callback that sets weights after the last step (``restore_best_weights``)."""
 
@@ -61,9 +66,10 @@ Shown = tuple[Cause, Variant]
 
 
 def name_causes(located: Located, sides: Sides) -> list[Finding]:
-    """The causes of a difference, if exactly one explanation is found: one cause, or two that only together explain it.
+    """The causes of a difference at the first stage that differs, if exactly one explanation is found.
 
-    A cause is left out where all stages at which it must show agree.
+    That is one cause, or two that only together explain it. A cause is left out where all stages at which it must show
+    agree.
     """
     shown = [
         (cause, variant)
@@ -72,6 +78,8 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         for variant in recognise(sides, located)
     ]
     seen = [each for each in shown if not each[1].changes]
+    if sides.foreseen:
+        seen = [each for each in seen if each[1].measured]
     for explanations in (
         [(each,) for each in seen if not each[1].measured],
         _of_loss(sides, [each for each in shown if each[1].changes]),
@@ -80,6 +88,52 @@ def name_causes(located: Located, sides: Sides) -> list[Finding]:
         found = {frozenset(cause.id for cause, _ in each): each for each in explanations}
         if found:
             return _findings(sides, located, next(iter(found.values()))) if len(found) == 1 else []
+    return []
+
+
+def name_further(located: Located, sides: Sides, causes: Sequence[Finding]) -> list[Finding]:
+    """The causes of what goes wrong after that stage, besides these.
+
+    It is judged by what a step should have made of what the side at fault itself had done before.
+    """
+    found = {cause.id: cause for more in (_of_own_loss, _of_settings, _of_later) for cause in more(located, sides)}
+    return [found[id] for id in found if id not in {each.id for each in causes}]
+
+
+def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
+    """The causes of another loss than that of the predictions that the side at fault has, there or in a later batch."""
+    epoch = [step for step in steps_of_epoch(sides) if step > sides.step]
+    here = [sides.step] if located.stage in (EXAMPLES, INPUTS, PREDICTIONS) else []
+    for step in (*here, *epoch[-1:]):  # the last batch may be a short one
+        own = with_own_predictions(replace(sides, step=step))
+        if own is not None and (causes := name_causes(Located(step, LOSS), own)):
+            return causes
+    return []
+
+
+def _of_settings(located: Located, sides: Sides) -> list[Finding]:
+    """The cause of other updates, where an optimizer's class, options or learning rate say so by themselves."""
+    found = None if located.stage in (UPDATE, STATE) else kind_of_setting(sides, located)
+    if found is None or found[1].evidence.kind not in ("script-optimizer", "script-schedule", "script-settings"):
+        return []
+    settings = found[1].evidence.quantities.get("settings", {})
+    schedules = [(optimizer_of(trace) or {"config": {}})["config"].get(RATE) for trace in sides.traces]
+    scheduled = isinstance(schedules[0], dict) and schedules[0] == schedules[1]
+    if (scheduled and list(settings) == [RATE]) or not settings.keys().isdisjoint(OF_GRADIENTS):
+        return []
+    return _findings(sides, Located(located.step, UPDATE), [(CATALOGUE[found[0]], found[1])])
+
+
+def _of_later(located: Located, sides: Sides) -> list[Finding]:
+    """The cause of other examples in a later step of the epoch, which does not depend on weights."""
+    if located.stage == EXAMPLES:
+        return []
+    for step in (each for each in steps_of_epoch(sides) if each > sides.step):
+        rows = [example_rows(side, step) for side in (sides.right, sides.other)]
+        if rows[0] != rows[1]:
+            names = [variable.name for variable in sides.right_trace.variables]
+            found = locate(sides.right, sides.other, [], step, names)
+            return name_causes(found, replace(sides, step=step)) if found.stage == EXAMPLES else []
     return []
 
 
@@ -105,6 +159,8 @@ def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
     if recorded is None or other is None:
         return []
     right = recorded.data + recorded.penalty
+    if sides.foreseen and same(right, other):
+        return []
 
     def residual(recipe: Recipe) -> float:
         loss = recorded.predict(recipe)
@@ -114,13 +170,14 @@ def _of_loss(sides: Sides, changing: Sequence[Shown]) -> list[Sequence[Shown]]:
 
     each_alone = [(cause, lambda _, variant=variant: [variant]) for cause, variant in changing]
     search = find_explanations(Recipe(), each_alone, residual, CLOSE)
-    return [list(_with_losses(each.causes, other, right)) for each in search.explanations]
+    return [list(_with_losses(each.causes, sides, other, right)) for each in search.explanations]
 
 
-def _with_losses(explanation: Sequence[Shown], loss: float, right: float) -> Iterator[Shown]:
+def _with_losses(explanation: Sequence[Shown], sides: Sides, loss: float, right: float) -> Iterator[Shown]:
     """An explanation whose evidence gives the losses, and beside which other mistake each was made; factors last."""
     for cause, variant in sorted(explanation, key=lambda each: "share" in each[1].changes):
         seen = variant.evidence.but(loss=loss, right_loss=right)
+        seen = seen.but(foreseen=True) if sides.foreseen else seen
         for other in (each for each, _ in explanation if each is not cause):
             seen = seen.but(beside=other.id)
         yield cause, replace(variant, evidence=seen)

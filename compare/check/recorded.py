@@ -6,7 +6,7 @@ Nothing is computed again from weights: a prediction is arithmetic on the record
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, UNRECOVERED, Cl
 from compare.check.sides import Sides
 from compare.check.stages import example_rows, gradients_of, loss_of, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
-from compare.watch.seen import CloseUp
+from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
 
 CLOSE = 1e-5
@@ -108,6 +108,50 @@ class RecordedLoss:
         if data is None:
             return None
         return self.factor(recipe.share) * data + recipe.regularization * (self.penalty - left_out)
+
+
+def with_own_predictions(sides: Sides) -> Sides | None:
+    """The same with the loss that should have followed from the other side's own predictions.
+
+    So a mistake in the loss is seen whatever predictions it was given. None if the right side's loss is not known, or
+    if what is known of it does not give its value.
+    """
+    step, recorded = sides.step, RecordedLoss.of(sides)
+    if recorded is None or recorded.targets is None:
+        return None
+    right, own = recorded.targets, _own_targets(sides, recorded.targets)
+    explains = [value_of(each) for each in (right, right.with_other_logits())]
+    agrees = [value is not None and same(value, recorded.data) for value in explains]
+    if own is None or not any(agrees):
+        return None
+    taken = own if agrees[0] else own.with_other_logits()
+    data, penalty = value_of(taken), penalty_of(sides.other, step)
+    if data is None:
+        return None
+    first = [event for event in sides.other.of(step, "loss") if event.replica == 0]
+    penalties = [array for event in first for array in event.arrays[event.info["targets"] :]]
+    info = sides.right.of(step, "targets")[0].info
+    weights = [] if own.weight is None else [own.weight]
+    events = [
+        *(event for event in sides.other.steps[step] if event.kind in ("inputs", "layer", "predictions")),
+        Event("targets", 0, {**info, "weights": len(weights)}, [own.true, own.predicted, *weights]),
+        Event("loss", 0, {"targets": 1, "penalties": len(penalties)}, [np.asarray(data + penalty), *penalties]),
+    ]
+    foreseen = replace(sides.other, steps={**sides.other.steps, step: events})
+    close_ups = (sides.other, foreseen) if sides.swapped else (foreseen, sides.other)
+    return replace(sides, close_ups=close_ups, foreseen=True)
+
+
+def _own_targets(sides: Sides, right: Targets) -> Targets | None:
+    """The right call of the loss function with the other side's labels and predictions; None if they are not known."""
+    step, own = sides.step, targets_of(sides.other, sides.step)
+    if example_rows(sides.right, step) == example_rows(sides.other, step):
+        predicted = [np.asarray(each, np.float64) for each in sides.other.arrays(step, "predictions")]
+        fits = predicted and sum(map(len, predicted)) == len(right.predicted)
+        return replace(right, predicted=np.concatenate(predicted)) if fits else None
+    if own is None or (right.weight is not None and own.weight is None):
+        return None
+    return replace(right, true=own.true, predicted=own.predicted, weight=own.weight)
 
 
 def penalty_of(close_up: CloseUp, step: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -186,6 +186,17 @@ def name_reporting(
     if "val_loss" not in running:
         found += _of_loss("val_loss", reference, candidate, validation or {})
     found += [(OTHER_METRIC, seen) for name, seen in (metrics or {}).items() if name not in running]
+    return _together(found, candidate, used)
+
+
+def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> list[Finding]:
+    """The causes of another reported loss than that of the side's own steps, by the epochs that were seen."""
+    seen = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in losses})
+    return _together(_of_loss("loss", seen, losses), side, used)
+
+
+def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]:
+    """Each cause once, with all its evidence."""
     causes: dict[str, list[Measurement]] = {}
     for cause, seen in found:
         causes.setdefault(cause, []).append(seen)
@@ -193,7 +204,7 @@ def name_reporting(
         named(
             cause,
             CATALOGUE[cause].kind,
-            candidate.trainer,
+            side.trainer,
             Measurement.all(parts),
             CATALOGUE[cause].remedy_for(used),
         )

@@ -19,6 +19,7 @@ class Sides:
         close_ups: of the steps around ``step``.
         step: the step, counted over the whole training.
         swapped: whether the candidate is plain ``fit``, which the reference is not, so that the reference is at fault.
+        foreseen: whether ``right`` is what should have followed from the other side's own predictions.
     """
 
     names: tuple[str, str]
@@ -26,6 +27,7 @@ class Sides:
     close_ups: tuple[CloseUp, CloseUp]
     step: int
     swapped: bool = False
+    foreseen: bool = False
 
     @property
     def right(self) -> CloseUp:

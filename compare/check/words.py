@@ -91,13 +91,17 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "own_data": lambda text, q: f"the loop does not use run.train_dataset: {text}",
     "explains": _explained,
     "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
-    "right_loss": lambda text, q: (
-        f"the loss is {q['loss']:.6g} in {q['side']} and {q['right_loss']:.6g} in {q['other']}{text}"
-    ),
+    "right_loss": lambda text, q: _losses(**q) + text,
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
     "at_step": lambda text, q: f"step {q['at_step']}: {text}",
 }
 """What quantities that any measurement may have add to its sentence, in this order."""
+
+
+def _losses(*, loss: float, right_loss: float, side: str, other: str, foreseen: bool = False, **_: Any) -> str:
+    if foreseen:
+        return f"the loss is {loss:.6g} in {side}, and that of {other} for the same predictions is {right_loss:.6g}"
+    return f"the loss is {loss:.6g} in {side} and {right_loss:.6g} in {other}"
 
 
 def _last_as_full(*, last: int, global_batch_size: int, examples: int, **_: Any) -> str:

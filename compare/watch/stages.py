@@ -53,14 +53,14 @@ class _Replica:
         waiting: what was seen since the last step ended.
         drawn: the random numbers since, of which no step is known to use them yet.
         ended: the numbers of the trainings whose step has ended since.
-        applied: the variables of each training that optimizers have updated in its step.
+        applied: how often optimizers were given gradients of each variable of a training in its step.
     """
 
     waiting: list[Event] = field(default_factory=list)
     drawn: list[Event] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     made: Counter[int] = field(default_factory=Counter)
-    applied: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    applied: defaultdict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 class StageObserver(Observer):
@@ -70,6 +70,7 @@ class StageObserver(Observer):
         super().__init__(settings, initial, writer)
         self._lost_at = sys.maxsize
         self._applications = itertools.count(1)
+        self._accumulates = False
         self._lock = threading.Lock()
         self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
@@ -198,6 +199,7 @@ class StageObserver(Observer):
         info = {
             "training": training.number,
             "positions": positions,
+            "times": getattr(optimizer, "gradient_accumulation_steps", None) or 1,
             # Outside of strategy.run, one call stands for all replicas.
             "alone": (1 if context is None else context.num_replicas_in_sync) < replicas,
             "given": [getattr(optimizer, name, None) for name in CLIPPING] + [hasattr(optimizer, "dynamic_scale")],
@@ -297,10 +299,14 @@ class StageObserver(Observer):
 
     def _given(self, info: dict[str, Any], number: int, arrays: Sequence[Any], events: list[Event]) -> None:
         """Completes the step whose gradients an optimizer is given."""
-        training = self.now(info["training"])
+        training, times = self.now(info["training"]), info["times"]
+        if times > 1:  # the optimizer takes their mean
+            self._accumulates = True
+            arrays = [arrays[0], *(array / np.asarray(times, array.dtype) for array in arrays[1:])]
+            events = [replace(event, arrays=arrays) for event in events]
         if not self.settings.losses_only:
             events.append(Event("sketch", number, info, [sketch(array) for array in arrays[1:]]))
-        step = self._step_of(training, number, info["positions"])
+        step = self._step_of(training, number, info["positions"], times)
         self._seen[training].applied.setdefault(step, next(self._applications))
         seen = self._seen[training].steps.setdefault(step, [])
         weights = _ids(self.trainings[training].variables)
@@ -360,10 +366,13 @@ class StageObserver(Observer):
             except Exception:
                 return np.asarray(np.nan)
 
-    def _step_of(self, training: int, replica: int, positions: Sequence[int]) -> int:
-        """The number of the step to which gradients belong; optimizers of different variables share theirs."""
+    def _step_of(self, training: int, replica: int, positions: Sequence[int], times: int) -> int:
+        """The number of the step to which gradients belong; optimizers of different variables share theirs.
+
+        An optimizer that accumulates gradients is given those of a variable several times in a step.
+        """
         made, applied = self._replicas[replica].made, self._replicas[replica].applied[training]
-        if not applied or not applied.isdisjoint(positions):
+        if not applied or any(applied[position] >= times for position in positions):
             made[training] += 1
             applied.clear()
         applied.update(positions)
@@ -371,7 +380,8 @@ class StageObserver(Observer):
 
     def _next_steps(self, replica: int) -> list[int]:
         """The numbers that the next step may have: in any training, and in one that may be beginning."""
-        begun = [self._replicas[replica].made[training.number] + 1 for training in self.trainings]
+        made = [self._replicas[replica].made[training.number] for training in self.trainings]
+        begun = [*(step + 1 for step in made), *(made if self._accumulates else ())]
         return begun if len(self.trainings) == self.settings.trainings else [*begun, 1]
 
     def seen(self, number: int) -> CloseUp | None:

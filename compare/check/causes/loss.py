@@ -187,8 +187,11 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     right, other = (loss_of(each, sides.step) for each in (sides.right, sides.other))
     following = sides.step + 1
     targets, loss = _next_targets(sides), loss_of(sides.other, following)
-    if not right or other is None or targets is None or loss is None or not have_factor(sides, factor := other / right):
+    if not right or other is None or same(right, other) or targets is None or loss is None:
         return
+    if not (sides.foreseen or have_factor(sides, other / right)):
+        return
+    factor = other / right
     own = targets_of(sides.other, following)
     expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
     if expected is not None and same(loss, factor * (expected + penalty_of(sides.other, following))):

@@ -351,7 +351,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         return "learning-rate-schedule-missing", Variant({}, seen)
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
-    if clipping and not clip_alike(sides):
+    if clipping and not _clipping_alike(sides):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings)
         return "clipping-differs", Variant({}, seen)
@@ -378,6 +378,12 @@ def made_again(sides: Sides) -> Measurement | None:
     if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends:
         return None
     return Measurement.of("script-new-optimizer", optimizer=made[0][0])
+
+
+def _clipping_alike(sides: Sides) -> bool:
+    """Whether both optimizers make the same of the gradients of the side at fault when they clip."""
+    _, own = both_gradients(sides)
+    return equal_gradients(*(_clipped(own, clipping_of(trace)) for trace in (sides.right_trace, sides.other_trace)))
 
 
 def clip_alike(sides: Sides) -> bool:
