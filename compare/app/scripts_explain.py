@@ -259,10 +259,13 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
 def _own_numbers(departure: Departure, sides: Sides) -> list[Finding]:
     """The causes of another reported loss than that of the steps that the side at fault was seen to make."""
     at_fault = int(not sides.swapped)
-    record = (departure.pair.reference, departure.pair.candidate)[at_fault]
-    losses = losses_by_epoch(sides.other, departure.model.epochs.ends)
-    causes = name_own_loss(record, losses, used_by(sides.other_trace, sides.right_trace))
-    return _with_lines(causes, departure.model, at_fault)
+    records, used = (departure.pair.reference, departure.pair.candidate), used_by(sides.other_trace, sides.right_trace)
+    right, causes = (
+        name_own_loss(record, losses_by_epoch(close_up, departure.model.epochs.ends), used)
+        for record, close_up in ((records[1 - at_fault], sides.right), (records[at_fault], sides.other))
+    )
+    also = {cause.id for cause in right}  # what both do is no difference
+    return _with_lines([each for each in causes if each.id not in also], departure.model, at_fault)
 
 
 def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[Finding]:

@@ -192,7 +192,7 @@ def name_reporting(
 def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> list[Finding]:
     """The causes of another reported loss than that of the side's own steps, by the epochs that were seen."""
     seen = replace(side, logs={epoch: logs for epoch, logs in side.logs.items() if epoch in losses})
-    return _together(_of_loss("loss", seen, losses), side, used)
+    return _together(_of_loss("loss", replace(side, logs={}), seen, losses), side, used)
 
 
 def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]:
