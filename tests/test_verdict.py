@@ -183,6 +183,15 @@ def test_the_largest_gap_is_that_of_any_epoch(train: Train) -> None:
     assert training.max_weight_gap == 8.0
 
 
+def test_epochs_that_ended_before_the_first_difference_say_nothing_of_its_gap(train: Train) -> None:
+    def ended_in_epoch_2(record: Record) -> Record:
+        return replace(record, logs={1: LOGS}, steps=record.steps[:-1])
+
+    for other in (train(edits={(2, 1): add(8)}), train(steps=(3, 2))):
+        training = compare_records(train("fit"), ended_in_epoch_2(other)).training
+        assert (training.verdict, training.max_weight_gap) == ("different", None), training
+
+
 def test_the_smallest_difference_there_is_is_found(train: Train) -> None:
     ulp = float(np.spacing(np.float32(2.0)))
     training = compare_records(train("fit", steps=(1,)), train(steps=(1,), edits={(1, 1): add(ulp)})).training

@@ -96,10 +96,11 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
             if unknown:  # so nobody knows whether training began from equal weights
                 reason = f"the initial weights of {unknown} were not recorded, and those after step 1 differ"
                 return Training(INCONCLUSIVE, None, None, steps, reason=reason, steps_made=made)
-        gap = max_weight_gap(reference, candidate)
+        gap = max_weight_gap(reference, candidate, first.epoch)
         return Training(DIFFERENT, gap, first, steps, differing_variables=variables, steps_made=made)
     if end is not None:
-        place, gap = place_of(end), max_weight_gap(reference, candidate)
+        place = place_of(end)
+        gap = max_weight_gap(reference, candidate, place[0])
         reason = _missing(lacking[end], place)
         return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, steps_made=made)
     if names := _unknown(reference, candidate, common):
@@ -232,10 +233,13 @@ def absolute_gap(reference: float | None, candidate: float | None) -> float | No
     return gap if math.isfinite(gap) else None
 
 
-def max_weight_gap(reference: Record, candidate: Record) -> float | None:
-    """The largest absolute difference of any weight at the end of any epoch; None if it is unknown."""
+def max_weight_gap(reference: Record, candidate: Record, since: int) -> float | None:
+    """The largest absolute difference of any weight at the end of an epoch since this one; None if it is unknown.
+
+    The ends of epochs before the first difference say nothing of it.
+    """
     largest: float | None = None
-    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
+    for epoch in sorted(each for each in reference.logs.keys() & candidate.logs.keys() if each >= since):
         expected, actual = reference.weights(epoch), candidate.weights(epoch)
         if expected is None or actual is None:
             continue

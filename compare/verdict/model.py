@@ -60,8 +60,8 @@ class Training:
     """Whether two runs computed the same weights.
 
     Attributes:
-        max_weight_gap: the largest absolute difference of any weight at the end of any epoch that
-            both runs finished, in the weights' own unit; None if it is unknown or not a number.
+        max_weight_gap: the largest absolute difference of any weight at the end of any epoch that both runs
+            finished, from the one that differs on, in the weights' own unit; None if unknown or not a number.
         first_difference: the first optimizer step after which a weight differs.
         steps_compared: the number of optimizer steps after which all weights were compared.
         steps_made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
