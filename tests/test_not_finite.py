@@ -22,7 +22,7 @@ from compare.check.weight_gaps import WeightGaps
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import differing_numbers, sentence, stops
+from compare.reporting.sentences import differing_numbers, sentence, signed_gap, stops
 from compare.verdict import (
     Comparison,
     DifferingVariable,
@@ -222,6 +222,16 @@ def test_a_number_that_follows_from_lost_weights_is_no_second_difference() -> No
 def test_a_lost_number_is_shown_as_such() -> None:
     comparison = compare_records(record("fit", logs=[{"loss": 0.5}]), record("loop", logs=[{"loss": NAN}]))
     assert differing_numbers(comparison.reporting.metrics) == "loss (not a number on one side only, in epoch 1)"
+
+
+def test_a_number_that_is_lost_on_both_sides_has_no_gap() -> None:
+    assert [signed_gap(*pair) for pair in ((NAN, NAN), (INF, INF), (0.5, 0.75), (None, NAN))] == [
+        "0",
+        "0",
+        "+2.5e-01",
+        "",
+    ]
+    assert signed_gap(0.5, NAN) == signed_gap(NAN, 0.5) == "+nan"
 
 
 # Studies and logs

@@ -13,7 +13,7 @@ import numpy as np
 from compare.naming import is_file
 from compare.options import EXPERIMENTS, TRAINERS, Options, declaration
 from compare.reporting.run_files import RunFiles
-from compare.verdict import absolute_gap
+from compare.reporting.sentences import signed_gap
 
 DEFAULTS = Options(keras=3).as_json()
 
@@ -43,17 +43,9 @@ def epoch_rows(files: RunFiles) -> dict[int, list[EpochLine]]:
             lines.append(EpochLine(name, min(names.index(name), 5), cells))
             if name != names[0] and (names[0], epoch) in rows:
                 reference, candidate = curves[names[0]], curves[name]
-                gaps = [_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
+                gaps = [signed_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
                 lines.append(EpochLine("gap", None, gaps))
     return table
-
-
-def _gap(reference: float | None, candidate: float | None) -> str:
-    if reference is None or candidate is None:
-        return ""
-    if absolute_gap(reference, candidate) == 0:
-        return "0"
-    return f"{candidate - reference:+.1e}"
 
 
 # Results of a study, by seed
@@ -81,7 +73,7 @@ def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
             expected = files.curves.get((reference, seed), {}).get(metric, {}).get(epoch)
             for name in candidates:
                 actual = files.curves.get((name, seed), {}).get(metric, {}).get(epoch)
-                row += [texts.get((name, seed, epoch), {}).get(metric, ""), _gap(expected, actual)]
+                row += [texts.get((name, seed, epoch), {}).get(metric, ""), signed_gap(expected, actual)]
     return headings, cells
 
 

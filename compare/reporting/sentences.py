@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compare.naming import Code, did_you_mean
-from compare.verdict import DIFFERENT, FROM_BEST, Comparison, MetricGap, NotFinite, Reporting, Training, Verdict
+from compare.verdict import (
+    DIFFERENT,
+    FROM_BEST,
+    Comparison,
+    MetricGap,
+    NotFinite,
+    Reporting,
+    Training,
+    Verdict,
+    absolute_gap,
+)
 from compare.verdict.model import Truth
 from compare.verdict.seeds import Test
 
@@ -402,3 +412,10 @@ def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
             found.append(f"{name} (by up to {gap.max_gap:.1e}, in epoch {gap.epoch})")
     text = ", ".join(texts) or "the reported epochs differ"
     return text + (f"; by no more than rounding: {', '.join(rounding)}" if rounding else "")
+
+
+def signed_gap(reference: float | None, candidate: float | None) -> str:
+    """How much larger a reported number is than the reference's; 0 if both are NaN, empty if one is missing."""
+    if reference is None or candidate is None:
+        return ""
+    return "0" if absolute_gap(reference, candidate) == 0 else f"{candidate - reference:+.1e}"

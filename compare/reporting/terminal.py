@@ -25,6 +25,7 @@ from compare.reporting.sentences import (
     interval,
     misnamed,
     sentence,
+    signed_gap,
     silent,
     stops,
     truth_sentence,
@@ -252,7 +253,7 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
         for record in candidates:
             actual = record.logs.get(epoch, {})
             table.add_row("", verbatim(record.trainer), *(_cell(actual.get(name)) for name in metrics))
-            gaps = (_gap(expected.get(name), actual.get(name)) for name in metrics)
+            gaps = (signed_gap(expected.get(name), actual.get(name)) for name in metrics)
             table.add_row("", "  gap", *gaps, style="dim")
     return table
 
@@ -352,9 +353,3 @@ def _by(gap: float | None) -> str:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else shortest(value)
-
-
-def _gap(reference: float | None, candidate: float | None) -> str:
-    if reference is None or candidate is None:
-        return ""
-    return "0" if reference == candidate else f"{candidate - reference:+.1e}"
