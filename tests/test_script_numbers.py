@@ -184,6 +184,15 @@ def test_a_metric_made_anew_in_each_epoch_keeps_its_name() -> None:
     assert [logs[epoch][0] for epoch in (1, 2)] == [each.logs for each in epochs]
 
 
+def test_a_metric_that_is_read_counts_as_it_is_read_and_not_as_it_is_called() -> None:
+    fit = measured("SparseCategoricalAccuracy", [None], [None, 4], by_fit=True)
+    read = Reported(2, "accuracy", "SparseCategoricalAccuracy", 0.5)
+    called = replace(read, value=0.1, updating=True)  # for the first batch of the next epoch, before its update
+    loop = replace(fit, epochs=[])
+    assert logs_by_epoch(replace(loop, reported=[read, called]), [2], fit)[1][0] == {"accuracy": 0.5}
+    assert logs_by_epoch(replace(loop, reported=[called]), [2], fit)[1][0] == {"accuracy": 0.1}, "nothing else is known"
+
+
 def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:
     def loop(*read: tuple[str, float, bool | None]) -> Trace:
         each = [

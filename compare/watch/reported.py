@@ -124,7 +124,7 @@ class _Metrics:
         self._looked_at: WeakSet[Any] = WeakSet()
         self._averaged: deque[tuple[Any, Any]] = deque(maxlen=RECENT)
         self._minimized: deque[Any] = deque(maxlen=RECENT)
-        self.inside_keras = 0
+        self.inside_keras = self._called = 0
         observer.after_steps = self._look
 
     def init(self, original: Any, metric: Any, *args: Any, **options: Any) -> None:
@@ -166,7 +166,16 @@ class _Metrics:
             # One that is made after several steps, and read before the next one, belongs to none of them.
             if used.states > 1 or (training is not None and used.made == training.steps > 1):
                 used.with_steps = False
-        return {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
+        of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
+        return {**of_metric, "updating": bool(self._called)}
+
+    def call(self, original: Any, metric: Any, *args: Any, **options: Any) -> Any:
+        """Updates a metric, and gives its value."""
+        self._called += 1
+        try:
+            return original(metric, *args, **options)
+        finally:
+            self._called -= 1
 
     def average(self, original: Any, metric: Any, values: Any, *args: Any, **options: Any) -> Any:
         """Sees what a mean is given, before or after its gradient is taken."""
@@ -228,6 +237,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
                 report(training, name, "", value, int(epoch))
 
     patch(keras.metrics.Metric, "__init__", metrics.init)
+    patch(keras.metrics.Metric, "__call__", metrics.call)
     patch(keras.metrics.Mean, "update_state", metrics.average)
     patch(tf.GradientTape, "gradient", metrics.gradient)
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):

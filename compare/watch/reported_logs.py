@@ -83,7 +83,10 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
     """What was reported; what a metric of training gives for validation gets a number of its own.
 
     Such values are read after the last step of an epoch, when the same metric has already been read with another value.
+    A metric that is read counts as it is read, and not also where it is updated by a call.
     """
+    read = {each.metric for each in reported if not each.updating}
+    reported = [each for each in reported if not (each.updating and each.metric in read)]
     at_end: dict[int, dict[float, list[Reported]]] = {}
     for each in reported:
         if each.kind and each.steps in ends:

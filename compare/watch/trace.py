@@ -59,6 +59,7 @@ class Reported:
         with_steps: whether the metric is updated between steps, as one of validation is not; None if not known.
         of_loss: whether it is a mean of the loss whose gradient is taken.
         line: the line of the script that reports it: its file, number and text.
+        updating: whether the metric was called, which updates it and gives its value whether or not anyone reads it.
     """
 
     steps: int
@@ -70,6 +71,7 @@ class Reported:
     with_steps: bool | None = None
     of_loss: bool = False
     line: tuple[str, int, str] | None = None
+    updating: bool = False
 
 
 @dataclass(frozen=True)
