@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,14 +19,14 @@ import tensorflow as tf
 from keras import layers
 
 from compare.app.judge import with_located
-from compare.app.script_pairs import changed_apart, changed_last, left_out, left_over, paired_models
+from compare.app.script_pairs import begin_equal, changed_apart, changed_last, left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
-from compare.records import MetricsFile, read_records, step_dtype
+from compare.records import MetricsFile, Variable, read_records, step_dtype
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
@@ -35,7 +36,7 @@ from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import read_close_up
 from compare.watch.settings import ENDED, Settings
-from compare.watch.stages import StageObserver
+from compare.watch.stages import StageObserver, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -212,6 +213,13 @@ def dense(biases: float = 0.0) -> None:
     )
 
 
+def test_an_optimizer_that_accumulates_is_given_the_gradients_of_a_step_several_times() -> None:
+    observer = StageObserver.__new__(StageObserver)
+    observer._replicas = defaultdict(_Replica)
+    assert [observer._step_of(0, 0, [0, 1], 2) for _ in range(5)] == [1, 1, 2, 2, 3]
+    assert [observer._step_of(1, 0, each, 1) for each in ([0], [1], [0], [1], [1])] == [1, 1, 2, 2, 3]
+
+
 @pytest.mark.parametrize("biases", [0.0, 0.5], ids=["equal-values", "other-values"])
 def test_variables_of_equal_shape_in_another_order_are_paired_by_their_order_and_known_to_be(
     watch: Watch, biases: float
@@ -227,6 +235,22 @@ def test_variables_of_equal_shape_in_another_order_are_paired_by_their_order_and
 def test_variables_that_begin_with_equal_values_are_paired_by_their_first_update(watch: Watch) -> None:
     ((one, two),) = compared(watch(raw(0, 1, 3, 2)), watch(dense))
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
+
+
+def test_variables_of_equal_shape_that_an_optimizer_gets_in_another_order_are_paired_by_what_they_begin_with() -> None:
+    def trace(*variables: tuple[str, int]) -> Trace:
+        rows = np.zeros(2, step_dtype(2, 1))
+        rows["epoch"], rows["step"] = 1, range(2)
+        rows["hashes"][:] = np.array([[value] for _, value in variables])
+        return Trace(tuple(Variable(name, (), "float32") for name, _ in variables), 1, rows, trained=[0, 1], began=1)
+
+    (pair,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("W", 8), ("B", 7))]], 10)
+    assert [each.name for each in pair[1].variables] == ["B", "W"] and begin_equal(*pair)
+    assert pair[1].unsure == ("B", "W"), "they may have been given each other's values before"
+    (same,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("B", 7), ("W", 8))]], 10)
+    assert not same[1].unsure
+    (other,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("W", 9), ("B", 7))]], 10)
+    assert [each.name for each in other[1].variables] == ["W", "B"] and not begin_equal(*other)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,10 @@ def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
     same = by_key(PATH, *_of(other, everything[1]), *_of(one, everything[0]))
     whole = len(same) == len(shapes[0]) == len(shapes[1])
     yield _ordered(one, other, everything[0], [same[i] for i in everything[0]] if whole else [])
+    begun = _by_beginning(one, other) if shapes[0] == shapes[1] else []
+    pair = _ordered(one, other, everything[0], begun)
+    moved = tuple(other.variables[i].name for place, i in enumerate(begun) if i != place)
+    yield pair and (pair[0], replace(pair[1], unsure=moved))
     if len(one.trained) != len(other.trained):
         return
     a, b = list(one.trained), list(other.trained)
@@ -198,6 +202,23 @@ def _settled(one: Trace, other: Trace, first: Sequence[int], second: list[int]) 
             gaps = variable_norms(np.repeat(update[None], len(left), 0), updates[1][left])
             settled[k] = second[places[left.pop(int(np.argmin(np.nan_to_num(gaps, nan=np.inf))))]]
     return settled, tuple(unsure)
+
+
+def _by_beginning(one: Trace, other: Trace) -> list[int]:
+    """For each variable of one training, that of the other of equal shape and initial value; empty if not all have one.
+
+    Scripts that make variables of equal shape in one order may hand them to their optimizers in another.
+    """
+    if one.initial is None or other.initial is None or one.replicas != other.replicas:
+        return []
+    keys = [
+        [(tuple(each.shape), row.tobytes()) for each, row in zip(trace.variables, trace.initial, strict=True)]
+        for trace in (one, other)
+        if trace.initial is not None
+    ]
+    known = {key: i for i, key in enumerate(keys[1])}
+    alike = len(known) == len(keys[1]) and set(keys[0]) == set(known)
+    return [known[key] for key in keys[0]] if alike else []
 
 
 def _rows(trace: Trace, numbers: Sequence[int]) -> dict[int, np.ndarray]:
