@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import contradictions
@@ -35,6 +36,21 @@ def tensorflow():
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     return tf
+
+
+@pytest.fixture
+def texts_by_id(monkeypatch):
+    """Replaces, when it is called, every sentence on a measurement and every remedy by its id."""
+    from compare.check import words
+    from compare.check.causes import CATALOGUE
+
+    def replace_texts():
+        monkeypatch.setattr(words, "TEXTS", {kind: kind for kind in words.TEXTS})
+        monkeypatch.setattr(words, "MORE", {})
+        for id, cause in CATALOGUE.items():
+            monkeypatch.setitem(CATALOGUE, id, replace(cause, remedy=id, remedies={}))
+
+    return replace_texts
 
 
 LONGEST = (

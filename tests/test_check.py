@@ -7,8 +7,6 @@ import functools
 import pytest
 from corpus import planted
 
-from compare.check import words
-
 MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
 SPECIAL = ("mlp-float16", "mlp-callback", "mlp-smoothed", "words-masked")
 
@@ -88,7 +86,7 @@ def test_a_planted_mistake_is_caught_and_named(tensorflow, bug, where):
         assert report.comparison.training.verdict in ("identical", "alike"), report
 
 
-def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, monkeypatch):
+def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, texts_by_id):
     names = [
         "NotDivided",
         "NoTrainingFlag",
@@ -109,7 +107,7 @@ def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, monkeypatch):
         return training.verdict, training.first_difference, reporting, causes, report.unexplained
 
     right = [judged(name) for name in names]
-    monkeypatch.setattr(words, "TEXTS", dict.fromkeys(words.TEXTS, ""))
+    texts_by_id()
     assert [judged(name) for name in names] == right
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_stages import ADAM, NAMES, STEP, linear_step, sides
+from test_stages import ADAM, NAMES, STEP, linear_step, loss_step, sides
 
 from compare.app.scripts_explain import _called_first, _earlier
 from compare.check import recorded
-from compare.check.judge_recorded import name_causes, name_further
+from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.stages import Located, locate
 from compare.check.targets import targets_of, value_of
 from compare.verdict import Finding, StageValues
@@ -238,6 +238,41 @@ def test_of_two_trainings_one_at_most_follows_from_the_other(
         seen[name] = SimpleNamespace(departure=departure, **close)
     found = [_called_first(each, seen) or _earlier(each.departure, seen) for each in seen.values()]
     assert [each and each.name for each in found] == follows
+
+
+# Words
+
+
+def test_no_cause_or_hint_rests_on_a_sentence(texts_by_id: Callable[[], None]) -> None:
+    kernel, bias = gradients(RIGHT)
+    clipped = with_gradients(RIGHT, *(each * 0.5 / np.linalg.norm(each) for each in (kernel, bias)))
+    pairs = [
+        (RIGHT, linear_step(rows=slice(8, 16))),
+        (RIGHT, linear_step(rows=slice(7, None, -1), times=0.5)),
+        (RIGHT, linear_step(flag=False, offset=0.1)),
+        (RIGHT, with_loss(OFF, LOSS - PENALTY)),
+        (RIGHT, with_loss(OFF, LOSS / 2)),
+        (loss_step(1.3 + 0.25), loss_step(8 * 1.3)),
+        (RIGHT, clipped),
+        (RIGHT, linear_step(gradient=2)),
+        (RIGHT, linear_step(rate=0.2)),
+        (RIGHT, linear_step(moved=0.01)),
+    ]
+
+    def judged() -> list[Any]:
+        found = []
+        for right, other in pairs:
+            causes = found_causes(right, other)
+            located, both = locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other))
+            told = [each.as_json() for each in hints(located, both)]
+            found.append((located.stage, [(each.id, each.side, each.measurements) for each in causes], told))
+        return found
+
+    right = judged()
+    assert len({cause for _, causes, _ in right for cause, *_ in causes}) >= 6 and any(told for *_, told in right)
+    texts_by_id()
+    assert {cause.evidence for cause in found_causes(RIGHT, clipped)} == {"script-limits"}
+    assert judged() == right
 
 
 # Examples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -37,7 +36,6 @@ class NamedCause:
     """
 
     found: Finding
-    evidence: str
     seen: str
     known: Cause | None
     link: str
@@ -64,7 +62,6 @@ class ComparisonView:
     basis: Sequence[tuple[str, str]]
     where: str
     causes: Sequence[NamedCause]
-    evidence: Sequence[str]
     numbers: str
     advice: str
     reason: str
@@ -88,9 +85,8 @@ def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> Compari
         basis=_basis(entry, files),
         where=where(entry),
         causes=[_named_cause(cause, entry, files, stories) for cause in entry.causes],
-        evidence=[_as_sentence(text, files) for text in entry.evidence or ()],
         numbers=differing_numbers(entry.reporting.metrics) if advice else "",
-        advice=_as_sentence(advice, files) if advice else "",
+        advice=advice,
         reason=training.reason if entry.weights_seen else "",  # else it is in the sentence
         before=_before(first, alone=any(each.alone for each in entry.not_finite)),
         equal_before=first is None or first.equal_before,
@@ -117,7 +113,6 @@ def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: st
     known, reference = CATALOGUE.get(cause.id), files.names[0]
     return NamedCause(
         found=cause,
-        evidence=_as_sentence(cause.evidence, files),
         seen=in_this_run(entry, known.kind, cause, files, entry.reference or reference) if known else "",
         known=known,
         link=f"{quote(stories)}#{quote(cause.id)}" if stories and cause.id in CATALOGUE else "",
@@ -125,17 +120,10 @@ def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: st
     )
 
 
-def _as_sentence(text: str, files: RunFiles) -> str:
-    """The text with a final period and, unless it starts with the name of a metric or a trainer, a capital letter."""
-    first = re.split(r"[\s,:;'’]", text, maxsplit=1)[0]
-    named = "_" in first or first in (*files.names, *files.columns)
-    return (text if named else text[:1].upper() + text[1:]) + ("" if text.endswith(".") else ".")
-
-
 def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     """What the verdict is based on: (heading, sentence) pairs."""
     if entry.failure:
-        return [("What happened", _as_sentence(entry.failure.error, files))]
+        return [("What happened", entry.failure.error)]
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
         weights = _basis_of_weights(entry.training, files.scope)

@@ -69,7 +69,7 @@ def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
     if verdict == "different":
         if first.numbers:
             return "No known cause", "only reported numbers differ"
-        return "No known cause", "see the evidence below" if first.evidence else ""
+        return "No known cause", "see the evidence below" if first.entry.evidence else ""
     if verdict == "alike":
         return "Rounding", "measured with noise twins" if first.entry.training.noise else ""
     if verdict == "inconclusive":
