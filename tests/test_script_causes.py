@@ -198,6 +198,24 @@ def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> No
     assert further(right, of_zeros(offset=1.0), gradient_accumulation_steps=2) == [], "its steps are others"
 
 
+def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
+    def in_parts(close_up: CloseUp, *rates: float) -> CloseUp:
+        """The same step by two optimizers, of a variable each."""
+
+        def parts(event: Event) -> list[Event]:
+            return [
+                replace(event, info={**event.info, "positions": [i]}, arrays=[np.float64(rate), event.arrays[1 + i]])
+                for i, rate in enumerate(rates)
+            ]
+
+        return changed(close_up, "gradients", parts)
+
+    (found,) = found_causes(in_parts(RIGHT, 0.1, 0.1), in_parts(linear_step(rate=0.2), 0.1, 0.2), rate=0.1)
+    assert found.evidence == f"step 2: loop's Adam has learning_rate=0.2 instead of 0.1 for {NAMES[1]}"
+    (whole,) = found_causes(RIGHT, in_parts(linear_step(rate=0.2), 0.2, 0.2), rate=0.1)
+    assert whole.evidence == "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"
+
+
 def test_other_examples_are_named_in_a_later_step() -> None:
     right, other = of_zeros(), of_zeros(factor=8.0)
     right = replace(right, steps={**right.steps, STEP + 1: of_zeros(rows=slice(8, 16)).steps[STEP]})

@@ -193,6 +193,26 @@ def test_a_metric_that_is_read_counts_as_it_is_read_and_not_as_it_is_called() ->
     assert logs_by_epoch(replace(loop, reported=[called]), [2], fit)[1][0] == {"accuracy": 0.1}, "nothing else is known"
 
 
+def of_epochs(*read: tuple[int, float], kind: str = "MeanAbsoluteError", name: str = "mae") -> list[dict[str, float]]:
+    """The numbers of two epochs, of 2 and 2 steps, in which a metric gives these values after these steps."""
+    epochs = [FitEpoch(2, {name: 0.5}, 1.0), FitEpoch(4, {name: 0.3}, 1.0)]
+    fit = Trace((), 1, np.zeros(0), "fit", epochs=epochs)
+    reported = [Reported(steps, "mean_absolute_error", kind, value) for steps, value in read]
+    logs = logs_by_epoch(Trace((), 1, np.zeros(0), "loop", reported=reported), [2, 4], fit)
+    return [logs[epoch][0] for epoch in (1, 2)]
+
+
+def test_what_a_metric_says_within_an_epoch_or_after_the_last_is_no_number_of_an_epoch() -> None:
+    right = [{"mae": 0.5}, {"mae": 0.3}]
+    assert of_epochs((2, 0.5), (4, 0.3)) == right
+    assert of_epochs((1, 0.9), (2, 0.5), (3, 0.1), (4, 0.3)) == right
+    assert of_epochs((2, 0.5), (4, 0.3), (6, 0.2), (8, 0.1)) == right, "fit stops early, the loop does not"
+    assert of_epochs((2, 0.5), (4, 0.3), (4, 0.7)) == right, "an evaluation with the same metric, after training"
+    assert of_epochs((1, 0.9), (3, 0.1)) == [{}, {}]
+    assert of_epochs((2, 0.5), (4, 0.3), name="MAE") == [{"MAE": 0.5}, {"MAE": 0.3}]
+    assert of_epochs((2, 0.5), (4, 0.3), kind="MeanSquaredError", name="mae") == [{}, {}]
+
+
 def test_means_without_names_in_two_loops_are_paired_by_their_values() -> None:
     def loop(*read: tuple[str, float, bool | None]) -> Trace:
         each = [

@@ -222,7 +222,17 @@ def _found(
         evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step))
     elif sides is not None:
         evidence += hints(located, sides)
-    return further, evidence
+    return further, [*evidence, *_not_repeated(departure, seen.get(departure.name))]
+
+
+def _not_repeated(departure: Departure, close: CloseUps | None) -> list[Measurement]:
+    """The scripts that have made fewer steps when they were run again, to look inside one."""
+    made = [max(side.steps, default=0) if side else 0 for side in (close.seen if close else ())]
+    return [
+        Measurement.of("not-repeated", side=name, step=departure.step, made=steps)
+        for name, steps, before in zip(departure.model.names, made, departure.model.lengths, strict=False)
+        if steps < departure.step <= before
+    ]
 
 
 def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> dict[str, Comparison]:
@@ -240,7 +250,8 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         if seen := _seen_losses(session, model):
             losses, validation = losses_by_epoch(seen, ends), validation_by_epoch(seen, ends)
             causes = name_reporting(pair.reference, pair.candidate, losses, validation, used, metrics)
-            evidence = [] if causes else evidence_on_numbers(pair.candidate, unexplained, seen, losses, ends)
+            if left := unexplained.difference(*(cause.metrics for cause in causes)):
+                evidence = evidence_on_numbers(pair.candidate, left, seen, losses, ends)
     if not causes and not evidence:
         return {}
     causes = _with_lines(causes, model, 1)

@@ -273,7 +273,8 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     """What was seen that may explain a difference without proving it."""
     found = []
     made = len(sides.other_trace.optimizers), len(sides.right_trace.optimizers)
-    if located.stage == UPDATE and made[0] > made[1]:
+    shared = len([event for event in sides.other.of(sides.step, "gradients") if event.replica == 0])
+    if located.stage == UPDATE and made[0] > made[1] and shared < made[0]:  # they do not share each step
         found.append(Measurement.of("optimizers-in-turn", optimizers=made[0]))
     if located.stage == EXAMPLES:
         found += _hints_on_examples(sides)

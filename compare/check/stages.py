@@ -375,10 +375,10 @@ def _sketches(at: _Step) -> StageValues:
     return _by_variable(GRADIENTS, a, b, twins, ())
 
 
-def learning_rate_of(close_up: CloseUp, step: int) -> float | None:
-    """The learning rate that the optimizer had in a step."""
+def learning_rates_of(close_up: CloseUp, step: int) -> dict[int, float]:
+    """The learning rate that the optimizer of each variable had in a step, by the variable's number."""
     events = [event for event in close_up.of(step, "gradients") if event.arrays]
-    return float(events[0].arrays[0]) if events else None
+    return {position: float(event.arrays[0]) for event in events for position in event.info["positions"]}
 
 
 def _gradients(at: _Step) -> StageValues:
@@ -412,10 +412,14 @@ def _changes(close_up: CloseUp, step: int) -> dict[int, np.ndarray]:
     """The change of each variable in a step."""
     before = close_up.after.get(step - 1) or _at_forward(close_up, step)
     after = _updated(close_up, step) or close_up.after.get(step)
-    if before is None or after is None or len(before) != len(after):
+    if before is None or after is None or _shapes(before) != _shapes(after):
         return {}
     pairs = zip(before, after, strict=True)
     return {i: np.asarray(new, np.float64) - np.asarray(old, np.float64) for i, (old, new) in enumerate(pairs)}
+
+
+def _shapes(weights: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    return tuple(np.shape(each) for each in weights)
 
 
 def _updated(close_up: CloseUp, step: int) -> Weights:
@@ -442,8 +446,8 @@ def _state(
     Of each side, and of noise twins, there are the weights before and after a moment when nothing should change them.
     """
     (a0, a1), (b0, b1) = reference, candidate
-    if a0 is None or a1 is None or b0 is None or b1 is None or not len(a0) == len(a1) == len(b0) == len(b1):
-        return StageValues(STATE, None)
+    if a0 is None or a1 is None or b0 is None or b1 is None or len({_shapes(each) for each in (a0, a1, b0, b1)}) > 1:
+        return StageValues(STATE, None)  # not seen, or of the model that the step calls first, which is another one
 
     alone: list[int] = []
     otherwise: list[int] = []

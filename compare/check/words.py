@@ -262,9 +262,11 @@ def _script_limits(
     return f"{side} limits {limited}{each} before it applies the gradients{then}; {other} {does}"
 
 
-def _script_settings(*, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], **_: Any) -> str:
+def _script_settings(
+    *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **_: Any
+) -> str:
     shown = ", ".join(f"{key}={own} instead of {right}" for key, (own, right) in settings.items())
-    return f"{side}'s {optimizer} has {shown}"
+    return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
 
 
 def _steps_made(*, steps: Mapping[str, int], **_: Any) -> str:
@@ -545,6 +547,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
     # Two scripts: what may explain a difference
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
+    "not-repeated": "{side} was run again to look inside step {step:,}, and made {made:,} steps then: what it leaves "
+    "on disk, such as a checkpoint, may change its next run; remove that, and compare again",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
     "never-changes": "the weights of {side} never change",
     "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "

@@ -277,7 +277,7 @@ def causes(comparison: Comparison) -> list[str]:
         lines += [f"  cause: {cause.id}{side}: {cause.evidence}."]
         lines += [Code(f"    at {cause.source}")] if cause.source else []
         lines += [Code(f"    {line}") for line in cause.remedy.splitlines()]
-    lines = lines or [f"  evidence: {text}." for text in comparison.evidence or ()]
+    lines += [f"  {'besides' if comparison.causes else 'evidence'}: {text}." for text in comparison.evidence or ()]
     return lines or (
         [f"  no known cause explains this: {advice}." for advice in [advice_on_numbers(comparison)] if advice]
     )

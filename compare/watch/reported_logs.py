@@ -39,7 +39,7 @@ def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
     names = names_by_metric(trace, ends, like)
     for each in _of_two_uses(trace.reported, ends):
-        epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), len(ends))
+        epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), 0)
         name = names.get(each.metric, "") if each.kind else each.name
         if name and epoch in logs:
             logs[epoch][0][name] = each.value
@@ -83,10 +83,8 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
     """What was reported; what a metric of training gives for validation gets a number of its own.
 
     Such values are read after the last step of an epoch, when the same metric has already been read with another value.
-    A metric that is read counts as it is read, and not also where it is updated by a call.
     """
-    read = {each.metric for each in reported if not each.updating}
-    reported = [each for each in reported if not (each.updating and each.metric in read)]
+    reported = _of_epochs(reported, ends)
     at_end: dict[int, dict[float, list[Reported]]] = {}
     for each in reported:
         if each.kind and each.steps in ends:
@@ -105,6 +103,28 @@ def _of_two_uses(reported: Sequence[Reported], ends: Sequence[float]) -> list[Re
         else each
         for each in reported
     ]
+
+
+def _of_epochs(reported: Sequence[Reported], ends: Sequence[float]) -> list[Reported]:
+    """What was reported of whole epochs.
+
+    A metric that is read counts as it is read, and not also where it is updated by a call. Of several epochs, what it
+    has said between their ends is of none, nor is what it says after the last more often than after those before, as
+    when training is followed by an evaluation.
+    """
+    read = {each.metric for each in reported if not each.updating}
+    counts: dict[tuple[int, float], int] = Counter()
+    kept = []
+    for each in reported:
+        if each.kind and each.updating and each.metric in read:
+            continue
+        if each.kind and len(ends) > 1:
+            counts[each.metric, each.steps] += 1
+            usual = max(counts[each.metric, end] for end in ends[:-1])
+            if each.steps not in ends or (each.steps == ends[-1] and 0 < usual < counts[each.metric, each.steps]):
+                continue
+        kept.append(each)
+    return kept
 
 
 def _last_of_epoch(reported: Sequence[Reported], before: float, end: float) -> list[Reported]:
@@ -168,13 +188,28 @@ def _of_validation(reported: Reported) -> bool | None:
     return said[0] if any(said) else None
 
 
+ABBREVIATED = {
+    "mae": "mean_absolute_error",
+    "mse": "mean_squared_error",
+    "rmse": "root_mean_squared_error",
+    "mape": "mean_absolute_percentage_error",
+    "msle": "mean_squared_logarithmic_error",
+}
+"""Names of metrics that Keras knows in short, too."""
+
+
 def _base(reported: Reported, wanted: Sequence[str]) -> str:
     """The number of fit that the name of a metric, or its class, means; empty if they say nothing."""
-    name = reported.name.lower()
+    name, by_name = reported.name.lower(), {each.lower(): each for each in wanted}
     if re.fullmatch(OF_KERAS, name):
         return "loss" if reported.of_loss else ""
-    if name in wanted:
-        return name
+    if name in by_name:
+        return by_name[name]
     if "acc" in name or "Accuracy" in reported.kind:
         return next((each for each in wanted if "acc" in each), "")
-    return "loss" if "loss" in name else next((each for each in wanted if each in name), "")
+    if "loss" in name:
+        return "loss"
+    if found := next((each for each in wanted if each in name), ""):
+        return found
+    words = re.sub("(?<!^)(?=[A-Z])", "_", reported.kind).lower()  # of the class, as Keras names its metrics
+    return next((each for each in wanted if words in (each.lower(), ABBREVIATED.get(each.lower()))), "")

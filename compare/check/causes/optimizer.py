@@ -13,7 +13,7 @@ from compare.check.observation import EXCLUDED
 from compare.check.recipe import Clip, Recipe, Update
 from compare.check.recorded import CLOSE, both_gradients, clipped, equal_gradients, optimizer_of, same
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, STATE, UPDATE, Located, learning_rate_of, relative_gap
+from compare.check.stages import EXAMPLES, STATE, UPDATE, Located, learning_rates_of, relative_gap
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
 from compare.watch.trace import CLIPPING, Trace
 
@@ -333,7 +333,7 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
-    rates = learning_rate_of(sides.right, sides.step), learning_rate_of(sides.other, sides.step)
+    rates, variables = _recorded_rates(sides)
     right, other = optimizer_of(sides.right_trace), optimizer_of(sides.other_trace)
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
@@ -353,7 +353,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     clipping = [key for key in differing if "clip" in key]
     if clipping and not _clipping_alike(sides):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
-        seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings)
+        seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings, variables=[])
         return "clipping-differs", Variant({}, seen)
     differing = [key for key in differing if key not in clipping]
     update = located.of(UPDATE)
@@ -364,10 +364,22 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
     if differing:
         settings = {key: [b.get(key), a.get(key)] for key in differing}
-        seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"])
+        seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], list[str]]:
+    """The learning rates of both sides, and the variables that have them where others have equal ones."""
+    right, other = (learning_rates_of(each, sides.step) for each in (sides.right, sides.other))
+    both = sorted(right.keys() & other.keys())
+    apart = [i for i in both if relative_gap(right[i], other[i]) > CLOSE]
+    if not both:
+        return (next(iter(right.values()), None), next(iter(other.values()), None)), []
+    first = (apart or both)[0]
+    names = [sides.right_trace.variables[i].name for i in apart]
+    return (right[first], other[first]), names if len(names) < len(both) else []
 
 
 def made_again(sides: Sides) -> Measurement | None:
