@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from compare.reporting.sentences import sentence
-from compare.verdict import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
+from compare.reporting.sentences import causes, sentence
+from compare.verdict import (
+    Comparison,
+    Difference,
+    DifferingVariable,
+    Finding,
+    MetricGap,
+    Reporting,
+    Source,
+    Training,
+)
 
 SAME = {"loss": MetricGap(0.0, 1), "accuracy": MetricGap(0.0, 1)}
 IDENTICAL = Training("identical", 0.0, None, 9380)
@@ -91,3 +103,23 @@ def test_no_verdict_says_why() -> None:
     assert said(training, Reporting(None, SAME)) == (
         "no verdict on loop and fit is possible: neither trainer changed any weight"
     )
+
+
+def test_causes_cite_the_users_line_and_what_they_leave_open_is_told_besides() -> None:
+    line = Source("my_loop.py", 20, "loss = loss_fn(y, predictions)")
+    cause = Finding("loss-summed", "training", "loop", "64 times as much", "loss = tf.reduce_mean(loss)", {}, line)
+    found = Comparison("loop", IDENTICAL, Reporting(None, {}), causes=(cause,), evidence=("it calls the model again",))
+    assert causes(found) == [
+        "  cause: loss-summed (in loop): 64 times as much.",
+        "    at my_loop.py:20: loss = loss_fn(y, predictions)",
+        "    loss = tf.reduce_mean(loss)",
+        "  besides: it calls the model again.",
+    ]
+    assert causes(replace(found, causes=())) == ["  evidence: it calls the model again."]
+
+
+def test_a_line_is_in_the_file_that_the_user_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = [Source.of((file, 3, "x")) for file in (str(tmp_path / "a.py"), "/b/c.py", "/tmp/ipykernel_12/345.py")]
+    assert [each and each.file for each in shown] == ["a.py", "/b/c.py", "notebook cell"]
+    assert Source.of(None) is None

@@ -22,7 +22,7 @@ from compare.app.judge import with_located
 from compare.app.script_pairs import begin_equal, changed_apart, changed_last, left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
-from compare.app.scripts_explain import _checked, _goes_on
+from compare.app.scripts_explain import _checked, _goes_on, _not_repeated
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
@@ -34,7 +34,7 @@ from compare.watch.pairing import in_order, paired
 from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
-from compare.watch.seen import read_close_up
+from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import ENDED, Settings
 from compare.watch.stages import StageObserver, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
@@ -251,6 +251,20 @@ def test_variables_of_equal_shape_that_an_optimizer_gets_in_another_order_are_pa
     assert not same[1].unsure
     (other,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("W", 9), ("B", 7))]], 10)
     assert [each.name for each in other[1].variables] == ["W", "B"] and not begin_equal(*other)
+
+
+def test_a_script_that_does_not_repeat_itself_is_said() -> None:
+    model = SimpleNamespace(names=("fit", "trainer"), lengths=(12, 12))
+    departure: Any = SimpleNamespace(step=7, model=model)
+
+    def said(*made: int | None) -> list[str]:
+        seen = [(steps and CloseUp({step: [] for step in range(1, steps + 1)})) or None for steps in made]
+        return [str(each.quantities["side"]) for each in _not_repeated(departure, SimpleNamespace(seen=seen))]  # type: ignore[arg-type]
+
+    assert said(9, None) == ["trainer"], "it found a checkpoint, say, and had nothing left to train"
+    assert said(9, 6) == ["trainer"] and said(9, 7) == [] and _not_repeated(departure, None) == []
+    model.lengths = (12, 6)
+    assert said(9, 6) == [], "it made no more steps before"
 
 
 @pytest.mark.parametrize(
