@@ -18,7 +18,7 @@ from io import IOBase
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from compare.user_errors import essence, is_user_code, place_of
+from compare.user_errors import essence, is_users
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
@@ -163,7 +163,7 @@ def _without_graphs() -> Iterator[None]:
     """Forgets the graphs of all functions of users' own while a trainer trains, and puts them back afterwards."""
     kept = []
     for function in _functions():
-        if not is_user_code(place_of(_innermost(function)).partition(", line ")[0]):
+        if not is_users(_innermost(function)):
             continue
         kept.append((function, dict(vars(function))))
         for name in _GRAPHS:

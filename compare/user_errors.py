@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
@@ -67,9 +68,20 @@ def essence(error: BaseException) -> tuple[str, str]:
 
 def place_of(function: Any) -> str:
     """Returns where a function is defined, as ``FILE, line N``; its module if it is not written in Python."""
-    function = getattr(function, "func", function)  # of functools.partial
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    code, function = _code_of(function), getattr(function, "func", function)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else str(getattr(function, "__module__", ""))
+
+
+def is_users(function: Any) -> bool:
+    """Returns whether a function is user code."""
+    code = _code_of(function)
+    return code is not None and is_user_code(code.co_filename)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    function = getattr(function, "func", function)  # of functools.partial
+    code: CodeType | None = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code
 
 
 def place_in(error: BaseException) -> str:
@@ -93,7 +105,7 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
             place = place_of(function)
             if _raised_by_user(error):
                 raise RequestError(f"{part} raised {describe(error, place, 'fix it')}") from error
-            if ", line " in str(error) or not is_user_code(place.partition(", line ")[0]):
+            if ", line " in str(error) or not is_users(function):
                 raise
             raise RequestError(f"{part} ({place}): {error}") from error
         except Exception as error:
@@ -173,8 +185,7 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
         if isinstance(error, RequestError | NoVerdictError) and _raised_by_user(error):
             # Its text says neither what this package's own errors say, nor where it was raised.
             raise _as_plain(error) from error
-        file, line, _ = place_of(function).partition(", line ")
-        if line and is_user_code(file) and not _place(error):
+        if is_users(function) and not _place(error):
             with suppress(AttributeError):
                 error.place = place_of(function)  # type: ignore[attr-defined] # it takes other arguments, say
         kind, text = essence(error)
