@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare.app.judge import with_located
-from compare.check import judge_recorded, words
+from compare.check import judge_recorded
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies
 from compare.check.sides import Sides
@@ -25,9 +25,18 @@ from compare.watch.trace import FitEpoch, Trace
 NAMES = ["dense/kernel", "dense/bias"]
 
 
-def hints(*arguments: Any) -> list[str]:
-    """The hints, in words."""
-    return list(map(words.said, judge_recorded.hints(*arguments)))
+def hints(*arguments: Any) -> list[dict[str, Any]]:
+    """The hints, as kinds with their quantities."""
+    return [each.as_json() for each in judge_recorded.hints(*arguments)]
+
+
+def hint(kind: str, *, side: str = "loop", **quantities: Any) -> dict[str, Any]:
+    """A hint on one of the two sides."""
+    return {"kind": kind, "side": side, "other": "fit", **quantities}
+
+
+def kinds(*arguments: Any) -> list[str]:
+    return [each["kind"] for each in hints(*arguments)]
 
 
 STEP = 2
@@ -216,8 +225,8 @@ def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too()
             replace(plain.traces[0], epochs=[FitEpoch(STEP - 1, {}, 1.0)]),
             replace(plain.traces[1], optimizers=optimizers),
         )
-        found = hints(located(other), replace(plain, traces=traces))
-        assert ["loop goes on with a new Adam" in each for each in found] == [True] * said
+        new = hint("script-new-optimizer", optimizer="Adam")
+        assert hints(located(other), replace(plain, traces=traces)) == [new] * said
 
 
 def test_labels_with_other_names_are_not_shuffled() -> None:
@@ -235,8 +244,8 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
     loop = replace(loop, calls=["batch(8, drop_remainder=True)", "shuffle(16)"])
     both = replace(plain, traces=(replace(fit, calls=["shuffle(16)", "batch(8)"]), loop))
     assert hints(located(other), both) == [
-        "only loop calls batch(8, drop_remainder=True)",
-        "only fit calls batch(8)",
+        hint("calls-alone", functions=["batch(8, drop_remainder=True)"]),
+        hint("calls-alone", side="fit", functions=["batch(8)"]),
     ]
     assert hints(located(linear_step(factor=2.0)), both) == []
 
@@ -245,8 +254,7 @@ def test_the_same_examples_in_another_order_are_a_hint() -> None:
     mixed = linear_step(rows=slice(1, 16, 2))
     first = replace(mixed.steps[1][0], rows=linear_step(rows=slice(0, 16, 2)).rows(STEP))
     other = replace(mixed, steps={**mixed.steps, 1: [first]})
-    (hint,) = hints(located(other), sides(other))
-    assert hint == "both see the same 16 examples in this epoch, in another order; give both the same order"
+    assert hints(located(other), sides(other)) == [hint("reordered", examples=16)]
     assert name_causes(located(other), sides(other)) == []
     assert hints(located(linear_step(rows=slice(4, 12))), sides(linear_step(rows=slice(4, 12)))) == []
 
@@ -305,8 +313,8 @@ def test_examples_known_neither_by_value_nor_by_label_are_other_examples(
         assert examples.candidate == f"8 examples, {count} recognised"
         both = replace(sides(other), close_ups=(labelled(own, LABELS), other))
         assert name_causes(found, both) == [], "they are neither dropped nor repeated"
-        said = hints(found, both)[0]
-        assert "fit was not seen to have" in said and said.endswith(f" in steps 1 to {STEP}")
+        told = hints(found, both)[0]
+        assert (told["kind"], told["side"], told["first"], told["last"]) == ("unknown-examples", "fit", 1, STEP)
 
 
 def loss_step(
@@ -351,8 +359,8 @@ def test_the_causes_of_a_pair_say_that_they_belong_together() -> None:
     missing, summed = name_causes(
         locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other))
     )
-    assert "with loss-summed this gives it" in missing.evidence and missing.remedy == "loss += tf.add_n(model.losses)"
-    assert "with regularization-missing this gives it" in summed.evidence and "strategy" not in summed.remedy
+    assert missing.measurements["beside"] == "loss-summed" and missing.remedy == "loss += tf.add_n(model.losses)"
+    assert summed.measurements["beside"] == "regularization-missing" and "strategy" not in summed.remedy
 
 
 def test_probabilities_that_are_said_to_be_logits_are_a_cause_where_only_one_side_finds_the_logits() -> None:
@@ -368,7 +376,7 @@ def test_probabilities_that_are_said_to_be_logits_are_a_cause_where_only_one_sid
     right = loss_step(loss(logits), penalty=0, targets=(*call, true, probabilities))
     other = loss_step(loss(probabilities), penalty=0, targets=(*call, true, probabilities))
     (named,) = name_causes(locate(right, other, [], STEP, NAMES), replace(sides(other), close_ups=(right, other)))
-    assert named.id == "logits-mismatch" and "the model gives probabilities" in named.evidence
+    assert (named.id, named.measurements["kind"]) == ("logits-mismatch", "script-probabilities")
     assert "from_logits=False" in named.remedy, "with True, both scripts would stay as they are"
     assert causes_of_loss(right, loss_step(1.01 * loss(probabilities), penalty=0)) == []
 
@@ -425,8 +433,7 @@ def test_one_factor_of_all_gradients_is_said_where_the_loss_agrees() -> None:
     other = linear_step(gradient=0.5)
     found = located(other)
     assert name_causes(found, sides(other)) == []
-    (hint,) = hints(found, sides(other))
-    assert hint.startswith("every gradient of loop is 0.5 times that of fit, and the loss is the same")
+    assert hints(found, sides(other)) == [hint("gradients-have-factor", factor=pytest.approx(0.5))]
 
 
 def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
@@ -441,8 +448,7 @@ def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
     other = replace(own, steps={**own.steps, STEP: events})
     found = located(other)
     assert (found.stage, name_causes(found, sides(other))) == ("gradients", [])
-    (hint,) = hints(found, sides(other))
-    assert "a multiple of the weights themselves (dense/kernel)" in hint and "tf.stop_gradient" in hint
+    assert hints(found, sides(other)) == [hint("apart-by-weights", variables=["dense/kernel"])]
 
 
 def test_weights_that_never_change_are_said_to_be_that() -> None:
@@ -450,7 +456,7 @@ def test_weights_that_never_change_are_said_to_be_that() -> None:
     both = sides(other)
     still, moving = np.zeros(3, step_dtype(2, 1)), np.zeros(3, step_dtype(2, 1))
     moving["hashes"][1:] = 1
-    for steps, said in ((still, ["the weights of loop never change"]), (moving, [])):
+    for steps, said in ((still, [hint("never-changes")]), (moving, [])):
         traces = both.traces[0], replace(both.traces[1], steps=steps)
         assert hints(located(other), replace(both, traces=traces)) == said
 
@@ -474,7 +480,7 @@ def test_random_numbers_that_both_draw_but_only_one_in_a_graph_are_said(
     both = sides(other)
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn=drawn)
     found = hints(located(other), replace(both, traces=traces))
-    assert ["both call tf.random.normal" in each for each in found] == [True] * said
+    assert found == [hint("drawn", functions=[NORMAL])] * said
 
 
 @pytest.mark.parametrize(
@@ -497,8 +503,7 @@ def test_random_numbers_that_were_seen_are_said_only_if_they_differ_before_the_s
     both = sides(drawing(linear_step(factor=1.5), numbers))
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: [way]})
     both = replace(both, traces=traces, close_ups=(drawing(both.right, 1), both.other))
-    found = hints(locate(*both.close_ups, [TWIN], STEP, NAMES), both)
-    assert ["gave other numbers in this step" in each for each in found] == [True] * said
+    assert kinds(locate(*both.close_ups, [TWIN], STEP, NAMES), both) == ["drawn-otherwise"] * said
 
 
 def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> None:
@@ -510,8 +515,7 @@ def test_examples_that_are_made_from_random_numbers_are_said_to_be_that() -> Non
     other = replace(own, steps={**own.steps, STEP: events})
     both, found = sides(other), Located(STEP, "examples")
     traces = replace(both.traces[0], drawn={NORMAL: ["graph"]}), replace(both.traces[1], drawn={NORMAL: ["eager"]})
-    unknown, drawn = hints(found, replace(both, traces=traces))
-    assert "was not seen to have" in unknown and "both call tf.random.normal" in drawn
+    assert kinds(found, replace(both, traces=traces)) == ["unknown-examples", "drawn"]
 
 
 @pytest.mark.parametrize("drawing", [0, 1])
@@ -521,7 +525,7 @@ def test_random_numbers_that_only_one_script_draws_are_said(drawing: int) -> Non
     drawn = {NORMAL: ["graph"]}
     traces = [replace(trace, drawn=drawn if i == drawing else {}) for i, trace in enumerate(given.traces)]
     found = hints(located(other), replace(given, traces=tuple(traces)))
-    assert found == [f"only {given.names[drawing]} calls tf.random.normal"]
+    assert found == [hint("calls-alone", side=given.names[drawing], functions=[NORMAL])]
     update = linear_step(rate=0.2)
     assert hints(located(update), replace(given, traces=tuple(traces))) == [], "an update draws none"
 
@@ -555,8 +559,8 @@ def test_copies_of_a_shared_layer_are_named(shared: Any, other: Any, more: int, 
         found = name_copies(Sides(("one", "two")[::order], traces[::order], close_ups, 1))
         assert [(each.id, each.side) for each in found] == [("weights-not-shared", "two")] * named
         for each in found:
-            assert each.evidence.startswith("two has 2 weights more than one (m/copy_8/kernel, m/copy_8/bias), of the")
-            assert each.evidence.endswith("of encoder_8, which one calls 2 times in a step")
+            copied = {"variables": ["m/copy_8/kernel", "m/copy_8/bias"], "layers": ["encoder_8"], "times": 2}
+            assert each.measurements == {"kind": "copies", "side": "two", "other": "one", **copied}
 
 
 def several(deviations: Mapping[int, Mapping[str, Any]], *, given: Any = None, steps: int = 4) -> CloseUp:
@@ -609,7 +613,7 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     update = found.of("update")
     assert found.stage == "update" and update is not None
     assert (update.reference, update.candidate) == ("1 call of the optimizer", "2 calls of the optimizer")
-    assert hints(found, sides(twice))[0] == "loop applies its optimizer 2 times to the gradients of one step"
+    assert hints(found, sides(twice))[0] == hint("applied-times", times=2)
 
 
 @pytest.mark.parametrize("clipping", [0, 1])
