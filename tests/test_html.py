@@ -194,15 +194,17 @@ def test_numbers_that_are_not_reported_or_come_on_top_are_no_mistyped_ones(unkno
     assert sentences.misnamed(comparison, "fit") == ""
 
 
-def test_only_a_script_that_differs_is_told_how_to_report_numbers() -> None:
+def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them() -> None:
     numbers = Reporting(None, {name: MetricGap(None, 1, "my_loop") for name in ("loss", "val_loss")})
     differs = Comparison("my_loop", Training("different", None, Difference(1, 1), 1), numbers)
     alike = dataclasses.replace(differs, training=Training("alike", None, None, 1))
     assert sentences.unreported(differs, "scripts") == (
-        "my_loop reports no loss and no val_loss that was seen: numbers that are in no Keras metric are reported with "
-        "compare.report(loss=…)"
+        "Not compared: loss, val_loss. my_loop reads no such Keras metric when an epoch ends; numbers that are in none "
+        "are reported with compare.report(loss=…)"
     )
-    assert sentences.unreported(differs, "run") == sentences.unreported(alike, "scripts") == ""
+    assert sentences.unreported(alike, "scripts") == sentences.unreported(differs, "scripts")
+    same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
+    assert sentences.unreported(differs, "run") == sentences.unreported(same, "scripts") == "", "the headline says it"
     assert sentences.unreported(dataclasses.replace(differs, reporting=Reporting(None, {})), "scripts") == ""
 
 

@@ -12,7 +12,7 @@ import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, loss_step, sides
 
 from compare.app.scripts_explain import _called_first, _earlier
-from compare.check import recorded
+from compare.check import recorded, words
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.stages import Located, locate
 from compare.check.targets import targets_of, value_of
@@ -140,6 +140,26 @@ def test_a_cause_cites_the_line_of_the_call_that_differs(
     assert (found.source.line if found.source else None) == line
     if found.source and line == 6:
         assert str(found.source) == "/a/loop.py:6: targets()"
+
+
+def test_weights_of_a_column_are_one_for_each_example() -> None:
+    (event,) = RIGHT.of(STEP, "targets")
+    weight = np.arange(8, dtype=np.float32)
+    for shape in ((8,), (8, 1)):
+        info, arrays = {**event.info, "weights": 1}, [*event.arrays, weight.reshape(shape)]
+        targets = targets_of(replace(RIGHT, steps={STEP: [replace(event, info=info, arrays=arrays)]}), STEP)
+        assert targets is not None
+        squares = np.square(targets.true - targets.predicted).mean(-1)
+        assert value_of(targets) == pytest.approx((squares * weight).mean()), shape
+
+
+def test_a_layer_that_only_one_script_calls_is_said_where_predictions_differ() -> None:
+    masked = changed(RIGHT, "layer", lambda event: [replace(event, info={"name": "m", "class": "Masking"}), event])
+    other = linear_step(offset=1.0)
+    given = replace(sides(other), close_ups=(masked, other))
+    found = locate(masked, other, [], STEP, NAMES)
+    assert found.stage == "predictions"
+    assert [words.said(each) for each in hints(found, given)] == ["only fit calls Masking in this step"]
 
 
 # What goes wrong after the first stage that differs

@@ -36,7 +36,7 @@ from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import ENDED, Settings
-from compare.watch.stages import StageObserver, _Replica
+from compare.watch.stages import StageObserver, _depends_on_training, _Replica
 from compare.watch.trace import Trace, TraceWriter, configuration_of, read_traces
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -111,6 +111,46 @@ def loop(predict: Callable[[Any], Any], variables: Callable[[], Any], graph: boo
 
 def by_hand(model: Any, **options: Any) -> Any:
     return loop(lambda x: model(x, training=True), lambda: model.trainable_variables, **options)
+
+
+def in_parts(graph: bool = True) -> None:
+    """Trains as ``fit`` does, each layer by an optimizer of its own."""
+    model, optimizers = make(), [keras.optimizers.Adam(0.01) for _ in range(2)]
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        for i, optimizer in enumerate(optimizers):
+            optimizer.apply(gradients[2 * i : 2 * i + 2], model.trainable_variables[2 * i : 2 * i + 2])
+
+    step = tf.function(step) if graph else step
+    for x, y in BATCHES:
+        step(tf.constant(x), tf.constant(y))
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_step_of_two_optimizers_is_over_when_both_have_made_their_part(watch: Watch, graph: bool) -> None:
+    ((one, two),) = compared(watch(fit), watch(lambda: in_parts(graph)))
+    assert one.last == two.last == len(BATCHES)
+    np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "depends"),
+    [
+        (lambda: layers.Dense(2), False),
+        (lambda: layers.LSTM(2), False),
+        (lambda: layers.LSTM(2, recurrent_dropout=0.1), True),
+        (lambda: layers.Dropout(0), False),
+        (lambda: layers.Dropout(0.1), True),
+        (lambda: layers.GaussianNoise(0.1), True),
+        (lambda: layers.BatchNormalization(), True),
+        (lambda: layers.RandomFlip(), True),
+    ],
+)
+def test_which_layers_depend_on_the_training_flag(layer: Callable[[], Any], depends: bool) -> None:
+    assert _depends_on_training(layer()) == depends
 
 
 def of_a_layer(graph: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
-from compare.watch.trace import LEFT, OTHERS, Trace, read_traces
+from compare.watch.trace import LEFT, OTHERS, UNTRAINED, Trace, read_traces
 
 
 def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
@@ -224,7 +225,14 @@ def _no_training(script: str, run: ScriptRun) -> str:
     path = run.folder / OTHERS
     if path.exists() and (others := read_json(path)):
         return f"{script} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
-    lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
+    path = run.folder / UNTRAINED
+    if path.exists() and (models := read_json(path)):
+        return (
+            f"{script} calls fit of {some(models)}, which has no trainable weights, so there is no step to compare: "
+            "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
+        )
+    text = run.log.read_text(encoding="utf-8", errors="replace") if run.log.exists() else ""
+    lines = re.sub(r"\x1b\[[\d;]*m|\x08", "", text).strip().splitlines()  # without colours and bars
     printed = f"the last line that it printed is {printable(lines[-1].strip())!r}" if lines else "it printed nothing"
     return (
         f"{script} never applies a Keras optimizer (optimizer.apply or apply_gradients), so there is no step to "

@@ -286,9 +286,22 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.append(again)
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
+    if located.stage == PREDICTIONS:
+        found += _hints_on_layers(sides)
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
+
+
+def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
+    """Layers that only one side calls, such as one that makes a mask."""
+    called = [
+        Counter(event.info["class"] for event in close_up.of(sides.step, "layer"))
+        for close_up in (sides.other, sides.right)
+    ]
+    for name, own, others in zip((sides.other_name, sides.right_name), called, reversed(called), strict=True):
+        if own and others and (alone := own.keys() - others.keys()):
+            yield Measurement.of("layers-alone", side=name, classes=sorted(alone))
 
 
 def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:

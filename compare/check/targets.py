@@ -89,8 +89,10 @@ def value_of(targets: Targets) -> float | None:
     if losses is None:
         return None
     if targets.weight is not None:
-        weight = targets.weight.reshape(targets.weight.shape + (1,) * (losses.ndim - targets.weight.ndim))
-        losses = losses * weight
+        weight = targets.weight
+        if weight.ndim == losses.ndim + 1 and weight.shape[-1] == 1:  # as Keras does
+            weight = weight[..., 0]
+        losses = losses * weight.reshape(weight.shape + (1,) * (losses.ndim - weight.ndim))
     return float(losses.mean())
 
 

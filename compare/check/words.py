@@ -559,6 +559,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "unknown-examples": "{side} was not seen to have {examples} of the {of} examples that {other} has in "
     "steps {first:,} to {last:,}",
     "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
+    "layers-alone": "only {side} calls {classes:some} in this step",
     "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
     "same: "

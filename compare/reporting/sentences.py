@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from compare.naming import Code, did_you_mean
 from compare.verdict import (
+    ALIKE,
     DIFFERENT,
     FROM_BEST,
     Comparison,
@@ -167,13 +168,13 @@ def silent(comparison: Comparison) -> str:
 
 
 def unreported(comparison: Comparison, scope: str) -> str:
-    """Of two scripts that differ: which numbers the candidate does not report, and how it could; else empty."""
+    """Of two scripts that are not identical: which numbers the candidate does not report, and how it could."""
     missing = _left_out(comparison, comparison.candidate)
-    if scope != "scripts" or comparison.verdict != DIFFERENT or not missing:
+    if scope != "scripts" or comparison.verdict not in (DIFFERENT, ALIKE) or not missing:
         return ""
     return (
-        f"{comparison.candidate} reports no {' and no '.join(missing)} that was seen: numbers that are in no Keras "
-        f"metric are reported with compare.report({missing[0]}=…)"
+        f"Not compared: {', '.join(missing)}. {comparison.candidate} reads no such Keras metric when an epoch ends; "
+        f"numbers that are in none are reported with compare.report({missing[0]}=…)"
     )
 
 

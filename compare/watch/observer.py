@@ -370,8 +370,9 @@ class Observer:
             result = original(optimizer, grads, trainable_variables)
         if training is not None:
             self.on_applied(training)
-        if self._outermost:
-            self.look()
+        accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
+        if self._outermost and not self.look() and training is not None and not accumulates:
+            self._complete(training)  # another optimizer has made its part of the step before
         return result
 
     def _finalize(self, original: Any, optimizer: Any, variables: Any) -> Any:
@@ -656,12 +657,16 @@ class Observer:
         now = set().union(*(training.updated for training in stepped))
         for training in self._round:
             state = len(training.trained) < len(training.variables) and not training.updated & now
-            if state and not (training.over or training.touched or training.closed):
-                assert training.fingerprint is not None
-                training.last = training.fingerprint()
-                self.writer.replace(training.number, *training.last)
-                self.on_step(training)
+            if state and not training.touched:
+                self._complete(training)
         self._round += stepped
+
+    def _complete(self, training: Training) -> None:
+        """Records the weights after the last step again: more of it has been done since."""
+        if training.steps and training.fingerprint is not None and not (training.over or training.closed):
+            training.last = training.fingerprint()
+            self.writer.replace(training.number, *training.last)
+            self.on_step(training)
 
     @staticmethod
     def _fingerprint(training: Training) -> Fingerprinter:

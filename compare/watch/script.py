@@ -17,7 +17,7 @@ from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import FAILED, OTHERS, TraceWriter
+from compare.watch.trace import FAILED, OTHERS, UNTRAINED, TraceWriter
 
 
 def run(settings: Settings) -> None:
@@ -55,6 +55,8 @@ def run(settings: Settings) -> None:
         raise
     finally:
         write_json(Path(settings.folder) / OTHERS, other_libraries())
+        nothing = [str(model.name) for model in observer.fitted if model.built and not model.trainable_weights]
+        write_json(Path(settings.folder) / UNTRAINED, nothing)
         if whole and sys.exc_info()[0] is None:
             observer.ended()
         writer.close()

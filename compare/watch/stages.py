@@ -401,8 +401,13 @@ def _depends_on_training(layer: Any) -> bool:
     """Whether a layer's own output may depend on ``training``; that of Keras's models depends on their layers."""
     if not type(layer).__module__.startswith("keras."):
         return "training" in inspect.signature(layer.call).parameters
-    statistics = keras.layers.BatchNormalization, keras.layers.SpectralNormalization
-    return isinstance(layer, statistics) or getattr(layer, "seed_generator", None) is not None
+    if isinstance(layer, keras.layers.BatchNormalization | keras.layers.SpectralNormalization):
+        return True
+    rates = [
+        getattr(part, name) for part in (layer, getattr(layer, "cell", layer)) for name in RATES if hasattr(part, name)
+    ]
+    generators = [getattr(layer, name, None) for name in ("seed_generator", "generator")]
+    return any(rates) if rates else any(each is not None for each in generators)
 
 
 def _is_column(values: Any) -> bool:
@@ -410,6 +415,8 @@ def _is_column(values: Any) -> bool:
     return len(values.shape) == 2 and values.shape[1] == 1
 
 
+RATES = ("rate", "dropout", "recurrent_dropout", "stddev")
+"""The options of a layer by which it is random; where they are 0, it is not."""
 WITH_LINE = ("inputs", "targets", "loss", "gradients")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
