@@ -25,20 +25,11 @@ PENALTY = 0.5
 
 
 def accused(
-    right: CloseUp,
-    other: CloseUp,
-    *,
-    replicas: int = 1,
-    ends: Sequence[int] = (2,),
-    rate: Any = 0.001,
-    names: Sequence[str] = NAMES,
-    step: int = STEP,
-    **fit: Any,
+    right: CloseUp, other: CloseUp, *, names: Sequence[str] = NAMES, step: int = STEP, **given: Any
 ) -> list[tuple[str, str]]:
     """The stage and the id of the cause, if any, of two scripts whose step ``STEP`` was seen; see ``found_causes``."""
-    given = {"replicas": replicas, "ends": ends, "rate": rate, "names": names, "step": step, **fit}
     stage = str(locate(right, other, [], step, names).stage)
-    return [(stage, cause.id) for cause in found_causes(right, other, **given)]
+    return [(stage, cause.id) for cause in found_causes(right, other, names=names, step=step, **given)]
 
 
 def found_causes(
