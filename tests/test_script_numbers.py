@@ -89,20 +89,21 @@ def test_every_mistake_of_the_training_loss_is_named(regularized: bool, averaged
     assert found == {cause for cause, made in expected.items() if made}
 
 
-def said(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[str]:
+def seen_in(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, Losses]) -> list[dict[str, Any]]:
+    """What no cause explains of the numbers of a loop: kinds with their quantities."""
     loop: Any = SimpleNamespace(trainer="loop", logs=logs)
     found = evidence_on_numbers(loop, {name for each in logs.values() for name in each}, seen, losses, [2])
-    return list(map(words.said, found))
+    return [each.as_json() for each in found]
 
 
 def test_a_loss_of_zero_that_no_step_has_is_said_to_be_a_metric_that_nothing_updates() -> None:
     seen = CloseUp({number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))})
     losses = losses_by_epoch(seen, [2])
-    (text,) = said({1: {"loss": 0.0}}, seen, losses)
-    assert text.startswith("loop reports 0 as the loss of epoch 1, where that of its steps is 1.5: nothing updates")
+    unread = {"kind": "loss-never-updated", "side": "loop", "epoch": 1, "expected": 1.5}
+    assert seen_in({1: {"loss": 0.0}}, seen, losses) == [unread]
     none = CloseUp({number: step(0.0, 4) for number in (1, 2)})
-    assert said({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"
-    assert said({1: {"loss": 1.2}}, seen, losses) == []
+    assert seen_in({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"
+    assert seen_in({1: {"loss": 1.2}}, seen, losses) == []
 
 
 def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
@@ -110,14 +111,13 @@ def test_numbers_taken_after_the_update_are_said_to_be_that() -> None:
     seen = CloseUp(steps, untaped={1: [(1.75, 4)], 2: [(0.75, 4), (9.0, 4)]}, again={1, 2})
     losses = losses_by_epoch(seen, [2])
     assert losses == {1: Losses([2.0, 1.0], [4, 4], (), [1.75, 0.75])}
-    (text,) = said({1: {"loss": 1.25}}, seen, losses)
-    assert text.startswith("loss in epoch 1 is 1.25, the mean of the losses that the batches have after their update")
-    (text,) = said({1: {"accuracy": 0.5}}, seen, losses)
-    assert "calls the model again with the examples of a step after its update (2 of 2 steps)" in text
-    of_loss, of_others = said({1: {"loss": 1.25, "accuracy": 0.5}}, seen, losses)
-    assert "losses that the batches have after" in of_loss and "calls the model again" in of_others
-    assert said({1: {"loss": 1.3, "val_loss": 1.0}}, CloseUp(steps), losses_by_epoch(CloseUp(steps), [2])) == []
-    assert said({1: {"val_accuracy": 0.5}}, seen, losses) == []
+    of_loss = {"kind": "loss-after-update", "epoch": 1, "value": 1.25, "expected": 1.5}
+    of_others = {"kind": "called-again", "side": "loop", "steps": 2, "of": 2}
+    assert seen_in({1: {"loss": 1.25}}, seen, losses) == [of_loss]
+    assert seen_in({1: {"accuracy": 0.5}}, seen, losses) == [of_others]
+    assert seen_in({1: {"loss": 1.25, "accuracy": 0.5}}, seen, losses) == [of_loss, of_others]
+    assert seen_in({1: {"loss": 1.3, "val_loss": 1.0}}, CloseUp(steps), losses_by_epoch(CloseUp(steps), [2])) == []
+    assert seen_in({1: {"val_accuracy": 0.5}}, seen, losses) == []
 
 
 @pytest.mark.parametrize(("accuracy", "named"), [(0.4375, True), (0.75, False)])
@@ -128,8 +128,8 @@ def test_labels_that_met_every_prediction_in_a_metric_are_said_to_be_that(accura
     pairs = [np.equal.outer(np.array(true), np.array(given)[:, 0] > 0.5).mean() for true, given in batches]
     assert (float(np.mean(pairs)) == accuracy) == named
     seen = CloseUp({number: [*step(1.0, 4), event] for number, event in enumerate(events, 1)})
-    found = said({1: {"accuracy": accuracy}}, seen, {})
-    assert [text.startswith("accuracy in each epoch is the share of all pairs") for text in found] == [True] * named
+    found = seen_in({1: {"accuracy": accuracy}}, seen, {})
+    assert found == [{"kind": "share-of-pairs", "metric": "accuracy"}] * named
 
 
 def measured(kind: str, true: list[int | None], predicted: list[int | None], *, by_fit: bool = False) -> Trace:
