@@ -31,6 +31,7 @@ from compare.verdict import (
 from compare.verdict.float64 import distances
 from compare.verdict.logged import compare_logs
 from compare.verdict.rounding import Noise, enough, first_beyond
+from compare.verdict.seeds import Margin
 from compare.watch.seen import CloseUp, Event
 
 W = Variable("w", (1,), "float32")
@@ -122,6 +123,15 @@ def test_logs_differ_from_the_first_epoch_in_which_any_number_does(first: tuple[
     }
     training = compare_logs([record("a", 0, logs=same)], [record("b", 0, logs=other)], ()).training
     assert (training.verdict, training.first_difference and training.first_difference.epoch) == ("inconclusive", begin)
+
+
+def test_of_several_seeds_the_one_whose_number_is_lost_is_shown() -> None:
+    fit = [record("fit", 0, logs={1: {"loss": 0.5}}, seed=seed) for seed in range(4)]
+    loop = [
+        record("loop", 0, logs={1: {"loss": loss}}, seed=seed) for seed, loss in enumerate((0.5, 0.75, math.nan, 1))
+    ]
+    shown = compare_logs(fit, loop, [Margin("loss", 10.0)])
+    assert (shown.seed, shown.verdict) == (2, "different") and shown.number_alone is not None
 
 
 # Several workers without waiting
