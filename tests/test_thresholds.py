@@ -28,6 +28,7 @@ from compare.verdict import (
     compare_records,
     with_noise,
 )
+from compare.verdict.evidence import metrics_beyond
 from compare.verdict.float64 import distances
 from compare.verdict.logged import compare_logs
 from compare.verdict.rounding import Noise, enough, first_beyond
@@ -109,6 +110,20 @@ def test_a_trainer_ten_times_as_far_from_the_float64_run_is_off(fit: float, loop
     found = distances(truth, sides, [compare_records(*sides)])
     assert found.off == off
     assert found.after[0].distance == pytest.approx({"fit": fit / 1024, "loop": loop / 1024})
+
+
+@pytest.mark.parametrize(
+    ("twin", "times", "beyond"),
+    [("twin-1", 99, False), ("twin-1", 101, True), ("twin-1-loud", 6, False), ("twin-1-loud", 7, True)],
+)
+def test_a_reported_number_may_be_a_hundred_times_as_far_off_as_the_twins_and_a_loud_one_counts_a_sixteenth(
+    twin: str, times: float, beyond: bool
+) -> None:
+    fit, loop, noisy = (
+        record(name, 1, 2, logs={1: {"loss": 0.5 + off / 1024}})
+        for name, off in (("fit", 0), ("loop", times), (twin, 1))
+    )
+    assert metrics_beyond(fit, loop, [noisy], fit) == ({"loss"} if beyond else set())
 
 
 # Logs
