@@ -28,11 +28,11 @@ from compare.verdict import (
     compare_records,
     with_noise,
 )
-from compare.verdict.evidence import metrics_beyond
+from compare.verdict.evidence import metrics_beyond, with_study
 from compare.verdict.float64 import distances
 from compare.verdict.logged import compare_logs
 from compare.verdict.rounding import Noise, enough, first_beyond
-from compare.verdict.seeds import Margin
+from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event
 
 W = Variable("w", (1,), "float32")
@@ -147,6 +147,17 @@ def test_of_several_seeds_the_one_whose_number_is_lost_is_shown() -> None:
     ]
     shown = compare_logs(fit, loop, [Margin("loss", 10.0)])
     assert (shown.seed, shown.verdict) == (2, "different") and shown.number_alone is not None
+
+
+@pytest.mark.parametrize(("known_cause", "verdict"), [(False, "alike"), (True, "different")])
+def test_seeds_that_agree_excuse_no_difference_of_known_cause(known_cause: bool, verdict: str) -> None:
+    fit, loop = (
+        [record(name, 0, last, logs={1: {"loss": 0.5}}, seed=seed) for seed in range(4)]
+        for name, last in (("fit", 1), ("loop", 2))
+    )
+    studied = study(fit, loop, [Margin("loss", 0.1)])
+    assert studied.verdict == "alike"
+    assert with_study(compare_records(fit[0], loop[0]), studied, known_cause).training.verdict == verdict
 
 
 # Several workers without waiting
