@@ -491,6 +491,7 @@ def test_one_model_that_is_trained_twice_makes_two_trainings_if_its_weights_are_
 ) -> None:
     ((one, two),) = compared(watch(again(reset, train), alone=True))
     assert (one.last, two.last, _continuations(two)) == (3, 3, [])
+    assert len(two.optimizers) == 1, "the first training's makes none of its steps"
     assert np.array_equal(one.steps["hashes"][0], two.steps["hashes"][0])
     np.testing.assert_allclose(one.steps["projections"], two.steps["projections"], rtol=1e-4, atol=1e-4)
 

@@ -111,8 +111,8 @@ class Training:
 
     @property
     def optimizers(self) -> list[Any]:
-        """Its optimizers, in the order of use."""
-        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values())]
+        """The optimizers that have made its steps, in the order of use; not one that the script had before."""
+        return [count.optimizer for count in (*self._earlier.values(), *self.counts.values()) if count.made()]
 
     @property
     def trained(self) -> list[int]:
