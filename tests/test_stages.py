@@ -250,6 +250,26 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
     assert hints(located(linear_step(factor=2.0)), both) == []
 
 
+@pytest.mark.parametrize(
+    ("stage", "deviation"),
+    [("predictions", {"offset": 0.01}), ("loss", {"factor": 2.0}), ("update", {"rate": 0.3})],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_batch_in_another_order_is_no_difference_of_its_examples_nor_of_what_is_predicted_for_them(
+    stage: str, deviation: Mapping[str, Any], parts: int
+) -> None:
+    other = linear_step(rows=slice(7, None, -1), **deviation)
+    if parts == 2:  # of two replicas, say: nobody knows which example a prediction is of
+        whole = other.of(STEP, "predictions")[0]
+        halves = [replace(whole, arrays=[half]) for half in np.split(whole.arrays[0], 2)]
+        kept = [each for each in other.steps[STEP] if each is not whole]
+        other = replace(other, steps={**other.steps, STEP: [*kept, *halves]})
+    found = located(other)
+    seen = {each.stage: each.gap for each in found.stages}
+    assert (seen["examples"], seen["inputs"], seen["predictions"] is None) == (0.0, 0.0, parts == 2)
+    assert found.stage == (stage if parts == 1 or stage != "predictions" else "loss")
+
+
 def test_the_same_examples_in_another_order_are_a_hint() -> None:
     mixed = linear_step(rows=slice(1, 16, 2))
     first = replace(mixed.steps[1][0], rows=linear_step(rows=slice(0, 16, 2)).rows(STEP))

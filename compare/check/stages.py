@@ -300,11 +300,19 @@ def _range(values: np.ndarray) -> str:
 
 
 def _predictions(at: _Step) -> StageValues:
-    a, b, twins = at.of(lambda each, step: _joined(model_events(each, step, "predictions")))
+    events = at.of(lambda each, step: model_events(each, step, "predictions"))
+    rows, arrays = at.of(example_rows)[:2], [array for event in events[1] for array in event.arrays]
+    moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
+    if moved and len(events[1]) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
+        order = np.argsort(rows[1], kind="stable")[np.argsort(np.argsort(rows[0], kind="stable"))]
+        events = events[0], [replace(events[1][0], arrays=[np.asarray(array)[order] for array in arrays])], events[2]
+    elif moved:
+        return StageValues(PREDICTIONS, None)
+    a, b, *twins = map(_joined, (*events[:2], *events[2]))
     if not a.size or not b.size or not _same_inputs(at):
         return StageValues(PREDICTIONS, None)
     gap, noise = _compared(a, b, twins)
-    where = _first_layer(at) if gap > noise else ""
+    where = _first_layer(at) if gap > noise and not moved else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 
 
