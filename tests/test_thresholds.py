@@ -72,12 +72,19 @@ def test_a_gap_up_to_a_hundred_times_the_twins_is_rounding(times: float, verdict
     assert first_beyond(fit, loop, [twin], (1, 1)) == (None if verdict == "alike" else (1, 1))
 
 
+def seen(loss: float) -> CloseUp:
+    """A step of which the loss was seen."""
+    return CloseUp({1: [Event("loss", 0, {"targets": 1}, [np.float64(loss)])]})
+
+
 @pytest.mark.parametrize(("times", "stage"), [(99, None), (101, "loss")])
 def test_a_stage_differs_from_a_hundred_times_the_twins_on(times: float, stage: str | None) -> None:
-    def seen(loss: float) -> CloseUp:
-        return CloseUp({1: [Event("loss", 0, {"targets": 1}, [np.float64(loss)])]})
-
     assert locate(seen(1.0), seen(1 - times / 2**20), [seen(1 - 1 / 2**20)], 1, ["w"]).stage == stage
+
+
+@pytest.mark.parametrize(("times", "stage"), [(7, None), (9, "loss")])
+def test_where_no_twin_moves_eight_roundings_are_no_difference(times: float, stage: str | None) -> None:
+    assert locate(seen(1.0), seen(1 - times / 2**23), [seen(1.0)], 1, ["w"]).stage == stage
 
 
 @pytest.mark.parametrize(
