@@ -17,7 +17,7 @@ from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.stages import Located, locate
 from compare.check.targets import targets_of, value_of
 from compare.verdict import Finding, StageValues
-from compare.watch.seen import CloseUp, Event
+from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch
 
 PENALTY = 0.5
@@ -142,6 +142,20 @@ def test_weights_of_a_column_are_one_for_each_example() -> None:
         assert targets is not None
         squares = np.square(targets.true - targets.predicted).mean(-1)
         assert value_of(targets) == pytest.approx((squares * weight).mean()), shape
+
+
+def test_labels_that_are_to_be_the_inputs_are_shuffled_apart_by_the_side_whose_are_not() -> None:
+    batch = RIGHT.of(STEP, "inputs")[0].arrays[0]
+
+    def with_labels(close_up: CloseUp, labels: np.ndarray) -> CloseUp:
+        rows = row_hashes([labels])
+        return changed(close_up, "targets", lambda e: replace(e, arrays=[labels, *e.arrays[1:]], rows=rows))
+
+    others = np.roll(batch, 1, axis=0)
+    for labels, side in (((batch, others), "loop"), ((others, batch), "fit")):
+        (found,) = found_causes(with_labels(RIGHT, labels[0]), with_labels(OFF, labels[1]))
+        assert (found.id, found.side) == ("labels-shuffled-apart", side)
+        assert found.measurements["side"] == side
 
 
 def test_a_layer_that_only_one_script_calls_is_said_where_predictions_differ() -> None:

@@ -141,6 +141,12 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
         return None
     if apart := _with_another_label(sides):
         seen = Measurement.of("script-labels-apart", examples=apart, of=len(other))
+        # Where the labels are the inputs, as of an autoencoder, the side whose are not is at fault.
+        by_right, theirs = (rows != each.rows(sides.step, "targets") for rows, each in (
+            (right, sides.right), (other, sides.other)))  # fmt: skip
+        if by_right and not theirs:
+            seen = seen.but(side=sides.right_name, other=sides.other_name)
+            return "labels-shuffled-apart", Variant({}, seen, by_right=True)
         return "labels-shuffled-apart", Variant({}, seen)
     epoch = steps_of_epoch(sides)
     all_right = [row for step in epoch for row in example_rows(sides.right, step)]
