@@ -14,7 +14,8 @@ import pytest
 from test_thresholds import judged, record
 
 import compare
-from compare.check.recorded_numbers import name_reporting
+from compare.check.recorded_numbers import Losses, name_own_loss, name_reporting
+from compare.check.used import SCRIPT_ALONE
 from compare.check.words import said
 from compare.records import EPOCH_END, INITIAL, Record, Variable
 from compare.records.model import End
@@ -83,6 +84,13 @@ def of_check(reporting: str | None, training: str | None = None) -> dict[str, An
 def of_causes(candidate: Record) -> dict[str, Any] | None:
     """What is kept where causes of different numbers are found."""
     return of_check(DIFFERENT) if name_reporting(FIT, candidate) else None
+
+
+def of_own_steps(losses: Mapping[int, Losses]) -> str | None:
+    """The verdict on the numbers of a loop whose weights differ, as far as the losses of its steps were seen."""
+    other = loop(0, 1.5, 2, logs={1: {"loss": 0.75}})
+    named = DIFFERENT if name_own_loss(other, losses, SCRIPT_ALONE) else None
+    return judged([FIT, other], check=of_check(named, DIFFERENT)).comparisons[0].reporting.verdict
 
 
 # The short check
@@ -227,6 +235,8 @@ WAYS: dict[str, list[Way]] = {
     "app.scripts_explain._checked": [
         Way("the step that was looked into", lambda: run(FIT, loop(0, 1.5, 2), check=of_check(None, DIFFERENT)),
             lambda: run(FIT, loop(), check=of_check(None, DIFFERENT)), "identical"),
+        Way("a number with a cause, of other weights", lambda: of_own_steps({1: Losses([1.0, 0.5], [64, 8])}),
+            lambda: of_own_steps({}), None),
     ],
     "app.scripts_explain._explain_numbers": [
         Way("numbers with a cause", lambda: run(FIT, loop(logs={1: {"loss": 0.75}}), check=of_check(DIFFERENT)),
