@@ -12,18 +12,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
-from compare.check.observation import OptimizerStep, State
+from compare.check.observation import Observation, OptimizerStep, State
 from compare.check.optimizer_replay import ReplicaGradients, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update
 from compare.records import EPOCH_END, Place
 from compare.verdict.rounding import Noise
-
-if TYPE_CHECKING:
-    from compare.check.case import Case
 
 ROUNDING = 32.0
 """Residuals up to this multiple of the measured noise floor count as rounding.
@@ -39,6 +36,28 @@ NUDGES = 3
 """The number of perturbations of the weights that are tried first."""
 MORE_NUDGES = 8
 """The number tried in all if a few steps are slightly off: rounding may decide on which side of a kink a value lies."""
+
+
+class Steps(Protocol):
+    """The observed steps of a trainer, with the batches that they should have had: see ``Case``."""
+
+    @property
+    def observation(self) -> Observation: ...
+    @property
+    def reference(self) -> Observation: ...
+    @property
+    def replay(self) -> Any: ...
+    @property
+    def steps(self) -> list[OptimizerStep]: ...
+    @property
+    def aligned(self) -> tuple[Span, ...] | None: ...
+    @property
+    def expected(self) -> tuple[Span, ...]: ...
+    @property
+    def moved_by_reference(self) -> frozenset[int]: ...
+    @property
+    def epochs(self) -> tuple[int, ...]: ...
+    def only_few_gradients_off(self, recipe: Recipe) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -132,7 +151,7 @@ class WeightGaps:
         return len(self.failing) <= len(self.gaps) // 3 and bool((self.relative[off] <= kink).all())
 
 
-def segments(case: Case) -> list[Segment] | None:
+def segments(case: Steps) -> list[Segment] | None:
     """Splits training at the observed states: after each step or, without those, after each epoch.
 
     Returns:
@@ -154,12 +173,12 @@ def segments(case: Case) -> list[Segment] | None:
         states, groups = [observation.initial, *observation.step_states], [(span,) for span in case.expected]
     else:
         states = [observation.initial, *observation.epoch_end_states.values()]
-        groups = [tuple(case.replay.spans[epoch]) for epoch in case.epochs]  # type: ignore[misc]
+        groups = [tuple(case.replay.spans[epoch]) for epoch in case.epochs]
     pairs = zip(itertools.pairwise(states), groups, strict=True)
     return [Segment(group[0].epoch, a, group, b) for (a, b), group in pairs]
 
 
-def _at_end(case: Case, step: OptimizerStep) -> State:
+def _at_end(case: Steps, step: OptimizerStep) -> State:
     """All variables at the end of a step, without what the reference changes as well after its update."""
     after = step.after or step.state
     usual = case.moved_by_reference
@@ -172,7 +191,7 @@ def _at_end(case: Case, step: OptimizerStep) -> State:
 
 
 def compare_weights(
-    case: Case, recipe: Recipe, update: Update, kink: float, reference: WeightGaps | None = None
+    case: Steps, recipe: Recipe, update: Update, kink: float, reference: WeightGaps | None = None
 ) -> WeightGaps | None:
     """Compares the observed weights with those of the right steps.
 
@@ -209,7 +228,7 @@ def compare_weights(
     return weight_gaps
 
 
-def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
+def drift(case: Steps, gaps: WeightGaps, start: Place) -> Noise:
     """Compares the weights and all state at the ends of epochs with the reference's, by the rounding of all steps.
 
     Steps that are right from the weights that they had lead as far as their rounding adds up. What changes the
@@ -232,7 +251,7 @@ def drift(case: Case, gaps: WeightGaps, start: Place) -> Noise:
     return worst
 
 
-def _variants(case: Case, recipe: Recipe) -> Iterator[tuple[Recipe, int]]:
+def _variants(case: Steps, recipe: Recipe) -> Iterator[tuple[Recipe, int]]:
     """Equivalent computations that round differently, as pairs of recipe and nudge."""
     yield recipe, 1
     yield (
@@ -250,7 +269,7 @@ Weights = list[list[np.ndarray]]
 
 
 def replay_segments(
-    case: Case, known: Sequence[Segment], recipe: Recipe, update: Update, nudge: int = 0
+    case: Steps, known: Sequence[Segment], recipe: Recipe, update: Update, nudge: int = 0
 ) -> Iterator[Weights]:
     """Yields the variables after each segment, from recomputed gradients."""
     replay = case.replay
@@ -281,7 +300,7 @@ def replay_segments(
         yield _by_variable(state, state, replay.trainable)
 
 
-def _forward(case: Case, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:
+def _forward(case: Steps, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:
     """All variables of each replica after the forward pass."""
     return [
         step.before[replica]

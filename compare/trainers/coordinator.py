@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from compare.engine.run import Run
 from compare.trainers.callbacks import Callbacks
 
-if TYPE_CHECKING:
-    from compare.trainers.custom_loop import CustomLoop
+
+class Loop(Protocol):
+    """What is trained, as ``CustomLoop`` has it."""
+
+    model: Any
+    optimizer: Any
+
+    def train_step(self, batch: Any) -> None: ...
+    def test_step(self, batch: Any) -> None: ...
+    def results(self) -> dict[str, float]: ...
 
 
-def train_with_coordinator(loop: CustomLoop, run: Run) -> None:
+def train_with_coordinator(loop: Loop, run: Run) -> None:
     """Trains by scheduling each batch once, on the next free worker.
 
     Batches are passed as arguments instead of being read from a dataset per worker
