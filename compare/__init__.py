@@ -234,7 +234,7 @@ def assert_alike(
         raise AssertionError(str(report))
 
 
-def report(*, epoch: int = 0, **metrics: float) -> None:
+def report(epoch: int = 0, **metrics: float) -> None:
     """Report numbers of an epoch from a script that ``compare.py --scripts`` runs; elsewhere it does nothing.
 
     For scripts that calculate their losses and metrics without Keras's ``Metric`` objects, which are seen anyway.

@@ -529,9 +529,7 @@ def test_places_follow_the_epochs_of_fit() -> None:
 
 
 def test_report_does_nothing_outside(tmp_path: Path) -> None:
-    code = (
-        "import sys, compare; compare.report(epoch=1, loss=0.5); print(*(set(sys.modules) & {'tensorflow', 'numpy'}))"
-    )
+    code = "import sys, compare; compare.report(1, loss=0.5); print(*(set(sys.modules) & {'tensorflow', 'numpy'}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

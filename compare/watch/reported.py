@@ -231,7 +231,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             entry = Reported(training.steps, name, kind, number, epoch, **of_metric, line=observer.line())
             writer.content(training.number)["reported"].append(entry)
 
-    def given(original: Any, *, epoch: int = 0, **numbers: Any) -> None:
+    def given(original: Any, epoch: int = 0, **numbers: Any) -> None:
         for name, value in numbers.items():
             if (training := observer.reporting) is not None:
                 report(training, name, "", value, int(epoch))
