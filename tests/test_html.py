@@ -49,7 +49,7 @@ from compare.records import (
 )
 from compare.records import model as records
 from compare.records.run_json import read_run
-from compare.reporting import html, layers, page_model, pictures, plots, sentences, tensorboard, weight_pictures
+from compare.reporting import html, layers, page_model, pictures, plots, sentences, svg, tensorboard, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -257,8 +257,9 @@ def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> No
     record(tmp_path / "run", "fit", epochs=1, steps=15)
     record(tmp_path / "run", "loop", epochs=1, steps=15, off_from=5)
     page = page_model.page_of(finish(tmp_path / "run"))
-    together = overlaid_gaps([("run", page.files)])
-    assert page.timeline is not None and together is not None
+    overlaid = overlaid_gaps([("run", page.files)])
+    assert page.timeline is not None and overlaid is not None
+    together = svg.content(overlaid)
     of_run = {0: "before the first step", **{n: f"step {n} of the run" for n in range(1, 16)}}
     of_epoch = {0: "before the first step", **{n: f"epoch 1, step {n}" for n in range(1, 16)}}
     for chart, names in ((page.timeline, of_epoch), (page.strips[0], of_epoch), (together, of_run)):
@@ -595,9 +596,10 @@ def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) ->
     runs = [(name, page_model.page_of(tmp_path / name).files) for name in ("short", "long")]
     for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
-        short, whole = chart["views"]
+        content = svg.content(chart)
+        short, whole = content["views"]
         assert short["low"] == whole["low"] == 0 and short["high"] < 40 < whole["high"]
-        ends = {line["end"] for line in chart["curves"]}
+        ends = {line["end"] for line in content["curves"]}
         assert len(ends) == 2 and min(ends) < short["high"] < max(ends) < whole["high"] + 0.01
         assert max(int(text) for _, text in short["ticks"]) <= lengths[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import subprocess
@@ -21,7 +22,7 @@ from matplotlib.text import Text
 
 import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
-from compare.reporting import plots
+from compare.reporting import panels, pictures, plots, svg
 from compare.reporting.gaps import GapSeries
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentences
@@ -33,7 +34,7 @@ LOOP = [{"loss": 0.75, "accuracy": 0.5, "val_loss": 0.8}, {"loss": 0.5, "accurac
 
 def rows(folder: Path, **trainers: Logs) -> list[dict[str, str]]:
     """The rows of a metrics.csv that the product itself wrote."""
-    write_checked(folder / "run.json", {"options": {}})
+    write_checked(folder / "run.json", {"options": {}, "trainers": list(trainers)})
     metrics = MetricsFile(folder / "metrics.csv")
     for trainer, epochs in trainers.items():
         for epoch, logs in enumerate(epochs, start=1):
@@ -48,13 +49,14 @@ def drawn(
     gaps: Sequence[tuple[Comparison, str, GapSeries]] = (),
 ) -> Figure:
     """The picture of a run with these files."""
-    return plots.figure(RunFiles(Path(), run, verdict, table, {}, []), gaps)
+    trainers = {"trainers": list(dict.fromkeys(row["trainer"] for row in table))}
+    return plots.figure(RunFiles(Path(), trainers | dict(run), verdict, table, {}, []), gaps)
 
 
 def panel(fig: Figure, metric: str) -> tuple[Axes, Axes]:
     """The curves and the gaps of one metric."""
     side_by_side = len(fig.axes) // 2
-    (found,) = [i for i, ax in enumerate(fig.axes) if ax.get_title(loc="left") == plots._plain(metric)]
+    (found,) = [i for i, ax in enumerate(fig.axes) if ax.get_title(loc="left") == panels.plain(metric)]
     return fig.axes[found], fig.axes[found + side_by_side]
 
 
@@ -81,6 +83,7 @@ def verdict(*comparisons: Comparison) -> Verdict:
 
 IDENTICAL = Training("identical", 0.0, None, 938)
 SAME = Comparison("loop", IDENTICAL, Reporting("identical", {}))
+PARTS_NAN = Comparison("loop", Training("different", None, Difference(2, 1), 4), Reporting("identical", {}))
 PARTS = Comparison("tutorial", Training("different", 0.1, Difference(1, 938), 938), Reporting(None, {}))
 
 
@@ -93,7 +96,7 @@ def test_every_trainer_is_drawn_with_the_values_of_the_csv(tmp_path: Path) -> No
     assert y(curves, "loop val_loss") == pytest.approx([0.8, 0.7])
     assert list(line(curves, "fit loss").get_xdata()) == [1, 2]  # type: ignore[arg-type]
     assert y(gaps, "tutorial loss") == [0.25, 0.25]
-    assert y(fig.axes[-1], "loop seconds") == [10.0, 5.0]
+    assert y(fig.axes[-1], "loop") == [10.0, 5.0]
 
 
 def test_coinciding_curves_are_both_visible(tmp_path: Path) -> None:
@@ -127,16 +130,10 @@ def test_a_gap_of_zero_lies_on_the_marked_baseline_and_the_smallest_other_does_n
     assert frame.y0 < zero < one - 0.1 * frame.height
     ticks = dict(zip(gaps.get_yticks(), (text.get_text() for text in gaps.get_yticklabels()), strict=True))
     assert ticks[0] == "0"
-    assert "exactly\nequal" in words(fig)
-    assert "all epochs" not in "".join(text.get_text() for text in gaps.texts)
-    (band,) = gaps.patches
-    box = band.get_path().get_extents(band.get_patch_transform())
+    assert "equal" in [text.get_text() for text in gaps.texts]
+    (band,) = gaps.collections
+    box = band.get_paths()[0].get_extents()
     assert box.y0 <= 2.0**-24 <= box.y1, "a last place of float32 lies in the band"
-
-
-def test_runs_that_report_the_same_are_said_to_be_equal_in_all_epochs(tmp_path: Path) -> None:
-    _, gaps = panel(drawn(rows(tmp_path, fit=LOOP, loop=LOOP)), "accuracy")
-    assert any("all epochs" in text.get_text() for text in gaps.texts)
 
 
 def weight_gaps(folder: Path) -> Figure:
@@ -149,17 +146,18 @@ def weight_gaps(folder: Path) -> Figure:
     return fig
 
 
-def test_the_weight_gap_is_drawn_after_every_step_with_markers_at_their_epochs(tmp_path: Path) -> None:
+def test_the_weight_gap_is_drawn_after_every_step_with_lines_where_epochs_start(tmp_path: Path) -> None:
     fig = weight_gaps(tmp_path / "run")
-    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("Weight gap after every step")]
     assert "differs: loop from epoch 2, step 2" in ax.get_title(loc="left").replace("\n", " ")
     gaps = compare.load(tmp_path / "run").gaps
-    loop = line(ax, "loop weight gap")
+    loop = line(ax, "loop \N{MINUS SIGN} fit")
     np.testing.assert_array_equal(loop.get_ydata(), gaps.gap)
-    x = np.asarray(loop.get_xdata())
-    np.testing.assert_allclose(x, np.arange(13) / 4)  # before the first step, and after each of four per epoch
-    assert x[loop.get_markevery()].tolist() == [1, 2, 3]  # type: ignore[index]
-    assert ax.get_yscale() == "symlog" and "one rounding\nof every weight" in words(fig)
+    assert list(loop.get_xdata()) == list(range(13))  # type: ignore[arg-type]  # before the first step, and after each
+    upright = [x[0] for x in (np.asarray(each.get_xdata()) for each in ax.lines) if len(x) == 2 and x[0] == x[1]]
+    ticks = dict(zip((text.get_text() for text in ax.get_xticklabels()), ax.get_xticks(), strict=True))
+    assert upright == [5, 9] and ticks == {"1": 1, "2": 5, "3": 9}
+    assert ax.get_yscale() == "symlog" and "one rounding of\nevery weight" in words(fig)
 
 
 def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_markers_are_at_their_epochs(
@@ -169,13 +167,13 @@ def test_gaps_of_metrics_are_drawn_beside_it_if_the_numbers_differ_and_their_mar
     table = rows(tmp_path, fit=LOOP, loop=other)
     gaps = [(SAME, "fit", flat_gaps())]
     without = drawn(table, {}, verdict(SAME), gaps)
-    assert "gap to the reference per epoch" not in words(without)
+    assert "loss: gap to fit" not in words(without)
     differs = Comparison("loop", IDENTICAL, Reporting("different", {}))
     fig = drawn(table, {}, verdict(differs), gaps)
-    (ax, _) = [ax for ax in fig.axes if ax.get_title(loc="left") == "gap to the reference per epoch"]
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("loss: gap to fit")]
     assert list(line(ax, "loop loss").get_xdata()) == list(line(ax, "loop val_loss").get_xdata()) == [1, 2]  # type: ignore[arg-type]
     assert line(ax, "loop loss").get_markersize() < line(ax, "loop val_loss").get_markersize()
-    assert "weight gap after every step: equal, bit for bit" in words(fig)
+    assert "Weight gap after every step" in words(fig) and "equal, bit for bit,\nafter every step" in words(fig)
 
 
 def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
@@ -183,9 +181,9 @@ def test_an_interrupted_epoch_is_drawn_as_far_as_it_came(tmp_path: Path) -> None
     zero = np.zeros(5)
     gaps = GapSeries(0, *places, zero, zero == 0, zero, zero, np.zeros((5, 1), np.float32), ["w"])
     fig = drawn(rows(tmp_path, fit=LOOP[:1], loop=LOOP[:1]), {}, verdict(SAME), [(SAME, "fit", gaps)])
-    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("weight gap after every step")]
-    assert list(line(ax, "loop weight gap").get_xdata()) == [0.25, 0.5, 0.75, 1, 1.25]  # type: ignore[arg-type]
-    assert ax.get_xlim()[1] >= 1.25
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("Weight gap after every step")]
+    assert list(line(ax, "loop \N{MINUS SIGN} fit").get_xdata()) == [1, 2, 3, 4, 5]  # type: ignore[arg-type]
+    assert ax.get_xlim()[1] >= 5 and ax.get_xticks().tolist() == [1, 5]
 
 
 def flat_gaps() -> GapSeries:
@@ -209,9 +207,32 @@ def test_what_is_missing_or_no_number_is_a_hole_and_never_a_zero(tmp_path: Path)
     assert sorted(crosses) == [2, 3]
     assert "val_loss is not reported by loop" in gaps.get_title(loc="left")
     assert "missing, NaN or infinite" in words(fig)
-    assert "all epochs" not in words(fig)
     low, high = curves.get_ylim()
     assert 0.2 < low < high < 0.6
+
+
+def test_weights_that_are_not_finite_are_crosses_in_the_weight_gap(tmp_path: Path) -> None:
+    gaps = dataclasses.replace(flat_gaps(), gaps=np.array([0, 0, math.nan, math.nan]), equal=np.arange(4) < 2)
+    fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP), {}, verdict(PARTS_NAN), [(PARTS_NAN, "fit", gaps)])
+    (ax,) = [ax for ax in fig.axes if ax.get_title(loc="left").startswith("Weight gap after every step")]
+    (crosses,) = [list(np.asarray(item.get_xdata())) for item in ax.lines if item.get_marker() == "x"]
+    assert crosses == [3, 4] and "missing, NaN or infinite" in words(fig)
+
+
+def test_page_and_picture_interrupt_a_line_where_nothing_was_reported_and_mark_what_one_side_lacks(
+    tmp_path: Path,
+) -> None:
+    fit = [{"loss": 0.5}, {"loss": 0.5}, {"loss": 0.5}, {"loss": 0.5}]
+    table = rows(tmp_path, fit=fit, loop=[*fit[:2], {"other": 1.0}, fit[3]])
+    files = RunFiles(Path(), {"trainers": ["fit", "loop"]}, None, table, {}, [])
+    gaps = pictures.gap_chart(files, "loss")
+    assert gaps is not None and [series.tooltips[3] for series in gaps.series] == ["not reported by both"]
+    for chart, crosses in ((pictures.metric_chart(files, "loss"), 0), (gaps, 1)):
+        (curve,) = [curve for curve in svg.content(chart)["curves"] if curve["name"] == "loop loss"]
+        assert (curve["path"].count("M"), len(curve["crosses"])) == (2, crosses)
+    curves, lower = panel(drawn(table), "loss")
+    for ax in (curves, lower):
+        assert np.isnan(y(ax, "loop loss")).tolist() == [False, False, True, False]
 
 
 def test_a_cross_is_above_all_gaps(tmp_path: Path) -> None:
@@ -270,7 +291,7 @@ def test_metrics_beyond_four_are_named_as_left_out(tmp_path: Path) -> None:
 
 def test_only_accuracy_has_a_unit(tmp_path: Path) -> None:
     fig = drawn(rows(tmp_path, fit=LOOP, loop=LOOP))
-    assert [ax.get_ylabel() for ax in fig.axes[:2]] == ["loss", "accuracy (fraction of examples)"]
+    assert [ax.get_ylabel() for ax in fig.axes[:2]] == ["", "fraction of examples"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
@@ -324,7 +345,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(tmp_path: Path, weights: bool)
 
 def test_draw_writes_a_picture_and_nothing_else(tmp_path: Path) -> None:
     rows(tmp_path, fit=LOOP, loop=LOOP)
-    write_checked(tmp_path / "run.json", {"options": {}, "title": "t", "notes": []})
+    write_checked(tmp_path / "run.json", {"options": {}, "trainers": ["fit", "loop"], "title": "t", "notes": []})
     verdict(SAME).write(tmp_path / "verdict.json")
     before = set(tmp_path.iterdir())
     path = plots.draw(tmp_path)

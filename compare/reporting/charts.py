@@ -1,14 +1,11 @@
-"""The geometry of the charts in HTML pages, which templates render as scalable vector graphics.
-
-Positions are percentages of the plotting area, from its left and upper edges; paths use a square of 1000 by 1000 units.
-"""
+"""Charts as data: axes, series, bands and labels, which ``svg`` draws on pages and ``panels`` with Matplotlib."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from matplotlib.ticker import MaxNLocator
 
@@ -18,20 +15,33 @@ Points = Mapping[Any, float]
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a chart.
+    """One axis of a chart from one value to another.
 
     Attributes:
-        position: maps a value to its position on the axis, from 0 to 1.
         ticks: the (value, label) pairs of the ticks.
+        scale: ``log`` is of whole decades; ``zero`` is, too, and has a place for 0 below them.
     """
 
-    position: Callable[[float], float]
+    low: float
+    high: float
     ticks: Sequence[tuple[float, str]]
+    scale: Literal["linear", "log", "zero"] = "linear"
+
+    def position(self, value: float) -> float:
+        """The position of a value on the axis, from 0 to 1."""
+        if self.scale == "linear":
+            return (value - self.low) / (self.high - self.low)
+        room = 0.16 if self.scale == "zero" else 0.0
+        if value <= 0:
+            return room / 3
+        bottom, top = round(math.log10(self.low)), round(math.log10(self.high))
+        fraction = (math.log10(value) - bottom) / (top - bottom)
+        return room + (0.97 - room) * min(max(fraction, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart; where its value is not finite, it is interrupted, and a cross marks the place.
 
     Attributes:
         style: the trainer's number: 0 for the reference, a wide pale line; candidates are thin and dark.
@@ -44,6 +54,7 @@ class Series:
         wide: whether the line is wide and pale, as the reference is by default, so that others can lie on it.
         bars: whether the interval is drawn as a vertical line at each point instead of a shaded area.
         dots: whether only the points are drawn, small and without a line between them.
+        holes: where the line is interrupted because nothing was reported.
     """
 
     name: str
@@ -58,11 +69,29 @@ class Series:
     wide: bool = False
     bars: bool = False
     dots: bool = False
+    holes: Sequence[float] = ()
 
     @property
     def legend_key(self) -> str:
         """``key``, or the number of the style, followed by ``v`` for validation."""
         return self.key or f"{self.style}{'v' * self.hollow}"
+
+    @property
+    def line(self) -> list[tuple[float, float]]:
+        """The points in order; NaN where the line is interrupted."""
+        finite = {at: value if math.isfinite(value) else math.nan for at, value in self.points.items()}
+        return sorted({**dict.fromkeys(self.holes, math.nan), **finite}.items())
+
+    @property
+    def crosses(self) -> list[float]:
+        """Where the value is not finite."""
+        return [at for at, value in self.points.items() if not math.isfinite(value)]
+
+    @property
+    def interval(self) -> list[tuple[float, float, float]]:
+        """The places with their lower and upper edges, where these are finite."""
+        edges = [(at, low, self.high.get(at, math.nan)) for at, low in sorted(self.low.items())]
+        return [edge for edge in edges if math.isfinite(edge[1]) and math.isfinite(edge[2])]
 
 
 @dataclass(frozen=True)
@@ -70,7 +99,7 @@ class Band:
     """A shaded region.
 
     Attributes:
-        kind: its CSS class, ``rounding``, ``twins`` or ``margin``.
+        kind: ``rounding``, ``twins`` or ``margin``.
     """
 
     kind: str
@@ -80,13 +109,10 @@ class Band:
 
 @dataclass(frozen=True)
 class View:
-    """A part of the horizontal axis to which readers can zoom.
+    """A part of the horizontal axis, from one value to another, to which readers can zoom.
 
     Attributes:
         name: the text of the button; empty if the view is chosen by which lines are shown.
-        low: its left edge, a percentage of the whole axis.
-        high: its right edge.
-        ticks: (position, label) pairs, positions as percentages of the whole axis.
     """
 
     name: str
@@ -96,152 +122,67 @@ class View:
     x_name: str
 
 
-def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06) -> Axis:
+@dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        summary: a sentence that describes the chart, for screen readers.
+        y_name: the name of the vertical axis, with its unit.
+        labels: (y, text) pairs written at the right edge.
+        lines: where vertical lines are.
+        x_label: maps x to the heading of its tooltip; by default ``x_name`` followed by the value.
+        group: charts of a group mark the same place, show the same lines and zoom together.
+        kind: charts of a group and kind also show their values at that place together.
+    """
+
+    title: str
+    summary: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    x_name: str = "epoch"
+    y_name: str = ""
+    bands: Sequence[Band] = ()
+    labels: Sequence[tuple[float, str]] = ()
+    lines: Sequence[float] = ()
+    x_label: Callable[[float], str] | None = None
+    tall: bool = False
+    markers: bool = True
+    group: str = "epochs"
+    kind: str = "values"
+    views: Sequence[View] = ()
+
+    def label_positions(self, least: float) -> list[tuple[float, str]]:
+        """The labels, moved down where they would overlap; positions and ``least`` are fractions, from the top."""
+        placed: list[tuple[float, str]] = []
+        for at, text in sorted((1 - self.y.position(value), text) for value, text in self.labels):
+            placed.append((max(at, placed[-1][0] + least) if placed else at, text))
+        return placed
+
+
+def linear(low: float, high: float, ticks: int = 5, pad: float = 0.06, unit: str = "") -> Axis:
     """A linear axis with some padding at both ends."""
     if not high > low:
         low, high = low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
     room = (high - low) * pad
     low, high = low - room, high + room
     values = [float(v) for v in MaxNLocator(ticks, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
-    shown = [(v, f"{round(v, 12):g}") for v in values if low <= v <= high]
-    return Axis(lambda value: (value - low) / (high - low), shown)
+    return Axis(low, high, [(v, f"{round(v, 12):g}{unit}") for v in values if low <= v <= high])
 
 
 def logarithmic(low: float, high: float, zero: bool = False) -> Axis:
     """A logarithmic axis of whole decades that includes both values; with ``zero``, 0 has a position below them."""
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
     top = max(top, bottom + 1)
-    room = 0.16 if zero else 0.0
-
-    def position(value: float) -> float:
-        if value <= 0:
-            return room / 3
-        fraction = (math.log10(value) - bottom) / (top - bottom)
-        return room + (0.97 - room) * min(max(fraction, 0.0), 1.0)
-
     every = math.ceil((top - bottom + 1) / 6)
     decades = [(10.0**d, f"1e{d}" if abs(d) > 2 else f"{10.0**d:g}") for d in range(bottom, top + 1, every)]
-    return Axis(position, [*([(0.0, "0")] if zero else []), *decades])
+    ticks = [*([(0.0, "0")] if zero else []), *decades]
+    return Axis(10.0**bottom, 10.0 ** min(top, 308), ticks, "zero" if zero else "log")
 
 
 def counts(last: float, first: float = 1, most: int = 8) -> Axis:
     """An axis of whole numbers, with half a unit of padding at both ends."""
-    low, high = first - 0.5, last + 0.5
-    values = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
+    values = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first - 0.5, last + 0.5)
     shown = [(float(v), f"{v:g}") for v in values if first <= v <= last and v == int(v)]
-    return Axis(lambda value: (value - low) / (high - low), shown)
-
-
-def chart(  # noqa: PLR0913 (keyword arguments with defaults, as in plotting libraries)
-    title: str,
-    summary: str,
-    x: Axis,
-    y: Axis,
-    series: Sequence[Series],
-    *,
-    x_name: str = "epoch",
-    y_name: str = "",
-    bands: Sequence[Band] = (),
-    labels: Sequence[tuple[float, str]] = (),
-    lines: Iterable[float] = (),
-    x_label: Callable[[float], str] | None = None,
-    tall: bool = False,
-    markers: bool = True,
-    group: str = "epochs",
-    kind: str = "values",
-    views: Sequence[View] = (),
-) -> dict[str, Any]:
-    """The content of a chart, for the macro ``chart`` in ``parts.html``.
-
-    Args:
-        summary: a sentence that describes the chart, for screen readers.
-        y_name: the name of the vertical axis, with its unit.
-        labels: (y, text) pairs written at the right edge.
-        x_label: maps x to the heading of its tooltip; by default ``x_name`` followed by the value.
-        group: charts of a group mark the same place, show the same lines and zoom together.
-        kind: charts of a group and kind also show their values at that place together.
-    """
-    heading = x_label or (lambda value: f"{x_name} {value:g}")
-    stops: dict[float, list[tuple[str, str, str, float | None]]] = {}
-    for line in series:
-        for at, text in line.tooltips.items():
-            value = line.points.get(at, math.nan)
-            height = round(100 * (1 - y.position(value)), 1) if math.isfinite(value) else None
-            stops.setdefault(at, []).append((line.name, text, line.legend_key, height))
-    return {
-        "title": title,
-        "summary": summary,
-        "x_name": x_name,
-        "y_name": y_name,
-        "x_ticks": [(100 * x.position(value), text) for value, text in x.ticks],
-        "y_ticks": [(100 * (1 - y.position(value)), text) for value, text in y.ticks],
-        "zero": any(value == 0 for value, _ in y.ticks) and 100 * (1 - y.position(0)),
-        "bands": [{"kind": band.kind, "path": _region(band.low, band.high, x, y)} for band in bands if band.low],
-        "labels": _separated([(100 * (1 - y.position(value)), text) for value, text in labels]),
-        "lines": [100 * x.position(value) for value in lines],
-        "curves": [_curve(line, x, y, markers) for line in series],
-        "stops": [[round(100 * x.position(at), 3), heading(at), rows] for at, rows in sorted(stops.items())],
-        "tall": tall,
-        "group": group,
-        "kind": kind,
-        "views": [asdict(view) for view in views],
-    }
-
-
-def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:
-    """The geometry of one line."""
-    finite = {at: value for at, value in series.points.items() if math.isfinite(value)}
-    return {
-        "name": series.name,
-        "style": series.style,
-        "hollow": series.hollow,
-        "faint": series.faint,
-        "key": series.legend_key,
-        "wide": series.wide,
-        "dots": series.dots,
-        "end": round(100 * x.position(max(finite)), 3) if finite else 0.0,
-        "path": _path(series.points, x, y),
-        "interval": _region(series.low, series.high, x, y) if series.low and not series.bars else "",
-        "bars": [
-            (100 * x.position(at), *(100 * (1 - y.position(edge[at])) for edge in (series.low, series.high)))
-            for at in finite
-            if series.bars and math.isfinite(series.low.get(at, math.nan))
-        ],
-        "points": [(100 * x.position(at), 100 * (1 - y.position(value))) for at, value in finite.items()]
-        if markers and not series.faint
-        else [],
-        "crosses": [100 * x.position(at) for at, v in series.points.items() if not math.isfinite(v)],
-    }
-
-
-def _path(points: Points, x: Axis, y: Axis) -> str:
-    """An SVG path; a non-finite point interrupts it, and an isolated point becomes a dot."""
-    parts, pen = [], "M"
-    for at in sorted(points):
-        if not math.isfinite(points[at]):
-            pen = "M"
-            continue
-        where = f"{1000 * x.position(at):.1f} {1000 * (1 - y.position(points[at])):.1f}"
-        parts.append(f"{pen}{where}" + (f"L{where}" if pen == "M" else ""))
-        pen = "L"
-    return "".join(parts)
-
-
-def _region(low: Points, high: Points, x: Axis, y: Axis) -> str:
-    """The SVG path around the area between two lines."""
-    inside = [at for at in sorted(low) if math.isfinite(low[at]) and math.isfinite(high.get(at, math.nan))]
-    above = [f"{1000 * x.position(at):.1f} {1000 * _clipped(1 - y.position(high[at])):.1f}" for at in inside]
-    below = [f"{1000 * x.position(at):.1f} {1000 * _clipped(1 - y.position(low[at])):.1f}" for at in reversed(inside)]
-    return f"M{'L'.join([*above, *below])}Z" if inside else ""
-
-
-def _clipped(position: float) -> float:
-    return min(max(position, 0.0), 1.0)
-
-
-def _separated(labels: Sequence[tuple[float, str]], least: float = 10.5) -> list[tuple[float, str]]:
-    """The labels, moved down if they would overlap; positions and ``least`` are percentages of the height."""
-    placed: list[tuple[float, str]] = []
-    for at, text in sorted(labels):
-        placed.append((max(at, placed[-1][0] + least) if placed else at, text))
-    return placed
+    return Axis(first - 0.5, last + 0.5, shown)

@@ -21,6 +21,7 @@ from compare.engine.preflight import CANNOT_RUN
 from compare.naming import label, printable
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
+from compare.reporting import svg
 from compare.reporting.page_model import ANSWERS, Page, page_of
 from compare.reporting.page_summary import results
 from compare.reporting.page_tables import default_row
@@ -107,10 +108,10 @@ def write_together(folders: Sequence[Path], to: Path) -> Path:
     runs = [(page.files.folder.name, page.files) for page in pages]
     names = dict.fromkeys(name for page in pages for name in page.files.metrics)
     timeline = overlaid_gaps(runs)
-    drawn = {line["key"] for line in timeline["curves"]} if timeline else set()
+    drawn = {line.key for line in timeline.series} if timeline else set()
     content = {
-        "charts": [overlaid_metric(runs, name) for name in names],
-        "timeline": timeline,
+        "charts": [svg.content(overlaid_metric(runs, name)) for name in names],
+        "timeline": timeline and svg.content(timeline),
         "without": [name for i, (name, _) in enumerate(runs) if f"r{i}" not in drawn],
         "validation": any(column.startswith("val_") for page in pages for column in page.files.columns),
     }

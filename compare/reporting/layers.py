@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from compare.reporting import svg
 from compare.reporting.charts import Axis, View
 from compare.reporting.gaps import GapSeries
 
@@ -65,7 +65,7 @@ def strip(
         "key": _key(decades, bool(np.isnan(columns).any())),
         "x_ticks": [(100 * x.position(value), text) for value, text in x.ticks],
         "x_name": x_name,
-        "views": [asdict(view) for view in views],
+        "views": svg.views(views, x),
         "names": names,
         "stops": [
             [

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from compare.naming import label
 from compare.records import has_records, read_file
-from compare.reporting import pictures, run_files, weight_pictures
+from compare.reporting import pictures, run_files, svg, weight_pictures
+from compare.reporting.charts import Chart
 from compare.reporting.page_comparison import ComparisonView, comparison_view
 from compare.reporting.page_summary import Answer, summary
 from compare.reporting.page_tables import (
@@ -49,8 +50,8 @@ FILES = ("metrics.csv", "verdict.json", "run.json", "comparison.png", "tensorflo
 EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.json": "application/json"}
 """The files that the page contains, so that it is whole when it is mailed alone, with their media types."""
 
-Chart = dict[str, Any]
-"""The content of a chart (see ``compare.reporting.charts.chart``)."""
+Drawn = dict[str, Any]
+"""The content of a chart (see ``compare.reporting.svg.content``)."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,20 @@ class Page:
     comparisons: Sequence[ComparisonView]
     finished: str
     summary: Sequence[Answer]
-    timeline: Chart | None
+    timeline: Drawn | None
     no_timeline: str
-    strips: Sequence[Chart]
+    strips: Sequence[Drawn]
     unit: str
     truth: str
-    charts: Sequence[tuple[Chart, Chart | None]]
-    margins: Sequence[Chart]
+    charts: Sequence[tuple[Drawn, Drawn | None]]
+    margins: Sequence[Drawn]
     table: Mapping[int, Sequence[EpochLine]]
     seed_headings: Sequence[str]
     seed_table: Mapping[int, Sequence[str]]
     costs: Sequence[CostRow]
     cost_headings: Sequence[str]
     parallel_note: str
-    seconds: Chart | None
+    seconds: Drawn | None
     options: Sequence[tuple[str, str]]
     command: str
     command_note: str
@@ -123,7 +124,7 @@ def _page(files: RunFiles, beside: Path) -> Page:
     costs = cost_rows(files)
     command, command_note = repeat_command(run)
     one_seed = files.seeds <= 1
-    timeline, strips = weight_pictures.weight_charts(files)
+    compared = weight_pictures.compared_gaps(files)
     headings, seeds = ([], {}) if one_seed else seed_columns(files)
     return Page(
         files=files,
@@ -132,26 +133,26 @@ def _page(files: RunFiles, beside: Path) -> Page:
         comparisons=comparisons,
         finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
         summary=summary(files, comparisons, costs),
-        timeline=timeline,
+        timeline=_drawn(weight_pictures.timeline(files, compared)),
         no_timeline=_no_timeline(files),
-        strips=strips,
+        strips=weight_pictures.strips(files, compared),
         unit=weight_pictures.unit_of(files.comparisons),
         truth=truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
         charts=[
             (
-                pictures.metric_chart(files, name),
-                pictures.gap_chart(files, name) if one_seed else None,
+                svg.content(pictures.metric_chart(files, name)),
+                _drawn(pictures.gap_chart(files, name) if one_seed else None),
             )
             for name in files.metrics
         ],
-        margins=pictures.margin_charts(files),
+        margins=[svg.content(chart) for chart in pictures.margin_charts(files)],
         table=epoch_rows(files) if one_seed else {},
         seed_headings=headings,
         seed_table=seeds,
         costs=costs,
         cost_headings=cost_headings(costs, files.scope),
         parallel_note=parallel_note(run),
-        seconds=pictures.seconds_chart(files) if files.rows else None,
+        seconds=_drawn(pictures.seconds_chart(files)),
         options=option_rows(run),
         command=command,
         command_note=command_note,
@@ -161,6 +162,10 @@ def _page(files: RunFiles, beside: Path) -> Page:
         report=quote(os.path.relpath(files.folder / "report.html", beside)),
         stories=quote(stories),
     )
+
+
+def _drawn(chart: Chart | None) -> Drawn | None:
+    return None if chart is None else svg.content(chart)
 
 
 def _no_timeline(files: RunFiles) -> str:

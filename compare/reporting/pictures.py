@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from compare.records import shortest
-from compare.reporting.charts import Axis, Band, Series, View, chart, counts, linear, logarithmic
+from compare.reporting.charts import Band, Chart, Series, View, counts, linear, logarithmic
 from compare.reporting.curves import Values, differences, envelope_of, mean_and_interval, rounding_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, interval
-from compare.reporting.weight_pictures import Chart, style_of, views_of_lengths
+from compare.reporting.weight_pictures import style_of, views_of_lengths
 from compare.verdict import absolute_gap
 
 
@@ -44,7 +45,15 @@ def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], *
         lines = [Series(label, style, values, hollow, faint=True, **more) for values in seeds.values()]
         return [*lines, Series(name, style, mean, hollow, tooltips=tooltips, low=low, high=high, **more)]
     return [
-        Series(label, style, values, hollow, tooltips={float(e): shortest(v) for e, v in values.items()}, **more)
+        Series(
+            label,
+            style,
+            values,
+            hollow,
+            tooltips={float(e): shortest(v) for e, v in values.items()},
+            holes=sorted({*range(min(values), max(values))} - values.keys()),
+            **more,
+        )
         for values in seeds.values()
     ]
 
@@ -57,60 +66,63 @@ def _metric_chart(name: str, series: Sequence[Series], epochs: int, views: Seque
         f"{line.name} {shortest(list(line.points.values())[-1])}" for line in series if line.points and not line.faint
     )
     unit = "fraction of examples" if name.endswith("accuracy") else ""
-    return chart(name, f"{name}, last epoch: {ends}", counts(epochs), axis, series, y_name=unit, views=views)
+    return Chart(name, f"{name}, last epoch: {ends}", counts(epochs), axis, series, y_name=unit, views=views)
 
 
 def gap_chart(files: RunFiles, name: str) -> Chart | None:
     """The gaps of one metric between each candidate and the reference, on a logarithmic axis with a zero.
 
-    None if there is no candidate, or no epoch that a candidate and the reference both reported.
+    A cross marks the epochs for which one side alone reported a number. None if there is no candidate, or no metric
+    that a candidate and the reference both reported.
     """
     reference, *candidates = files.names
-    series, heights, sizes = [], [], []
-    order = [(trainer, column) for trainer in candidates for column in (f"val_{name}", name)]
-    for (trainer, seed), curves in files.curves.items():
-        expected = files.curves.get((reference, seed), {})
-        for column in (name, f"val_{name}"):
-            sizes += [abs(v) for v in curves.get(column, {}).values() if math.isfinite(v) and v]
-            if trainer not in candidates or not expected.get(column):
+    series, heights = [], []
+    for trainer, column in ((trainer, column) for trainer in candidates for column in (f"val_{name}", name)):
+        for (who, seed), curves in files.curves.items():
+            expected, actual = files.curves.get((reference, seed), {}), curves.get(column, {})
+            if who != trainer or not actual or not expected.get(column):
                 continue
-            both = sorted(expected[column].keys() & curves.get(column, {}).keys())
-            gaps = {float(e): absolute_gap(expected[column][e], curves[column][e]) for e in both}
+            known = expected[column]
+            both = sorted(expected["epoch"].keys() & curves["epoch"].keys() & (known.keys() | actual.keys()))
+            gaps = {float(e): absolute_gap(known.get(e), actual.get(e)) for e in both}
             tooltips = {
-                e: "equal" if gap == 0 else "not a number" if gap is None else f"{gap:.2e}" for e, gap in gaps.items()
-            }
+                e: "equal" if gap == 0 else f"{gap:.2e}" if gap is not None else
+                "not a number" if e in known and e in actual else "not reported by both"
+                for e, gap in gaps.items()
+            }  # fmt: skip
             points = {e: math.nan if gap is None else gap for e, gap in gaps.items()}
-            if not points:
-                continue
-            hollow = column.startswith("val_")
-            line = Series(f"{trainer} {column}", style_of(files, trainer), points, hollow, tooltips=tooltips)
-            series.append((trainer, column, line))
+            hollow, label = column.startswith("val_"), f"{trainer} {column}"
+            series.append(Series(label, style_of(files, trainer), points, hollow, tooltips=tooltips))
             heights += [gap for gap in points.values() if math.isfinite(gap) and gap > 0]
     if not series:
         return None
-    series.sort(key=lambda item: order.index(item[:2]))
-    low, high = rounding_of(sizes)
-    edges = {0.5: low, files.epochs + 0.5: low}
-    bands = [Band("rounding", edges, dict.fromkeys(edges, high))]
+    reported = [curves.get(column, {}) for curves in files.curves.values() for column in (name, f"val_{name}")]
+    low, high = rounding_of([abs(v) for values in reported for v in values.values() if math.isfinite(v) and v])
+    bands = [Band("rounding", *(dict.fromkeys((0.5, files.epochs + 0.5), edge) for edge in (low, high)))]
     labels = [(math.sqrt(low * high), "float32 rounding"), (0.0, "equal")]
     envelope = envelope_of(files.curves, reference, name, files.noise)
     if any(envelope.values()):
-        bands.insert(
-            0, Band("twins", dict.fromkeys(map(float, envelope), 0.0), {float(e): v for e, v in envelope.items()})
-        )
+        band = _widened(envelope)
+        bands.insert(0, Band("twins", dict.fromkeys(band, 0.0), band))
         labels.append((list(envelope.values())[-1], "noise twins"))
         heights += [value for value in envelope.values() if value > 0]
     size = "equal in every epoch" if not heights else f"up to {max(heights):.2e}"
-    return chart(
+    return Chart(
         f"{name}: gap to {reference}",
         f"{name}: the gap is {size}",
         counts(files.epochs),
         logarithmic(min([low, *heights]), max([high, 1e-2, *heights]), zero=True),
-        [line for _, _, line in series],
+        series,
         bands=bands,
         labels=labels,
         kind="gaps",
     )
+
+
+def _widened(edge: Mapping[int, float]) -> dict[float, float]:
+    """The edge of a band by epoch, with half an epoch more at both ends."""
+    first, last = min(edge), max(edge)
+    return {first - 0.5: edge[first], **{float(e): v for e, v in edge.items()}, last + 0.5: edge[last]}
 
 
 def seconds_chart(files: RunFiles) -> Chart | None:
@@ -126,7 +138,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
         return None
     most = max(v for line in series for v in line.points.values())
     ends = ", ".join(f"{line.name} {list(line.tooltips.values())[-1]}" for line in series)
-    return chart(
+    return Chart(
         "seconds per epoch",
         f"In the last epoch: {ends}",
         counts(files.epochs),
@@ -143,53 +155,49 @@ def seconds_chart(files: RunFiles) -> Chart | None:
 def margin_charts(files: RunFiles) -> list[Chart]:
     """Per tested metric of a study, the differences of every seed and their mean with its interval, and the margin."""
     metrics = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
-    return [_margin_chart(files, metric) for metric in metrics]
+    return [margin_chart(files, metric) for metric in metrics]
 
 
-def _margin_chart(files: RunFiles, metric: str) -> Chart:
+def margin_chart(files: RunFiles, metric: str) -> Chart:
+    """The differences of one metric; of one that the study does not test, without mean and margin."""
     series: list[Series] = []
-    margins: dict[float, float] = {}
-    relative = False
+    margins: dict[int, float] = {}
     studies = [(each, each.study) for each in files.comparisons if each.study]
+    relative = any(test.relative for _, study in studies for test in study.tests if test.metric == metric)
+    scale, unit = (100.0, "%") if relative else (1.0, "")
     for number, (comparison, study) in enumerate(studies):
-        tests = {float(test.epoch): test for test in study.tests if test.metric == metric}
-        relative = any(test.relative for test in tests.values())
-        style, scale = style_of(files, comparison.candidate), 100.0 if relative else 1.0
+        tests = {test.epoch: test for test in study.tests if test.metric == metric}
+        candidate, reference = comparison.candidate, comparison.reference or files.names[0]
+        line = Series(f"{candidate}, mean", style_of(files, candidate), {}, key=f"m{number}")
         margins |= {epoch: scale * test.margin for epoch, test in tests.items()}
-        reference = comparison.reference or files.names[0]
-        found = differences(files.curves, reference, comparison.candidate, metric, relative=relative)
+        found = differences(files.curves, reference, candidate, metric, relative=relative)
         for seed, values in found.items():
             tooltips = {float(epoch): difference(v / scale, relative) for epoch, v in values.items()}
-            name = f"{comparison.candidate}, seed {seed}"
-            series.append(Series(name, style, values, key=f"m{number}", tooltips=tooltips, dots=True))
-        mean = {epoch: scale * test.mean for epoch, test in tests.items()}
-        low = {epoch: scale * test.low for epoch, test in tests.items() if test.low is not None}
-        high = {epoch: scale * test.high for epoch, test in tests.items() if test.high is not None}
+            series.append(replace(line, name=f"{candidate}, seed {seed}", points=values, tooltips=tooltips, dots=True))
         tooltips = {
-            epoch: difference(test.mean, test.relative)
-            + (f" (90% interval {interval(test)})" if epoch in low else "")
+            float(epoch): difference(test.mean, test.relative)
+            + (f" (90% interval {interval(test)})" if test.low is not None else "")
             + f": {test.verdict}"
             for epoch, test in tests.items()
         }
-        name = f"{comparison.candidate}, mean"
-        line = Series(name, style, mean, key=f"m{number}", tooltips=tooltips, low=low, high=high, bars=True)
-        series.append(line)
-    edges = {min(margins) - 0.5: margins[min(margins)], **margins, max(margins) + 0.5: margins[max(margins)]}
+        mean = {float(epoch): scale * test.mean for epoch, test in tests.items()}
+        low = {float(epoch): scale * test.low for epoch, test in tests.items() if test.low is not None}
+        high = {float(epoch): scale * test.high for epoch, test in tests.items() if test.high is not None}
+        series += [replace(line, points=mean, tooltips=tooltips, low=low, high=high, bars=True)] * bool(tests)
+    edges = _widened(margins) if margins else {}
     band = Band("margin", {at: -value for at, value in edges.items()}, edges)
     heights = [v for line in series for part in (line.points, line.low, line.high) for v in part.values()]
     heights = [v for v in (*heights, *edges.values(), *band.low.values()) if math.isfinite(v)]
-    unit = "%" if relative else ""
     words = "; ".join(f"{line.name}, last epoch: {list(line.tooltips.values())[-1]}" for line in series if line.bars)
-    axis = linear(min(heights), max(heights))
-    return chart(
+    return Chart(
         f"{metric}: difference to {files.names[0]}, and the margin",
         words,
         counts(files.epochs),
-        Axis(axis.position, [(value, f"{text}{unit}") for value, text in axis.ticks]),
+        linear(min(heights, default=0), max(heights, default=0), unit=unit),
         series,
         y_name=f"candidate \N{MINUS SIGN} reference{', % of the reference' if relative else ''}",
-        bands=[band],
-        labels=[(max(edges.values()), "margin")],
+        bands=[band] * bool(edges),
+        labels=[(max(edges.values()), "margin")] if edges else [],
         kind="differences",
     )
 
@@ -207,4 +215,4 @@ def overlaid_metric(runs: Sequence[tuple[str, RunFiles]], name: str) -> Chart:
     series.sort(key=lambda line: not line.wide)
     lengths = [files.epochs for _, files in runs]
     last = max(lengths, default=1)
-    return _metric_chart(name, series, last, views_of_lengths(lengths, counts(last), "epoch"))
+    return _metric_chart(name, series, last, views_of_lengths(lengths, "epoch"))

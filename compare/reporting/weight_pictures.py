@@ -11,7 +11,7 @@ import numpy as np
 
 from compare.records import EPOCH_END, INITIAL
 from compare.reporting import layers
-from compare.reporting.charts import Axis, Band, Series, View, chart, counts, logarithmic
+from compare.reporting.charts import Axis, Band, Chart, Series, View, counts, logarithmic
 from compare.reporting.gaps import GapSeries, gaps_of, reference_name
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import where
@@ -25,88 +25,79 @@ COLUMNS = 100
 AROUND = 100, 10
 """How many steps before and after the first difference readers can zoom to."""
 
-Chart = dict[str, Any]
 Compared = tuple[Comparison, str, GapSeries]
 """A comparison, the name of its reference, and the gaps."""
 
 
-def weight_charts(files: RunFiles) -> tuple[Chart | None, list[Chart]]:
-    """The charts of the weight gap per step, drawn from the run's records.
+def compared_gaps(files: RunFiles) -> list[Compared]:
+    """The gaps of the comparisons of a run, as far as its records are there; none of the short check."""
+    entries = tuple(each for each in files.comparisons if not each.failure)
+    if files.verdict is None or files.scope == "check":
+        return []
+    return gaps_of(files.folder, replace(files.verdict, comparisons=entries))
 
-    Returns:
-        The distance of all weights, None if there is nothing to draw; and for each comparison whose weights differ, the
-        chart of its layers (see ``compare.reporting.layers``).
-    """
+
+def timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart | None:
+    """The distance of all weights after every step; None if there is nothing to draw."""
     entries = [each for each in files.comparisons if not each.failure]
-    if not entries or files.scope == "check":
-        return None, []
-    compared = gaps_of(files.folder, files.verdict and replace(files.verdict, comparisons=tuple(entries)))
     if compared:
-        return _weight_charts(compared, files)
-    if all(each.training.verdict == "identical" for each in entries):  # then every gap is 0
-        return _all_equal(entries, files), []
-    return None, []
+        return _timeline(files, compared)
+    if entries and files.scope != "check" and all(each.training.verdict == "identical" for each in entries):
+        return _all_equal(entries, files)  # then every gap is 0
+    return None
 
 
-def _weight_charts(compared: Sequence[Compared], files: RunFiles) -> tuple[Chart, list[Chart]]:
-    unit = unit_of([entry for entry, _, _ in compared])
-    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
-    new = 1 + np.flatnonzero(np.diff(longest.epochs))  # where epochs begin
-    axis = _place_axis(longest, [] if unit == "epoch" else new.tolist())
-    x_name = "start of epoch" if len(new) and unit != "epoch" else unit
-    first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
-    views = _views(longest, first, axis, x_name, unit)
-    seed = f", seed {longest.seed}" if files.seeds > 1 else ""
-    timeline = _timeline(compared, files, axis, x_name, views, first, f"Weight gap after every {unit}{seed}")
-    strips = []
+def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]]:
+    """For each comparison whose weights differ, the chart of its layers (see ``compare.reporting.layers``)."""
+    found = []
     for entry, reference, gaps in compared:
-        strip = layers.strip(
-            f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {unit}{seed}",
-            gaps,
-            _starts(len(gaps.steps), COLUMNS, first, gaps),
-            axis,
-            x_name,
-            _namer(gaps),
-            views,
-        )
-        strips += [strip] if strip else []
-    return timeline, strips
+        steps = _Steps(files, compared)
+        title = f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {steps.unit}"
+        starts = _starts(len(gaps.steps), COLUMNS, steps.first, gaps)
+        place_name = _namer(gaps)
+        found.append(layers.strip(title + steps.seed, gaps, starts, steps.axis, steps.x_name, place_name, steps.views))
+    return [strip for strip in found if strip]
 
 
-def _timeline(
-    compared: Sequence[Compared],
-    files: RunFiles,
-    axis: Axis,
-    x_name: str,
-    views: Sequence[View],
-    first: int | None,
-    title: str,
-) -> Chart:
-    """The distance of all weights after every step."""
-    longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
-    lines = []
+class _Steps:
+    """The horizontal axis that the charts of a run's steps have in common."""
+
+    def __init__(self, files: RunFiles, compared: Sequence[Compared]) -> None:
+        self.unit = unit_of([entry for entry, _, _ in compared])
+        self.longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+        self.seed = f", seed {self.longest.seed}" if files.seeds > 1 else ""
+        self.new = (1 + np.flatnonzero(np.diff(self.longest.epochs))).tolist()  # where epochs begin
+        by_epoch = bool(self.new) and self.unit != "epoch"
+        self.axis = _place_axis(self.longest, self.new if by_epoch else [])
+        self.x_name = "start of epoch" if by_epoch else self.unit
+        self.first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
+        self.views = _views(self.longest, self.first, self.axis, self.x_name, self.unit)
+
+
+def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
+    steps = _Steps(files, compared)
+    longest, lines = steps.longest, []
     for number, (entry, reference, gaps) in enumerate(compared):
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
-        starts = _starts(len(gaps.steps), STOPS, first, gaps)
+        starts = _starts(len(gaps.steps), STOPS, steps.first, gaps)
         lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, f"g{number}"))
     bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
     equal = all(gaps.equal.all() for _, _, gaps in compared)
-    unit = unit_of([entry for entry, _, _ in compared])
-    labels.append((0.0, f"equal, bit for bit, after every {unit}" if equal else "equal, bit for bit"))
+    labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
     place_name = _namer(longest)
     return _chart_of_steps(
-        title,
+        f"Weight gap after every {steps.unit}{steps.seed}",
         "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
-        axis,
+        steps.axis,
         lines,
         [v for band in bands for v in (*band.low.values(), *band.high.values()) if v > 0],
-        x_name=x_name,
+        x_name=steps.x_name,
         bands=bands,
         labels=labels,
-        lines=(longest.first + np.flatnonzero(np.diff(longest.epochs)) + 1.0).tolist(),
+        lines=[longest.first + float(start) for start in steps.new],
         x_label=lambda value: place_name(int(value) - longest.first),
         markers=len(longest.steps) <= 40,
-        views=views,
+        views=steps.views,
     )
 
 
@@ -115,7 +106,7 @@ def _chart_of_steps(
 ) -> Chart:
     """The chart of weight gaps, whose vertical axis shows the lines, and other ``heights``."""
     shown = [*heights, *(v for line in series for v in line.points.values() if math.isfinite(v) and v > 0)]
-    return chart(
+    return Chart(
         title,
         summary,
         axis,
@@ -142,21 +133,17 @@ def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: st
     parts = [] if first is None else [around for around in AROUND if 2 * around + 1 < 0.8 * count]
     if first is None or not parts:
         return []
-    views = [View(f"All {unit}s", 0.0, 100.0, _in_percent(axis.ticks, axis), x_name)]
+    views = [View(f"All {unit}s", axis.low, axis.high, axis.ticks, x_name)]
     for around in parts:
         low, high = max(first - around, 0), min(first + around, count - 1)
         one_epoch = gaps.epochs[low] == gaps.epochs[high]
         shown = sorted({first, *range(first, low - 1, -around // 2), *range(first, high + 1, around // 2)})
         steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
         name = f"{unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {unit}"
-        ticks = _in_percent([(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)], axis)
-        left, right = (100 * axis.position(gaps.first + edge) for edge in (low - 0.5, high + 0.5))
+        ticks = [(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)]
+        left, right = gaps.first + low - 0.5, gaps.first + high + 0.5
         views.append(View(f"First difference ± {around} {unit}s", left, right, ticks, name))
     return views
-
-
-def _in_percent(ticks: Sequence[tuple[float, str]], axis: Axis) -> list[tuple[float, str]]:
-    return [(round(100 * axis.position(value), 3), text) for value, text in ticks]
 
 
 def _namer(gaps: GapSeries) -> Callable[[int], str]:
@@ -207,7 +194,7 @@ def _place_axis(gaps: GapSeries, new: Sequence[int]) -> Axis:
         return axis
     starts = sorted({1 - gaps.first, *new})
     every = max(1, math.ceil(len(starts) / 10))
-    return Axis(axis.position, [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]])
+    return replace(axis, ticks=[(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]])
 
 
 def _last(gaps: GapSeries) -> int:
@@ -217,7 +204,8 @@ def _last(gaps: GapSeries) -> int:
 
 def _span(last: int, first: int = 1) -> Axis:
     """An axis of whole numbers from ``first`` to ``last`` with a little padding."""
-    return Axis(lambda value: (value - first) / max(last - first, 1) * 0.98 + 0.01, counts(last, first).ticks)
+    length = max(last - first, 1) / 0.98
+    return Axis(first - 0.01 * length, first + 0.99 * length, counts(last, first).ticks)
 
 
 def style_of(files: RunFiles, candidate: str) -> int:
@@ -270,24 +258,19 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
         starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
         label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
-    axis = _span(every, initial)
     return _chart_of_steps(
         "Weight gap after every step",
         "; ".join(f"{runs[i][0]}, {entry.candidate}: {where(entry)}" for i, entry, _, _ in compared),
-        axis,
+        _span(every, initial),
         lines,
         x_name="step of the run",
         labels=[(0.0, "equal, bit for bit")],
         x_label=lambda value: f"step {value:,.0f} of the run" if value else "before the first step",
         markers=every <= 40,
-        views=views_of_lengths(lengths, axis, "step of the run", initial),
+        views=views_of_lengths(lengths, "step of the run", initial),
     )
 
 
-def views_of_lengths(lengths: Sequence[int], axis: Axis, x_name: str, first: int = 1) -> list[View]:
+def views_of_lengths(lengths: Sequence[int], x_name: str, first: int = 1) -> list[View]:
     """For each length of a run the part of the axis that it takes: shown while no longer run is."""
-    views = []
-    for length in sorted(set(lengths)):
-        ticks = _in_percent(counts(length, first).ticks, axis)
-        views.append(View("", 0.0, min(100.0, 100 * axis.position(length + 0.5)), ticks, x_name))
-    return views
+    return [View("", -math.inf, length + 0.5, counts(length, first).ticks, x_name) for length in sorted(set(lengths))]
