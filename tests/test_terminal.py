@@ -48,6 +48,7 @@ from compare.verdict import (
     Training,
     not_comparable,
 )
+from compare.verdict.exact import unequal
 from compare.verdict.rounding import Noise
 
 
@@ -192,6 +193,15 @@ def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monk
         shown = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in tables(width, terminal=True)]
         assert "".join(shown).count("0.3333333333333333") == 20 and all(len(line) <= width for line in shown)
         assert "\n".join(shown).count("my-loop-of-many-words") == len(shown) / 4 > 1, "each part names the trainers"
+
+
+@pytest.mark.parametrize(("second", "said"), [(7, "weights equal"), (8, "weights differ")])
+def test_copies_on_several_replicas_are_held_against_a_single_one_as_in_the_verdict(second: int, said: str) -> None:
+    gap = RunningGap("fit")
+    for name, copies in (("fit", [7]), ("loop", [7, second])):
+        gap.see(name, StepRecord(1, 1, np.array([copies], np.uint64), np.zeros((1, 2))))
+    hashes = (np.array([[copies]], np.uint64) for copies in ([7], [7, second]))
+    assert gap.now("loop") == said and unequal(*hashes).any() == (said == "weights differ")
 
 
 def test_a_resumed_reference_says_nothing_of_the_gap() -> None:

@@ -32,6 +32,7 @@ from compare.reporting.sentences import (
     unreported,
 )
 from compare.verdict import EXIT_STATUS, Comparison, Verdict, warning
+from compare.verdict.exact import unequal
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
@@ -96,7 +97,7 @@ def style_of(verdict: str) -> str:
 class RunningGap:
     """The weight gaps between the reference and the other trainers while they train, in turn or at the same time.
 
-    It keeps a digest of each of the reference's steps, and the projections at the end of every epoch.
+    It keeps a digest of each replica after each of the reference's steps, and the projections at the ends of epochs.
 
     Args:
         on_difference: called once for each trainer, with its name and the first step whose weights differ.
@@ -105,7 +106,7 @@ class RunningGap:
     def __init__(self, reference: str, on_difference: Callable[[str, Place], None] = lambda *_: None) -> None:
         self.reference = reference
         self._on_difference = on_difference
-        self._digests: dict[str, dict[Place, int]] = {}
+        self._digests: dict[str, dict[Place, list[int]]] = {}
         self._ends: dict[str, dict[int, np.ndarray]] = {}
         self._compared: set[str] = set()
         self._first_difference: dict[str, Place] = {}
@@ -113,9 +114,9 @@ class RunningGap:
 
     def see(self, trainer: str, record: StepRecord) -> None:
         """Compares a fingerprint with that of the same step by the reference or, if it is the reference, by all."""
-        place, digest = (record.epoch, record.step), xxhash.xxh64_intdigest(record.hashes.tobytes())
+        place, copies = (record.epoch, record.step), [copy.tobytes() for copy in record.hashes.T]
         with self._lock:
-            self._digests.setdefault(trainer, {})[place] = digest
+            self._digests.setdefault(trainer, {})[place] = [xxhash.xxh64_intdigest(copy) for copy in copies]
             if record.step == EPOCH_END:
                 self._ends.setdefault(trainer, {})[record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
@@ -125,12 +126,14 @@ class RunningGap:
 
     def _compare(self, trainer: str, place: Place) -> bool:
         """Compares one step; returns whether it is the first that differs."""
-        digests = [self._digests.get(name, {}).get(place) for name in (trainer, self.reference)]
-        if None in digests or trainer == self.reference:
+        own, expected = (self._digests.get(name, {}).get(place) for name in (trainer, self.reference))
+        if own is None or expected is None or trainer == self.reference:
             return False
         del self._digests[trainer][place]
         self._compared.add(trainer)
-        if digests[0] == digests[1] or trainer in self._first_difference:
+        if trainer in self._first_difference:
+            return False
+        if not unequal(*(np.array([[each]], np.uint64) for each in (expected, own))).any():
             return False
         self._first_difference[trainer] = place
         return True
