@@ -111,10 +111,10 @@ MEAN_OF_EXAMPLES = (
     "# after every batch: loss_metric is a tf.keras.metrics.Mean, and loss is the mean of the batch"
 )
 MEAN_OF_CALLS = (
-    "model.reset_metrics()  # before every epoch\n"
-    "logs = model.train_on_batch(x, y, return_dict=True)  # after the last batch: the means over the epoch's examples"
+    "totals += len(x) * np.array(model.train_on_batch(x, y))  # of this batch alone\n"
+    "means = totals / examples  # after the last batch of an epoch"
 )
-"""With ``train_on_batch``, which counts by itself."""
+"""With ``train_on_batch``, which begins anew with every batch since Keras 3.15; before, it gave the means so far."""
 
 
 # Two recorded sides
