@@ -220,10 +220,25 @@ class Case:
         return best
 
     def matched_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
-        """The batch of any epoch that explains each step's gradient; None unless every step has one."""
+        """The batch of any epoch that explains each step's gradient, or that the step was seen to have; else None."""
         if recipe not in self._feeds:
-            self._feeds[recipe] = self._match_feed(recipe)
+            self._feeds[recipe] = self._match_feed(recipe) or self.seen_feed
         return self._feeds[recipe]
+
+    @cached_property
+    def seen_feed(self) -> tuple[Span, ...] | None:
+        """The batch of each step by its examples, of those that the reference had; None unless every step has one.
+
+        So another mistake in the gradients does not hide other batches.
+        """
+        seen, reference = self.observation.inside, self.reference.inside
+        if seen is None or reference is None or len(reference.steps.steps) != len(self.expected):
+            return None
+        of_reference = sorted(reference.steps.steps)
+        known = {tuple(reference.rows([step])): span for step, span in zip(of_reference, self.expected, strict=True)}
+        feed = [known.get(tuple(seen.rows([step]))) for step in sorted(seen.steps.steps)]
+        found = tuple(span for span in feed if span is not None)
+        return found if len(found) == len(feed) == len(self.steps) and found != self.aligned else None
 
     def _match_feed(self, recipe: Recipe) -> tuple[Span, ...] | None:
         if not self.steps:

@@ -37,7 +37,7 @@ def _feed(case: Case, recipe: Recipe, wanted: str) -> Iterable[Variant]:
     if feed is not None and feed != case.expected:
         kind, seen = kind_of_feed(case, feed)
         if kind == wanted:
-            yield Variant({"feed": feed}, seen, measured=True)
+            yield Variant({"feed": feed}, seen, measured=feed != case.seen_feed)
 
 
 def kind_of_feed(case: Case, feed: tuple[Span, ...]) -> tuple[str | None, Measurement]:
