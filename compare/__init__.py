@@ -23,15 +23,15 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.option import default_of, type_given
-from compare.options import Options, declaration
+from compare.modes import Request, Task
+from compare.option import declaration, default_of, type_given
+from compare.options import OPTIONS, Options
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
@@ -86,16 +86,16 @@ Given = ParamSpec("Given")
 
 def _takes(
     options: Callable[Given, Options],
-) -> Callable[[Callable[[Options], Result]], Callable[Given, Result]]:
+) -> Callable[[Callable[[Request], Result]], Callable[Given, Result]]:
     """Gives a function the parameters of ``Options``, for readers, editors and type checkers alike."""
 
-    def decorate(function: Callable[[Options], Result]) -> Callable[Given, Result]:
+    def decorate(function: Callable[[Request], Result]) -> Callable[Given, Result]:
         def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             try:
                 request = options(*args, **kwargs)
             except TypeError as error:
                 raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
-            return function(request)
+            return function(request.request)
 
         _show_options(run, function)
         return run
@@ -108,11 +108,11 @@ def _show_options(run: Callable[..., Result], function: Callable[..., Result]) -
     hints = get_type_hints(Options)
     parameters: list[inspect.Parameter] = []
     lines: list[str] = []
-    for declared in fields(Options):
+    for name, declared in OPTIONS.items():
         kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        default, annotation = default_of(declared), type_given(hints[declared.name])
-        parameters.append(inspect.Parameter(declared.name, kind, default=default, annotation=annotation))
-        lines.append(f"        {declared.name}: {declaration(declared).help.replace('%%', '%')}.")
+        default, annotation = default_of(declared), type_given(hints[name])
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        lines.append(f"        {name}: {declaration(declared).full_help().replace('%%', '%')}.")
     update_wrapper(run, function)
     del run.__wrapped__  # type: ignore[attr-defined] # which takes something else
     run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": "Result"}
@@ -121,7 +121,7 @@ def _show_options(run: Callable[..., Result], function: Callable[..., Result]) -
 
 
 @_takes(Options)
-def run(request: Options) -> Result:
+def run(request: Request) -> Result:
     """Train an experiment with two or more trainers and compare the results.
 
     Does everything that the command does and writes the same files. Can be called many times in one process.
@@ -222,7 +222,7 @@ def assert_alike(
     from compare.verdict import EXIT_STATUS, warning  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
-    options = Options(experiment=experiment, trainers=(reference, trainer), seed=seed)
+    options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)
     (_, held_against), (_, candidate) = load_trainers(options)
     configure()
     report = check(load_experiment(options), candidate, reference=held_against, seed=seed)

@@ -1,11 +1,11 @@
-"""How one option of the command is declared: its help, the values it accepts, and when it is refused."""
+"""How one option of the command is declared: its help, and the values it accepts."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 from compare.errors import RequestError
 from compare.naming import unknown
 
-Refusals = Mapping[str, str]
-"""Situation to the reason that an option is refused in it; a reason may name other options, as ``{seeds}``."""
 TRAINING = "training"
 """The heading of ``--help`` for options that name no other."""
 LARGEST = 2**31 - 1
@@ -41,19 +39,19 @@ class Option:
 
     Attributes:
         help: for ``--help``; a default is added to it.
+        more: what ``--help-all`` adds to it.
         group: the heading of ``--help`` that it is listed under.
         metavar: what stands for its value in ``--help``.
-        kind: the type of its value: ``int``, ``str``, ``Path`` or ``bool`` (a flag).
+        kind: the type of its value: ``int``, ``str``, ``Path``, ``bool`` (a flag), or ``object`` (a name or an object).
         most: the largest number allowed; None for any that TensorFlow counts to.
         shown: the default as ``--help`` shows it, where that is not the value itself.
-        refused: the situations in which a value other than the default is refused, and why.
         may_change: whether a resumed run may have another value than it began with.
-        with_scripts: whether it means something with ``--scripts``; others are refused there.
-        with_logs: whether it means something with ``--logs``; others are refused there.
         python_only: whether the command has another way to say it.
+        rare: whether few people need it, so that only ``--help-all`` lists it.
     """
 
     help: str
+    more: str = ""
     group: str = TRAINING
     metavar: str | tuple[str, str] | None = None
     kind: type[Any] = str
@@ -62,11 +60,9 @@ class Option:
     choices: tuple[Any, ...] = ()
     several: bool = False
     shown: str = ""
-    refused: Refusals = field(default_factory=dict)
     may_change: bool = False
-    with_scripts: bool = False
-    with_logs: bool = False
     python_only: bool = False
+    rare: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:
         """The value in the option's own type.
@@ -80,32 +76,37 @@ class Option:
             if self.kind is int:
                 raise RequestError(f"{flag(name)} {value}: there are {' and '.join(map(str, self.choices))}")
             raise RequestError(f"{flag(name)} {value}: {unknown(str(value), self.choices)}")
+        if self.several:
+            each = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+            return tuple(map(str, each)) if self.kind is str else each
         if self.kind is Path:
             return _folder(name, value)
         if self.least is not None:
             return _count(name, value, self.least, self.most)
         return value
 
-    def add_to(self, parser: argparse._ActionsContainer, name: str, default: Any) -> None:
-        """Declare the option to ``argparse``."""
-        if self.python_only:
-            return
+    def full_help(self) -> str:
+        """All that is to be said of it."""
+        return f"{self.help}; {self.more}" if self.more else self.help
+
+    def add_to(self, parser: argparse._ActionsContainer, name: str, default: Any, text: str) -> None:
+        """Declare the option to ``argparse``, with this text as its help."""
         if self.kind is bool:
-            parser.add_argument(flag(name), action="store_true", help=self.help)
+            parser.add_argument(flag(name), action="store_true", help=text)
             return
         shown = self.shown or ("" if default in (None, ()) else "%(default)s")
         parser.add_argument(
             flag(name),
             metavar=self.metavar,
-            type=self.kind,
+            type=str if self.kind is object else self.kind,
             default=default,
             nargs="+" if self.several else None,
-            help=f"{self.help} (default: {shown})".strip() if shown else self.help,
+            help=f"{text} (default: {shown})" if shown and text != argparse.SUPPRESS else text,
         )
 
 
 def option(default: Any, help: str, *, default_factory: Callable[[], Any] | None = None, **declared: Any) -> Any:
-    """A field of ``Options``; the arguments are those of ``Option``."""
+    """A field that is an option; the arguments are those of ``Option``."""
     metadata = {"option": Option(help, **declared)}
     if default_factory is not None:
         return field(default_factory=default_factory, metadata=metadata)
@@ -113,24 +114,35 @@ def option(default: Any, help: str, *, default_factory: Callable[[], Any] | None
 
 
 def number(default: int | None, help: str, *, least: int = 1, metavar: str = "N", **declared: Any) -> Any:
-    """A field of ``Options`` that is a whole number."""
+    """A field that is an option with a whole number."""
     return option(default, help, kind=int, least=least, metavar=metavar, **declared)
 
 
 def switch(help: str, **declared: Any) -> Any:
-    """A field of ``Options`` that is false unless its flag is given."""
+    """A field that is false unless its flag is given."""
     return option(False, help, kind=bool, **declared)
 
 
+def options_of(mode: Any) -> dict[str, Field[Any]]:
+    """The fields of a dataclass, or of its instance, that are options, by name."""
+    return {declared.name: declared for declared in fields(mode) if "option" in declared.metadata}
+
+
+def declaration(declared: Field[Any]) -> Option:
+    """The declaration of an option."""
+    found: Option = declared.metadata["option"]
+    return found
+
+
 def default_of(declared: Field[Any]) -> Any:
-    """The default of a field of ``Options``."""
+    """The default of an option."""
     if declared.default_factory is not MISSING:
         return declared.default_factory()
     return declared.default
 
 
 def type_given(annotation: Any) -> Any:
-    """The type that a field of ``Options`` is given as, from its annotation."""
+    """The type that an option is given as, from its annotation."""
     return get_args(annotation)[0] if get_origin(annotation) is Converted else annotation
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from compare.check.causes import CATALOGUE
-from compare.options import Options
+from compare.options import as_json as options_as_json
+from compare.options import request
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -110,7 +111,7 @@ def finish(
         "title": title,
         "notes": [],
         "command": ["compare.py", "--experiment", "my task.py", "--name", folder.name, "--epochs", "3"],
-        "options": {**Options().as_json(), "experiment": "my task.py", "trainers": list(trainers), "epochs": 3},
+        "options": {**options_as_json(request()), "experiment": "my task.py", "trainers": list(trainers), "epochs": 3},
         "trainers": list(trainers),
         "strategy": {
             "name": "mirrored", "class": "MirroredStrategy", "replicas": 2, "workers": 1, "global_batch_size": 128,

@@ -18,12 +18,14 @@ import pytest
 
 import compare
 from compare.app import cli
+from compare.app.command_line import parsed, parser
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
-from compare.options import GROUPS, STRATEGIES, Options
+from compare.modes import GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Logs, Request, Scripts, ShortCheck, Study, Training
+from compare.options import request
 from compare.reporting.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,15 +129,62 @@ def test_the_version_is_shown_with_tensorflows(tmp_path: Path) -> None:
     assert (without.returncode, without.stderr) == (0, "") and "TensorFlow" not in without.stdout
 
 
-def test_help_has_its_options_in_groups_and_three_examples_that_are_accepted() -> None:
-    text = cli.parser().format_help()
-    headings = re.findall(r"^([a-z ]+):$", text, re.MULTILINE)
-    assert headings == ["options", *GROUPS, "examples"]
-    assert text.partition("options:")[2].partition(f"{GROUPS[0]}:")[0].count("  -") == 2, "--help and --version only"
+MODES = {"": Training, "check": ShortCheck, "scripts": Scripts, "logs": Logs}
+
+
+@pytest.mark.parametrize("word", MODES)
+def test_help_fits_a_screen_and_its_examples_are_accepted(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/fit-vs-loop"])
+    monkeypatch.setenv("COLUMNS", "80")
+    text = parser(MODES[word]).format_help()
+    lines = text.splitlines()
+    assert 24 <= len(lines) <= 50 and max(map(len, lines)) <= 80, text
+    assert lines[0].startswith(f"usage: fit-vs-loop {word}".rstrip()) and "--help-all" in text
+    for other in ("--jobs", "--parallel", "--checkpoint-every"):
+        assert other not in text, "few people need it, or it has no meaning here"
     examples = re.findall(r"^  (\S.*)$", text.partition("examples:")[2], re.MULTILINE)
-    assert len(examples) == 3
+    assert examples
     for example in examples:
-        Options(**cli.parsed(shlex.split(example.removeprefix(cli.parser().prog))))
+        assert type(parsed(shlex.split(example)[1:])) is MODES[word]
+
+
+def test_all_options_are_in_groups() -> None:
+    text = parser(everything=True).format_help()
+    headings = re.findall(r"^([a-z ]+):$", text, re.MULTILINE)
+    assert headings == ["options", *(group for group in GROUPS if group not in (TWO_SCRIPTS, LOGGED)), "examples"]
+    assert text.partition("options:")[2].partition(f"{GROUPS[0]}:")[0].count("  -") == 3, "help and version only"
+    assert "--checkpoint-every" in text and "--jobs" in text and "--max-steps" not in text
+
+
+def test_help_of_all_options_is_asked_for_of_each_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for arguments in (["--help"], ["--help-all"], ["check", "--help-all"], ["--check", "--help-all"]):
+        with pytest.raises(SystemExit, match="0"):
+            parsed(arguments)
+        said[" ".join(arguments)] = capsys.readouterr().out
+    assert "--tensorboard" not in said["--help"] and "--tensorboard" in said["--help-all"]
+    assert "--tensorboard" in said["check --help-all"] and "--jit" not in said["check --help-all"]
+    assert said["--check --help-all"] == said["check --help-all"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "mode"),
+    [
+        (["scripts", "a.py", "b.py", "--quiet", "--", "--x", "3"],
+         ["--quiet", "--scripts", "a.py", "b.py", "--", "--x", "3"], Scripts),
+        (["scripts", "a.py"], ["--scripts=a.py"], Scripts),
+        (["check", "--seed", "3"], ["--seed", "3", "--check"], ShortCheck),
+        (["check", "--epochs", "3"], ["--epochs", "3", "--check"], ShortCheck),
+        (["logs", "a.csv", "b.csv", "--margin", "loss=1%"], ["--logs", "a.csv", "b.csv", "--margin", "loss=1%"], Logs),
+        (["--seed", "3"], ["--seeds", "1", "--seed", "3"], Training),
+        (["--seeds", "3", "--jobs", "2"], ["--jobs", "2", "--seeds", "3"], Study),
+    ],
+)  # fmt: skip
+def test_each_mode_is_asked_for_by_a_subcommand_or_an_option(
+    one: list[str], other: list[str], mode: type[Request]
+) -> None:
+    assert parsed(one) == parsed(other)
+    assert type(parsed(one)) is mode
 
 
 def test_the_command_calls_itself_as_it_was_called(
@@ -146,8 +195,8 @@ def test_the_command_calls_itself_as_it_was_called(
         ("scripts/compare.py", "python scripts/compare.py", "compare.py"),
     ):
         monkeypatch.setattr("sys.argv", [called])
-        text = cli.parser().format_help()
-        assert text.startswith(f"usage: {shown} [options]\n") and text.count(f"{shown} ") >= 5
+        text = parser().format_help()
+        assert text.startswith(f"usage: {shown} [options]\n") and text.count(f"{shown} ") >= 6
         assert cli.main(["--epochs", "0"]) == 2
         assert capsys.readouterr().err.startswith(f"{prefix}: --epochs 0: ")
 
@@ -176,14 +225,31 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["--epochs"], "argument --epochs: expected one argument (see --help)"),
         (["--epoch", "2"], "unrecognized arguments: --epoch 2; did you mean --epochs? (see --help)"),
         (["--trainer=fit"], "unrecognized arguments: --trainer=fit; did you mean --trainers? (see --help)"),
-        (["a.py", "b.py"], "unrecognized arguments: a.py b.py; did you mean --scripts a.py b.py? (see --help)"),
+        (
+            ["a.py", "b.py"],
+            "a.py: no such subcommand; there are check, scripts, logs; did you mean scripts a.py b.py? (see --help)",
+        ),
+        (
+            ["scrips", "a.py", "b.py"],
+            "scrips: no such subcommand; there are check, scripts, logs; did you mean scripts? (see --help)",
+        ),
+        (["--quiet", "check"], "check after options; a subcommand comes first (see --help)"),
+        (
+            ["scripts", "a.py", "--epochs", "2"],
+            "--epochs has no meaning with scripts, which train as written: leave it out",
+        ),
+        (["check", "--export"], "--export has no meaning in a short check: leave it out"),
+        (["check", "--scripts", "a.py"], "--scripts has no meaning in a short check: leave it out"),
+        (["--max-steps", "9"], "--max-steps is for scripts only: leave it out, or give two scripts"),
+        (["scripts", "a.py", "b.py", "c.py"], "--scripts takes one script or two, not 3"),
+        (["check", "--", "3"], "-- begins the arguments of scripts: give two scripts before it, or leave it out"),
         (
             ["--own", "sed", "--scripts", "a.py"],
             "--own sed: unknown; there are seeds, weights, order; did you mean seeds?",
         ),
         (["--nonsense"], "unrecognized arguments: --nonsense (see --help)"),
         (["--a\nb"], "unrecognized arguments: --a b (see --help)"),
-        (["fit", "loop"], "unrecognized arguments: fit loop (see --help)"),
+        (["fit", "loop"], "fit: no such subcommand; there are check, scripts, logs (see --help)"),
         (["--trainers"], "argument --trainers: expected at least one argument (see --help)"),
         (["--trainers", "fit"], "--trainers needs a reference and at least one candidate, such as: fit loop"),
         (["--seed", "-1"], "--seed -1: give a whole number, from 0 to 4294967295"),
@@ -291,7 +357,7 @@ def test_a_file_of_ones_own_that_ends_the_process_is_no_verdict(
     (tmp_path / "broken.py").write_text(code)
     arguments = ["--experiment", "broken.py", "--trainers", "fit", "loop", *more]
     if "--resume" in more:
-        with claimed(Options(experiment="broken.py", name="begun")):
+        with claimed(request(experiment="broken.py", name="begun")):
             pass  # it was interrupted before the file was imported
     assert cli.main(arguments) == 3
     said = capsys.readouterr().err
@@ -314,7 +380,7 @@ def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> No
 def test_trainers_of_the_same_name_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(TRAINERS)
     path = f"{tmp_path}/mine.py"
-    loaded = load_trainers(Options(trainers=(f"{path}:Loop", f"{path}:instance", f"{path}:Loop")))
+    loaded = load_trainers(request(trainers=(f"{path}:Loop", f"{path}:instance", f"{path}:Loop")))
     assert [name for name, _ in loaded] == ["my-loop", "my-loop-2", "my-loop-3"]
     assert len({id(trainer) for _, trainer in loaded}) == 3
 
@@ -332,7 +398,7 @@ def test_a_file_of_ones_own_is_found_wherever_it_lies_and_finds_its_neighbours(t
         "@dataclass\nclass Loop:\n    rate: float = RATE\n    name: str = 'mine'\n    def train(self, run): ...\n"
     )
     wanted = f"{tmp_path / folder}/json.py:Loop"
-    ((_, trainer), _) = load_trainers(Options(trainers=(wanted, wanted)))
+    ((_, trainer), _) = load_trainers(request(trainers=(wanted, wanted)))
     assert trainer.rate == 0.5  # type: ignore[attr-defined]
     assert sys.modules["json"] is json, "a file takes the place of no module of its name"
 
@@ -340,7 +406,7 @@ def test_a_file_of_ones_own_is_found_wherever_it_lies_and_finds_its_neighbours(t
 def test_an_experiment_object_is_taken_as_it_is() -> None:
     for wrong in (5, None, ("x",)):
         with pytest.raises(RequestError, match=r"not a compare\.Experiment"):
-            load_experiment(Options(experiment=wrong))  # type: ignore[arg-type]
+            load_experiment(request(experiment=wrong))  # type: ignore[arg-type]
 
 
 # The run's folder
@@ -364,7 +430,7 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_untouched(refuse: Ref
 
 
 def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: Path) -> None:
-    options = Options(reports=tmp_path / "new" / "reports", seed=7)
+    options = request(reports=tmp_path / "new" / "reports", seed=7)
     names = []
     for _ in range(3):
         with claimed(options) as folder:
@@ -374,7 +440,7 @@ def test_a_name_made_from_the_options_gets_a_number_when_it_is_taken(tmp_path: P
 
 def test_a_pipe_as_experiment_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
-    reading = threading.Thread(target=code, args=[Options(experiment=str(tmp_path / "pipe.py"))], daemon=True)
+    reading = threading.Thread(target=code, args=[request(experiment=str(tmp_path / "pipe.py"))], daemon=True)
     reading.start()
     reading.join(20)
     assert not reading.is_alive()
@@ -413,7 +479,7 @@ def test_what_is_no_file_in_the_place_of_one_is_refused_and_left_as_it_is(
     if (name, kind) == (".lock", "pipe"):
         pytest.skip("a pipe can be locked")
     (tmp_path / "precious").write_text("precious")
-    with claimed(Options(name="begun")) as folder:
+    with claimed(request(name="begun")) as folder:
         pass
     path = folder / name
     path.unlink(missing_ok=True)
@@ -435,6 +501,7 @@ def test_a_thread_that_user_code_leaves_does_not_keep_the_command_from_ending(tm
     code = """
 import threading, time
 from compare.app import cli
+from compare.app.command_line import parsed, parser
 def main(arguments):
     threading.Thread(target=time.sleep, args=[1000]).start()
     print("done")
@@ -501,19 +568,19 @@ plots.draw(folder)
 terminal.epoch_table(fit, [loop])
 print(sentences.sentence(judged.comparisons[0], fit.trainer))
 print(session.Result(folder, judged.verdict).metrics.shape)
-print(options.Options().default_name(), cli.main(["--name", ""]))
+print(options.request().default_name(), cli.main(["--name", ""]))
 """
 
 
 def test_the_garbage_collector_is_spared_tensorflow_and_goes_on(tmp_path: Path) -> None:
     code = """
 import gc
-from compare.options import Options
+from compare.options import request
 from compare.engine.keras_generation import select_keras
-select_keras(Options().keras)
+select_keras(request().keras)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 frozen = gc.get_freeze_count()
-select_keras(Options().keras)
+select_keras(request().keras)
 assert gc.get_freeze_count() <= frozen, "what was made since is not TensorFlow's"
 """
     done = python("-c", code, cwd=ROOT)
@@ -535,7 +602,7 @@ def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path)
 def test_an_error_that_nobody_expected_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(options: Options) -> None:
+    def broken(options: Request) -> None:
         raise LookupError("a bug of ours")
 
     monkeypatch.setattr("compare.app.run_folder.claimed", broken)

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from hypothesis import strategies as st
 from user_files import LOOP, TASK
 
 import compare
-from compare.options import Options, declaration, flag
+from compare.option import declaration, flag
+from compare.options import OPTIONS
 from compare.records import RecordError
 from compare.reporting import html
 from compare.verdict import EXIT_STATUS
@@ -164,7 +164,7 @@ def options(draw: Any) -> list[str]:
     """One to three options with values of every kind, mostly wrong ones."""
     arguments = []
     for each in draw(
-        st.lists(st.sampled_from([f for f in fields(Options) if not declaration(f).python_only]), max_size=3)
+        st.lists(st.sampled_from([f for f in OPTIONS.values() if not declaration(f).python_only]), max_size=3)
     ):
         option = declaration(each)
         values = [] if option.kind is bool else [draw(st.sampled_from([*map(str, option.choices or ()), *TEXTS]))]

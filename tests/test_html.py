@@ -30,7 +30,8 @@ from compare.app import redraw
 from compare.app.publish import judge_and_publish
 from compare.check.causes import CATALOGUE
 from compare.engine.costs import CostMeter, peak_memory
-from compare.options import Options
+from compare.options import as_json as options_as_json
+from compare.options import request
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -220,7 +221,7 @@ def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: 
 
 
 def test_a_comparison_of_scripts_that_failed_is_listed_with_the_error_and_its_log(tmp_path: Path) -> None:
-    options = {**Options().as_json(), "scripts": ["fit.py", "loop.py"]}
+    options = {**options_as_json(request()), "scripts": ["fit.py", "loop.py"]}
     error = "NameError: name 'x' is not defined (loop.py, line 3)\nmore"
     run = {
         "options": options,
@@ -560,7 +561,7 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
 
 
 def test_options_of_several_runs_are_compared_by_what_they_mean(tmp_path: Path) -> None:
-    asked = {**Options().as_json(), "experiment": "task.py", "trainers": ["fit", "/a/loop.py:L"], "epochs": 3}
+    asked = {**options_as_json(request()), "experiment": "task.py", "trainers": ["fit", "/a/loop.py:L"], "epochs": 3}
     older = {name: value for name, value in asked.items() if name != "backend"}
     for number, options in enumerate(
         [asked, {**older, "experiment": "/a/task.py"}, {**asked, "trainers": ["fit", "/b/loop.py:L"]}]
@@ -578,7 +579,7 @@ def test_the_list_shows_names_that_no_cause_is_known_and_the_page_of_several_run
     record(folder, "fit")
     record(folder, "mine", off_from=3)
     names = {"experiment": "/home/me/my_task.py", "trainers": ["fit", "mine"]}
-    finish(folder, ("fit", "mine"), options={**Options().as_json(), **names})
+    finish(folder, ("fit", "mine"), options={**options_as_json(request()), **names})
     page = Page(html.write_index(tmp_path))
     (row,) = [" ".join(row) for row in page.rows if "run" in row[1]][-1:]
     assert "cause unknown" in row and "my_task" in row and "/home/me" not in page.text
@@ -744,9 +745,9 @@ def test_tensorboards_own_reader_finds_both_trainers_and_the_verdict(tmp_path: P
 
 
 def test_a_log_without_the_package_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.options.find_spec", lambda name: None)
+    monkeypatch.setattr("compare.modes.find_spec", lambda name: None)
     with pytest.raises(compare.RequestError, match="pip install"):
-        compare.Options(tensorboard=True)
+        request(tensorboard=True)
 
 
 def test_a_recorded_run_is_loaded_with_its_figures(tmp_path: Path) -> None:
@@ -915,7 +916,7 @@ def test_the_list_says_what_was_reached_what_failed_and_what_was_a_sample(tmp_pa
     found = {"id": "other", "severity": "cannot-run", "message": "no"}
     error = recorded.Failure("mine", "no", "mend it")  # whatever it says, nothing checked before training refused it
     finish(tmp_path / "forced", ("fit", "mine"), failure=error, preflight=[found], failures=[dataclasses.asdict(error)],
-           options={**Options().as_json(), "trainers": ["fit", "mine"], "force": True})  # fmt: skip
+           options={**options_as_json(request()), "trainers": ["fit", "mine"], "force": True})  # fmt: skip
     page = Page(html.write_index(tmp_path))
     rows = {cells[1]: re.sub(r"\s+", " ", " ".join(cells)) for cells in page.rows[1:]}
     assert "mine raised no" in rows["forced"]

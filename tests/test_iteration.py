@@ -18,7 +18,7 @@ import compare
 from compare.engine import preflight
 from compare.engine.costs import CostMeter
 from compare.execution import Execution
-from compare.options import Options
+from compare.options import request
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
 from compare.reporting.sentences import sentence, where
 from compare.verdict import DIFFERENT, IDENTICAL, compare_records, noise_start
@@ -51,7 +51,7 @@ def train(tensorflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Train:
         strategy = strategies.make("mirrored", replicas)
         task = TrainingTask(experiment, *input_pipeline.load(experiment), strategy, 16, execution)
         folder = tmp_path_factory.mktemp("run")
-        (name, found), _ = load_trainers(Options(trainers=(trainer, "fit")))
+        (name, found), _ = load_trainers(request(trainers=(trainer, "fit")))
         recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), name, 0)
         found.train(Run(task, seed=0, epochs=range(1, epochs + 1), sinks=[recorder]))
         recorder.flush()
@@ -311,22 +311,22 @@ def test_the_time_of_a_step_is_its_share_of_a_call(monkeypatch: pytest.MonkeyPat
         ({"iteration": "for", "steps_per_execution": 2}, "--iteration for makes one step per call"),
         ({"iteration": "function", "steps_per_execution": 2}, "--iteration function makes all steps of an epoch"),
         ({"steps_per_execution": 0}, "--steps-per-execution 0: give a whole number, at least 1"),
-        ({"jit": True, "check": True}, "--jit is for a full training"),
-        ({"iteration": "iterator", "check": True}, "--iteration is for a full training"),
+        ({"jit": True, "check": True}, "--jit has no meaning in a short check"),
+        ({"iteration": "iterator", "check": True}, "--iteration has no meaning in a short check"),
         ({"steps_per_execution": 2, "strategy": "parameter-server"}, "sends out single steps"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(compare.RequestError, match=message):
-        Options(**given)
+        request(**given)
 
 
 def test_the_default_is_an_iterator_except_for_single_steps_of_several_processes() -> None:
-    assert Options().execution == ITERATOR
-    assert Options(strategy="multi-worker", workers=2).execution == FOR
-    assert Options(strategy="multi-worker", workers=2, steps_per_execution=2).execution == TWO
-    assert Options(steps_per_execution=2).execution == TWO
-    assert Options(iteration="function", jit=True).execution == Execution("function", 1, True)
+    assert request().execution == ITERATOR
+    assert request(strategy="multi-worker", workers=2).execution == FOR
+    assert request(strategy="multi-worker", workers=2, steps_per_execution=2).execution == TWO
+    assert request(steps_per_execution=2).execution == TWO
+    assert request(iteration="function", jit=True).execution == Execution("function", 1, True)
 
 
 def test_preflight_finds_what_cannot_run() -> None:

@@ -289,9 +289,9 @@ def test_a_request_that_cannot_be_meant_is_one_line(tmp_path: Path, capsys: pyte
         (["--logs", fit, tmp_path / "no.csv"], "there is no such file or folder"),
         (["--logs", fit, tmp_path / "empty"], "there is no log in it"),
         (["--logs", fit, run_folder], "it holds the trainings fit and loop; give it alone"),
-        (["--logs", fit, loop, "--epochs", "3"], "--epochs has no meaning with --logs"),
-        (["--logs", fit, loop, "--scripts", "a.py", "b.py"], "--scripts has no meaning with --logs"),
-        (["--logs", fit, loop, "--seeds", "3"], "--seeds has no meaning with --logs"),
+        (["--logs", fit, loop, "--epochs", "3"], "--epochs has no meaning with logs"),
+        (["--logs", fit, loop, "--scripts", "a.py", "b.py"], "--logs has no meaning with scripts"),
+        (["--logs", fit, loop, "--seeds", "3"], "--seeds has no meaning with logs"),
         (["--logs", fit, loop, "--margin", "loss"], "give METRIC=VALUE"),
     ]:
         assert message in refused(capsys, tmp_path, *arguments), arguments

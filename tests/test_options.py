@@ -7,7 +7,7 @@ import json
 import pydoc
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 import compare
-from compare import options
-from compare.app.cli import parser
+from compare import modes
+from compare.app.command_line import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
+from compare.modes import EXPERIMENTS, STRATEGIES, Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, margin
-from compare.option import default_of
-from compare.options import EXPERIMENTS, STRATEGIES, Options, declaration
+from compare.option import declaration, default_of, options_of
+from compare.options import OPTIONS, as_json, request
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTED = {
@@ -48,26 +49,34 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_are_as_documented_for_python_and_the_command_alike() -> None:
-    ours = {field.name: getattr(Options(), field.name) for field in fields(Options)}
+    ours = {name: getattr(request(), name) for name in options_of(request())}
     assert ours.items() >= DOCUMENTED.items()
-    assert Options(**vars(parser().parse_args([]))) == Options()
+    assert request(**vars(parser().parse_args([]))) == request()
 
 
 def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() -> None:
-    of_command = {field.name for field in fields(Options) if not declaration(field).python_only}
-    assert set(vars(parser().parse_args([]))) == of_command
-    help_text = parser().format_help()
-    for field in (field for field in fields(Options) if field.name in of_command):
-        assert "--" + field.name.replace("_", "-") in help_text
+    of_python = {name for name, field in OPTIONS.items() if not declaration(field).python_only}
+    of_command = set()
+    for mode, files in ((Training, []), (ShortCheck, []), (Scripts, ["a.py"]), (Logs, ["a.csv"])):
+        made = parser(mode, everything=True)
+        names = {*vars(made.parse_args(files))}
+        shown = set(re.findall(r"^  (?:-h, )?--([a-z-]+)", made.format_help(), re.MULTILINE))
+        assert {name.replace("_", "-") for name in names - {*mode.hidden, mode.word}} == shown - {
+            "help", "help-all", "version",
+        }  # fmt: skip
+        assert names <= {*options_of(mode), *options_of(Study), mode.word}
+        of_command |= names
+    assert of_command | {"check"} == of_python
+    help_text = parser(everything=True).format_help()
     for name in (*STRATEGIES, *TRAINERS):
         assert name in help_text
 
 
 def test_run_shows_every_option_with_its_type_and_default() -> None:
     shown = inspect.signature(compare.run).parameters
-    assert list(shown) == [field.name for field in fields(Options)]
+    assert list(shown) == [*OPTIONS]
     assert {name: each.default for name, each in shown.items()} == {
-        field.name: default_of(field) for field in fields(Options)
+        name: default_of(field) for name, field in OPTIONS.items()
     }
     types = {name: each.annotation for name, each in shown.items()}
     assert (types["epochs"], types["replicas"], types["jit"]) == (int, int | None, bool)
@@ -139,14 +148,14 @@ def test_the_bounds_are_said() -> None:
 
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])
 def test_values_at_the_bounds_are_accepted(seed: int) -> None:
-    options = Options(seed=seed, epochs=1, batch_size=1, replicas=1, train_examples=1)
+    options = request(seed=seed, epochs=1, batch_size=1, replicas=1, train_examples=1)
     assert (options.seed, options.epochs, options.replicas) == (seed, 1, 1)
 
 
 def test_numpys_whole_numbers_are_whole_numbers() -> None:
-    options = Options(epochs=np.int64(3), seed=np.uint32(4))  # type: ignore[arg-type]
+    options = request(epochs=np.int64(3), seed=np.uint32(4))  # type: ignore[arg-type]
     assert type(options.epochs) is type(options.seed) is int
-    assert '"epochs": 3' in json.dumps(options.as_json())
+    assert '"epochs": 3' in json.dumps(as_json(options))
 
 
 @pytest.mark.parametrize("trainers", [(), ("fit",), "fit", "fit loop", None, 5, compare])
@@ -156,7 +165,7 @@ def test_trainers_are_two_or_more(trainers: Any) -> None:
 
 def test_trainers_may_be_objects_and_any_iterable() -> None:
     mine = SimpleNamespace(name="mine", train=print)
-    assert Options(trainers=iter(["fit", mine])).trainers == ("fit", mine)  # type: ignore[arg-type]
+    assert request(trainers=iter(["fit", mine])).trainers == ("fit", mine)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", ["mirored", "", None, 5, "MIRRORED"])
@@ -167,14 +176,14 @@ def test_unknown_strategies_list_what_there_is(strategy: Any) -> None:
 @pytest.mark.parametrize("strategy", ["default", "one-device"])
 def test_one_replica_strategies_have_one(strategy: str) -> None:
     refused(f"--strategy {strategy} has one replica, --replicas asks for 2", strategy=strategy, replicas=2)
-    assert Options(strategy=strategy, replicas=1).replicas == 1
+    assert request(strategy=strategy, replicas=1).replicas == 1
 
 
 @pytest.mark.parametrize("strategy", ["multi-worker", "parameter-server"])
 def test_workers_and_replicas_are_not_mixed_up(strategy: str) -> None:
     refused(f"--replicas has no meaning with --strategy {strategy}: use --workers", strategy=strategy, replicas=2)
     refused("--workers is for --strategy multi-worker and parameter-server, not mirrored: use --rep", workers=2)
-    assert Options(strategy=strategy, workers=2).workers == 2
+    assert request(strategy=strategy, workers=2).workers == 2
 
 
 @pytest.mark.parametrize("keras", [1, 4, "3", None])
@@ -184,14 +193,14 @@ def test_there_are_two_generations_of_keras(keras: Any) -> None:
 
 def test_keras_2_can_be_meant_by_its_own_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    assert (Options().keras, Options(keras=3).keras) == (2, 3)
+    assert (request().keras, request(keras=3).keras) == (2, 3)
 
 
 def test_a_recorded_run_to_compare_with_must_be_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
         refused("--against .*: no recorded comparison is there", against=folder)
     (tmp_path / "metrics.csv").touch()
-    assert Options(against=str(tmp_path)).against == tmp_path  # type: ignore[arg-type]
+    assert request(against=str(tmp_path)).against == tmp_path  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +213,7 @@ def test_a_name_is_a_plain_folder_name(name: Any) -> None:
 
 @pytest.mark.parametrize("name", ["run", "Lauf 1", "größer", "-x", ".hidden", "a:b", "x" * 255])
 def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
-    assert Options(name=name).name == name
+    assert request(name=name).name == name
 
 
 @pytest.mark.parametrize("name", ["reports", "data_dir", "against"])
@@ -215,7 +224,7 @@ def test_folders_are_paths(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["reports", "data_dir"])
 def test_folders_may_be_text(name: str) -> None:
-    assert getattr(Options(**{name: "some/where"}), name) == Path("some/where")
+    assert getattr(request(**{name: "some/where"}), name) == Path("some/where")
 
 
 def test_reports_cannot_be_none() -> None:
@@ -230,9 +239,9 @@ def test_python_names_an_option_that_does_not_exist() -> None:
 def test_as_json_holds_every_option_as_a_plain_value() -> None:
     mine = SimpleNamespace(name="mine", train=print)
     asked = {"data_dir": Path("data"), "seeds": 2, "margin": ("val_loss=1%",)}
-    content = Options(experiment="my/task.py", trainers=("fit", mine), **asked).as_json()
+    content = as_json(request(experiment="my/task.py", trainers=("fit", mine), **asked))
     assert json.loads(json.dumps(content)) == content
-    assert content.keys() == {field.name for field in fields(Options)}
+    assert content.keys() == OPTIONS.keys()
     assert (content["experiment"], content["trainers"]) == ("my/task.py", ["fit", "mine"])
     assert (content["data_dir"], content["reports"], content["replicas"]) == ("data", "reports", None)
 
@@ -256,32 +265,32 @@ def test_labels_are_what_a_reader_would_call_it(thing: Any, text: str) -> None:
 
 def test_default_names_tell_requests_apart() -> None:
     options = [
-        Options(),
-        Options(experiment="fashion-mnist-sample"),
-        Options(trainers=("loop", "fit")),
-        Options(strategy="default"),
-        Options(replicas=2),
-        Options(strategy="multi-worker"),
-        Options(strategy="multi-worker", workers=2),
-        Options(keras=2),
-        Options(epochs=2),
-        Options(seed=1),
-        Options(check=True),
+        request(),
+        request(experiment="fashion-mnist-sample"),
+        request(trainers=("loop", "fit")),
+        request(strategy="default"),
+        request(replicas=2),
+        request(strategy="multi-worker"),
+        request(strategy="multi-worker", workers=2),
+        request(keras=2),
+        request(epochs=2),
+        request(seed=1),
+        request(check=True),
     ]
     assert len({each.default_name() for each in options}) == len(options)
-    assert Options().default_name() == "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
-    assert Options(check=True).default_name() == "fashion-mnist-fit-loop-mirrored-check-seed-0", "it trains no epochs"
+    assert request().default_name() == "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
+    assert request(check=True).default_name() == "fashion-mnist-fit-loop-mirrored-check-seed-0", "it trains no epochs"
 
 
 @pytest.mark.parametrize("name", ["../../x", "/x", "a b:c", "日本語" * 50, "x" * 500, "\0", "\ud800"])
 def test_default_names_are_folder_names_whatever_things_are_called(name: str) -> None:
-    made = Options(experiment=SimpleNamespace(name=name)).default_name()  # type: ignore[arg-type]
-    assert Options(name=made).name == made
+    made = request(experiment=SimpleNamespace(name=name)).default_name()  # type: ignore[arg-type]
+    assert request(name=made).name == made
 
 
 def refused(message: str, **options: Any) -> None:
     with pytest.raises(RequestError, match=message) as caught:
-        Options(**options)
+        request(**options)
     assert "\n" not in str(caught.value)
 
 
@@ -299,33 +308,34 @@ def test_a_margin_is_a_metric_and_a_positive_number(margin: str) -> None:
 
 
 def test_margins_are_absolute_or_relative() -> None:
-    assert Options(margin=["val_loss=3%", "mae=0.5"], seeds=2).margin == ("val_loss=3%", "mae=0.5")  # type: ignore[arg-type]
+    assert request(margin=["val_loss=3%", "mae=0.5"], seeds=2).margin == ("val_loss=3%", "mae=0.5")  # type: ignore[arg-type]
     assert [margin(text) for text in ("val_loss=3%", "a=b=0.5")] == [("val_loss", 0.03, True), ("a=b", 0.5, False)]
 
 
 def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
-    refused("--check trains too little for a study: leave out --seeds 3", seeds=3, check=True)
+    refused("--seeds has no meaning in a short check: leave it out", seeds=3, check=True)
     refused("--backend dask and --scheduler .* go together", seeds=3, backend="dask")
     refused("--backend dask and --scheduler .* go together", seeds=3, scheduler="tcp://a:1")
     refused("--backend spark: unknown; there are local, dask", seeds=3, backend="spark")
     refused("--jobs cannot be combined with --strategy multi-worker", seeds=3, jobs=2, strategy="multi-worker")
     refused("the largest seed is", seed=2**32 - 2, seeds=3)
-    assert list(Options(seed=5, seeds=3).all_seeds) == [5, 6, 7]
+    assert list(request(seed=5, seeds=3).all_seeds) == [5, 6, 7]
 
 
 def test_the_names_that_help_lists_are_those_there_are() -> None:
     from compare.experiments import BUILT_IN
 
     assert tuple(BUILT_IN) == EXPERIMENTS
-    assert tuple(TRAINERS) == options.TRAINERS
+    assert tuple(TRAINERS) == modes.TRAINERS
 
 
-def test_what_a_change_rules_out_returns_to_its_default() -> None:
-    study = Options(seeds=3, jobs=2, margin=("val_loss=0.1",), epochs=2)
-    single = study.changed(seeds=1, seed=2)
-    assert (single.seed, single.jobs, single.margin, single.epochs) == (2, None, None, 2)
-    cluster = Options(strategy="parameter-server", workers=2, parameter_servers=2)
-    here = cluster.changed(strategy="mirrored", replicas=2)
-    assert (here.replicas, here.workers, here.parameter_servers) == (2, None, None)
-    with pytest.raises(RequestError, match="--jobs"):  # what is asked for outright is refused
-        study.changed(seeds=1, jobs=2)
+def test_a_changed_request_keeps_what_was_given_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = request(experiment="task.py", trainers=("fit", "mine.py:Mine"))
+    monkeypatch.chdir("/")  # as user code may do
+    changed = replace(asked, parallel=True)
+    assert as_json(changed) == as_json(asked) | {"parallel": True}
+    assert changed.located(changed.experiment) == f"{tmp_path}/task.py"
+    assert changed.located(changed.trainers[1]) == f"{tmp_path}/mine.py:Mine"
+    assert [changed.located(each) for each in ("fit", None, Path("data"))] == ["fit", None, tmp_path / "data"]
+    assert type(request(**as_json(changed))) is type(asked)

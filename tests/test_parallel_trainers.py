@@ -23,7 +23,7 @@ from compare.app.parallel_trainers import EarlyChecks, _listening, at_once, why_
 from compare.check.measurement import Measurement
 from compare.check.report import Report, named
 from compare.errors import RequestError
-from compare.options import Options
+from compare.options import as_json, request
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
 from compare.verdict import Comparison, Reporting, Training
 
@@ -237,7 +237,7 @@ def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> No
 )
 def test_requests_that_are_parallel_already_or_need_one_process_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"--parallel .*leave it out"):
-        Options(parallel=True, **given)
+        request(parallel=True, **given)
 
 
 GIB = 2**30
@@ -254,8 +254,6 @@ GIB = 2**30
         ({}, 2, 2 * GIB, False, "2.0 GiB of memory are free, 3.0 GiB would be needed"),
         ({}, 2, 8 * GIB, True, "a GPU is not shared between processes"),
         ({"sequential": True}, 2, 8 * GIB, False, ""),
-        ({"check": True}, 2, 8 * GIB, False, ""),
-        ({"seeds": 2}, 2, 8 * GIB, False, ""),
         ({"strategy": "multi-worker"}, 2, 8 * GIB, False, ""),
     ],
 )
@@ -266,10 +264,10 @@ def test_all_train_at_once_where_a_machine_can(
     monkeypatch.setattr(processes, "cores", lambda: cores)
     monkeypatch.setattr(processes, "free_memory", lambda: free)
     monkeypatch.setattr(processes, "GPUS", ["/dev/null"] if gpu else [])
-    assert why_not(Options(**options)) == reason
+    assert why_not(request(**options)) == reason
     if gpu:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert why_not(Options(**options)) is None
+        assert why_not(request(**options)) is None
 
 
 @pytest.mark.parametrize(
@@ -301,17 +299,17 @@ def test_what_is_resumed_goes_on_as_it_began(began: bool, tmp_path: Path, monkey
     monkeypatch.setattr(parallel_trainers, "why_not", lambda options: "there is one processor" if began else None)
     write_checked(tmp_path / "run.json", {"options": {"parallel": began}, "started": "2026-01-01T00:00:00"})
     console = Console(quiet=True)
-    assert at_once(Options(resume=True), tmp_path, console).parallel is began
-    assert not at_once(Options(resume=True, sequential=True), tmp_path, console).parallel
-    assert at_once(Options(), tmp_path, console).parallel is not began
+    assert at_once(request(resume=True), tmp_path, console).parallel is began
+    assert not at_once(request(resume=True, sequential=True), tmp_path, console).parallel
+    assert at_once(request(), tmp_path, console).parallel is not began
 
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_what_was_killed_before_it_was_known_whether_all_train_at_once_is_begun_anew(
     parallel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = Options(experiment="task.py", trainers=("fit", "mine.py:Mine"), resume=True).located()
-    write_checked(tmp_path / "run.json", {"options": options.as_json()})
+    options = request(experiment="task.py", trainers=("fit", "mine.py:Mine"), resume=True)
+    write_checked(tmp_path / "run.json", {"options": as_json(options)})
     for now in (parallel, not parallel):  # what is written down then holds, whatever the machine has meanwhile
         monkeypatch.setattr(parallel_trainers, "why_not", lambda options, now=now: None if now else "no memory")
         resumed = at_once(options, tmp_path, Console(quiet=True))
@@ -377,7 +375,7 @@ def test_what_an_early_check_finds_is_printed_while_training_goes_on_only(tmp_pa
     done.set_result(report)
     for training in (True, False):
         out = StringIO()
-        with EarlyChecks(worker_of(Options(), tmp_path), Console(file=out, width=200)) as early:
+        with EarlyChecks(worker_of(request(), tmp_path), Console(file=out, width=200)) as early:
             assert training or early.reports() == {}
             early._tell("loop", done)
         assert ("cause: loss-scaled (in loop): the loss has a constant factor of 2" in out.getvalue()) == training

@@ -16,7 +16,7 @@ import pytest
 
 import compare
 from compare.app import cli
-from compare.options import Options
+from compare.app.command_line import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
         for program, *arguments in filter(None, (shlex.split(line, comments=True) for line in lines)):
             if program == "fit-vs-loop":
                 seen |= {argument for argument in arguments if argument.startswith("--")}
-                Options(**cli.parsed(arguments))
+                parsed(arguments)
             elif program == "python":
                 script, *arguments = arguments
                 {"scripts/report.py": redraw, "scripts/restore.py": restore}[script].parser().parse_args(arguments)

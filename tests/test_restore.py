@@ -42,9 +42,9 @@ def test_the_last_checkpoints_are_kept_and_can_be_restored_by_plain_tensorflow(f
     import tensorflow as tf
 
     from compare.app.loading import load_experiment
-    from compare.options import Options
+    from compare.options import request
 
-    experiment = load_experiment(Options(experiment=str(finished.parent / "task.py")))
+    experiment = load_experiment(request(experiment=str(finished.parent / "task.py")))
     for name in ("fit", "loop"):
         folder = finished / "checkpoints" / name
         assert sorted(path.name for path in folder.glob("*.index")) == ["ckpt-2.index", "ckpt-3.index"]

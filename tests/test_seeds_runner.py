@@ -15,7 +15,7 @@ import pytest
 from processes import alive
 
 from compare.app.processes import division
-from compare.options import Options
+from compare.options import request
 from compare.records import read_json, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,12 +127,12 @@ def made(task: Path) -> Counter[str]:
 
 def test_the_processors_are_divided_fairly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compare.app.processes.cores", lambda: 8)
-    assert division(Options(seeds=20), 40) == (8, 1)
-    assert division(Options(seeds=3), 6) == (6, 1)
-    assert division(Options(seeds=2, jobs=2), 4) == (2, 4)
-    assert division(Options(seeds=2, jobs=1), 4) == (1, 8)
-    assert division(Options(seeds=2, jobs=16), 4) == (4, 2)
-    assert division(Options(seeds=9, backend="dask", scheduler="tcp://a:1"), 18)[1] == 1
+    assert division(request(seeds=20), 40) == (8, 1)
+    assert division(request(seeds=3), 6) == (6, 1)
+    assert division(request(seeds=2, jobs=2), 4) == (2, 4)
+    assert division(request(seeds=2, jobs=1), 4) == (1, 8)
+    assert division(request(seeds=2, jobs=16), 4) == (4, 2)
+    assert division(request(seeds=9, backend="dask", scheduler="tcp://a:1"), 18)[1] == 1
 
 
 def test_only_the_run_of_a_worker_that_dies_is_repeated(task: Path) -> None:

@@ -19,7 +19,7 @@ from compare.app.publish import judge_and_publish
 from compare.app.ready import fail
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError
 from compare.naming import Code
-from compare.options import Options
+from compare.options import request
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.reporting import html, panels
@@ -235,7 +235,7 @@ def test_quiet_and_verbose_are_opposites(capsys: pytest.CaptureFixture[str], tmp
     assert "--quiet and --verbose" in capsys.readouterr().err
     assert not (tmp_path / "reports").exists()
     with pytest.raises(RequestError):
-        Options(quiet=True, verbose=True)
+        request(quiet=True, verbose=True)
 
 
 def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None:

@@ -16,7 +16,7 @@ import pytest
 from compare.app.judge import Recorded, judge
 from compare.app.run_folder import claimed
 from compare.check.stages import locate
-from compare.options import Options
+from compare.options import request
 from compare.records import EPOCH_END, Record, Variable, step_dtype, write_json
 from compare.records.run_json import RunJson
 from compare.verdict import (
@@ -255,7 +255,7 @@ def test_a_runs_files_are_as_open_as_the_users_own(
 ) -> None:
     mask(hidden)
     write_json(tmp_path / "verdict.json", {})
-    with claimed(Options(name="run", reports=tmp_path)) as claim:
+    with claimed(request(name="run", reports=tmp_path)) as claim:
         pass
     assert mask(hidden) == hidden, "asking for it changes nothing"
     assert stat.S_IMODE((tmp_path / "verdict.json").stat().st_mode) == file

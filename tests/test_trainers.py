@@ -17,7 +17,7 @@ from compare.verdict import Difference
 def trainer(request, tensorflow):
     from compare.app.loading import load_trainers
 
-    return load_trainers(compare.Options(trainers=(request.param, "fit")))[0][1]
+    return load_trainers(request(trainers=(request.param, "fit")))[0][1]
 
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):

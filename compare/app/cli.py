@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import faulthandler
 import os
@@ -13,40 +12,20 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from platform import python_version
-from typing import Any
+from typing import TypeGuard
 
-from compare import __version__, signals
+from compare import signals
 from compare.app import standard_streams
-from compare.app.one_line_parser import OneLineParser
+from compare.app.command_line import parsed, program
 from compare.app.standard_streams import forgiving, print_traceback
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.modes import Request, Task, Trained
 from compare.naming import absolute, shown_path
-from compare.option import default_of
-from compare.options import GROUPS, Options, declaration
 from compare.user_errors import describe
-
-INSTALLED = "fit-vs-loop"
-"""The name of the installed command."""
-
-EPILOG = """
-examples:
-  %(prog)s --epochs 2
-      fit and the built-in loop, on Fashion-MNIST
-  %(prog)s --scripts my_fit.py my_loop.py
-      two training scripts, as they are
-  %(prog)s --experiment my_task.py --trainers fit my_loop.py:MyLoop --check
-      the short check of a loop and an experiment of your own
-
-Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no verdict, 130 interrupted.
-"""
-
 
 PATIENCE = 5.0
 """Seconds that threads of user code have to end after the run."""
@@ -56,62 +35,12 @@ PACKAGES = (
 """What ``pyproject.toml`` requires; all are imported by the name that they are installed by."""
 
 
-def program() -> str:
-    """The command's name, as the user called it."""
-    return INSTALLED if Path(sys.argv[0]).stem == INSTALLED else "compare.py"
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line, made from the declarations in ``Options``."""
-    called = program() if program() == INSTALLED else f"python {sys.argv[0]}"
-    parser = OneLineParser(
-        prog=called.replace("%", "%%"),
-        allow_abbrev=False,
-        usage="%(prog)s [options]\n       %(prog)s --scripts FIT.py LOOP.py [options] [-- ARGUMENTS]",
-        description="Train one model with model.fit and with a custom loop, and say whether both train alike:\n"
-        "bit for bit, and if not, from which step on they diverge, and why.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
-    for declared in fields(Options):
-        option = declaration(declared)
-        option.add_to(groups[option.group], declared.name, default_of(declared))
-    return parser
-
-
-class _Version(argparse.Action):
-    """Prints versions, which are looked up only then."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **more)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        installed = {name: version(name.lower()) for name in ("TensorFlow", "Keras") if find_spec(name.lower())}
-        used = "".join(f", {name} {number}" for name, number in {**installed, "Python": python_version()}.items())
-        print(f"{INSTALLED} {__version__}{used}")
-        parser.exit()
-
-
-def parsed(given: Sequence[str]) -> dict[str, Any]:
-    """The options of a command line; what follows ``--`` are the arguments of scripts."""
-    own, follows, rest = list(given), False, []
-    if "--" in own:
-        follows, rest = True, own[own.index("--") + 1 :]
-        own = own[: own.index("--")]
-    values = vars(parser().parse_args(own))
-    if follows and not values["scripts"]:
-        raise RequestError("-- begins the arguments of --scripts: give two scripts before it, or leave it out")
-    return {**values, "script_arguments": rest}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
     standard_streams.provide()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = Options(**parsed(given))
+        options = parsed(given)
         refuse_if_missing()
         _import_everything(options)
         this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
@@ -133,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
 
 
-def _helps(options: Options) -> bool:
+def _helps(options: Request) -> TypeGuard[Task]:
     """Whether this process is a task of a cluster that is not its chief."""
-    task = this_task() if options.spec.several_processes else None
+    task = this_task() if isinstance(options, Task) and options.spec.several_processes else None
     return task is not None and not task.is_chief
 
 
-def _how_to_go_on(options: Options, given: Sequence[str], folder: Path) -> str:
-    if options.check or options.scripts or options.logs:
+def _how_to_go_on(options: Request, given: Sequence[str], folder: Path) -> str:
+    if not isinstance(options, Trained):
         return "interrupted; this cannot be resumed: run it again"
     again = [argument for argument in given if argument != "--resume"]
     name = [] if options.name else ["--name", folder.name]
@@ -164,7 +93,7 @@ def refuse_if_missing() -> None:
     raise RequestError(f"{sys.executable} has no {', '.join(missing)}; {remedy}")
 
 
-def _import_everything(options: Options) -> None:
+def _import_everything(options: Request) -> None:
     """Import what a run needs before TensorFlow, with something on the screen meanwhile."""
     from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
 
@@ -173,12 +102,12 @@ def _import_everything(options: Options) -> None:
 
 
 @contextmanager
-def _shared_folder(options: Options) -> Iterator[Path]:
+def _shared_folder(options: Task) -> Iterator[Path]:
     """The folder for a cluster member's checkpoints: the chief's folder, if its name is known."""
     if options.name is not None:
-        yield absolute(options.reports / options.name)
+        yield absolute(Path(options.reports) / options.name)
         return
-    if options.resume:
+    if options.goes_on:
         raise RequestError("--resume in a cluster of your own: give --name, so that every task finds the same folder")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
@@ -202,7 +131,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def carry_out_and_report(options: Options, folder: Path) -> int:
+def carry_out_and_report(options: Request, folder: Path) -> int:
     """Carry out a request and print its progress and errors; returns the exit status.
 
     Results go to the folder; of a member of a cluster that is not its chief, checkpoints only.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from compare.app.cli import carry_out_and_report
 from compare.app.processes import end_with
-from compare.options import Options
+from compare.options import request
 
 
 def main() -> int:
     """Carry out the request in the first argument; returns the exit status."""
-    request = json.loads(sys.argv[1])
-    end_with(request["parent"])
-    return carry_out_and_report(Options.from_json(request["options"]), Path(request["folder"]))
+    told = json.loads(sys.argv[1])
+    end_with(told["parent"])
+    return carry_out_and_report(request(**told["options"]), Path(told["folder"]))
 
 
 if __name__ == "__main__":

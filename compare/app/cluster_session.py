@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -23,7 +24,8 @@ from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.options import Options
+from compare.modes import Task, Trained
+from compare.options import as_json
 from compare.records import read_verdict
 from compare.records.run_json import FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
@@ -32,6 +34,7 @@ from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 from compare.verdict import DIFFERENT, EXIT_STATUS
 
+AnyTask = TypeVar("AnyTask", bound=Task)
 PREFIX = "compare.py: "
 """The beginning of every line that the command writes to stderr."""
 
@@ -44,7 +47,7 @@ EXPOSED = (
 """TensorFlow binds 0.0.0.0, whatever address the cluster names (``grpc_server_lib.cc``, TensorFlow 2.21)."""
 
 
-def start(options: Options, folder: Path, console: Console) -> Result:
+def start(options: Trained, folder: Path, console: Console) -> Result:
     """Start the cluster on this machine, and look for the cause of a difference in this process.
 
     Raises:
@@ -67,7 +70,7 @@ def start(options: Options, folder: Path, console: Console) -> Result:
     return Result(folder, verdict)
 
 
-def _diagnose_here(options: Options, folder: Path, console: Console) -> str | None:
+def _diagnose_here(options: Trained, folder: Path, console: Console) -> str | None:
     """The verdict with the cause of a difference, looked for in this process; None if it cannot make the check.
 
     Replicas take the place of the workers.
@@ -91,7 +94,7 @@ def _diagnose_here(options: Options, folder: Path, console: Console) -> str | No
     return finish(run, console)
 
 
-def in_one_process(options: Options) -> Options:
+def in_one_process(options: AnyTask) -> AnyTask:
     """The same request with the strategy of one process that computes the same, bit for bit.
 
     A worker of ``multi-worker`` becomes a replica of ``mirrored``; one worker with a parameter server becomes the
@@ -100,13 +103,13 @@ def in_one_process(options: Options) -> Options:
     task = this_task()
     strategy = SPECS[options.spec.in_one_process]
     replicas = None if strategy.one_replica else options.workers or (task.workers if task else 1)
-    return options.changed(strategy=strategy.name, replicas=replicas)
+    return replace(options, strategy=strategy.name, replicas=replicas, workers=None, parameter_servers=None)
 
 
 @without_exit("your code")
-def take_part(options: Options, folder: Path) -> None:
+def take_part(options: Task, folder: Path) -> None:
     """Be a task of a cluster that is not its chief: train along, or serve variables; the chief writes the reports."""
-    if options.check:
+    if not isinstance(options, Trained):
         return  # the chief's process is enough for it
     if options.resume and not (folder / "run.json").exists():
         raise RequestError(f"--resume: {folder} does not exist here: it must be in a file system that all tasks share")
@@ -129,7 +132,7 @@ def take_part(options: Options, folder: Path) -> None:
                 print_traceback()  # the chief goes on with the next trainer, and reports
 
 
-def start_here(options: Options, folder: Path) -> tuple[int, str]:
+def start_here(options: Trained, folder: Path) -> tuple[int, str]:
     """Start the cluster that the options ask for as processes on this machine, and wait for its end.
 
     Every process does what the same command does on a machine of a real cluster. When one fails the
@@ -159,7 +162,7 @@ def start_here(options: Options, folder: Path) -> tuple[int, str]:
         return _wait(processes)
 
 
-def _start(task: ClusterTask, config: dict[str, Any], options: Options, folder: Path) -> subprocess.Popen[bytes]:
+def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path) -> subprocess.Popen[bytes]:
     package = str(Path(__file__).resolve().parents[2])
     environment = os.environ | {
         "TF_CONFIG": json.dumps(config),
@@ -167,7 +170,7 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Options, folder: 
         # A GPU cannot be shared by processes that each take all of its memory.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    request = json.dumps({"options": options.as_json(), "folder": str(folder), "parent": os.getpid()})
+    request = json.dumps({"options": as_json(options), "folder": str(folder), "parent": os.getpid()})
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return subprocess.Popen(

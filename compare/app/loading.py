@@ -16,8 +16,8 @@ from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
+from compare.modes import Task
 from compare.naming import is_file, shown_path, source_and_attribute
-from compare.options import Options
 from compare.reporting.terminal import tell
 from compare.trainer import Trainer
 from compare.user_errors import describe, without_exit
@@ -30,7 +30,7 @@ TRAINERS = {
 }
 
 
-def load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
+def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
     """The trainers and the experiment that the options name; prints what must be said about them."""
     trainers, experiment = load_trainers(options), load_experiment(options)
     for note in (*experiment.notes, *filter(None, (shared_state(trainer) for _, trainer in trainers))):
@@ -38,15 +38,15 @@ def load(options: Options, console: Console) -> tuple[list[tuple[str, Trainer]],
     return trainers, experiment
 
 
-def load_experiment(options: Options) -> Experiment:
+def load_experiment(options: Task) -> Experiment:
     """The experiment that the options name.
 
     Raises:
         RequestError: when there is no such experiment.
     """
-    wanted: Any = options.experiment
+    wanted: Any = options.located(options.experiment)
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
-        return EXPERIMENTS[wanted](options.data_dir)
+        return EXPERIMENTS[wanted](options.located(options.data_dir))
     if options.data_dir is not None:
         raise RequestError("--data-dir is for built-in experiments; your own experiment loads its data itself")
     experiment = wanted
@@ -58,7 +58,7 @@ def load_experiment(options: Options) -> Experiment:
     return experiment
 
 
-def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
+def load_trainers(options: Task) -> list[tuple[str, Trainer]]:
     """The trainers that the options name, under unique names: a second ``fit`` is ``fit-2``.
 
     Raises:
@@ -66,7 +66,7 @@ def load_trainers(options: Options) -> list[tuple[str, Trainer]]:
     """
     loaded: list[tuple[str, Trainer]] = []
     for wanted in options.trainers:
-        trainer = load_trainer(wanted)
+        trainer = load_trainer(options.located(wanted))
         name, number = str(trainer.name), 1
         while name in [taken for taken, _ in loaded]:
             number += 1

@@ -15,8 +15,8 @@ from compare.app.provenance import provenance
 from compare.app.publish import publish_verdict
 from compare.check.not_finite import findings
 from compare.errors import RequestError
+from compare.modes import Logs
 from compare.naming import margin
-from compare.options import Options
 from compare.records import EpochRecord, MetricsFile, Record, step_dtype
 from compare.records.event_files import event_files
 from compare.records.logs import FOLDERS, Log, read_sides
@@ -31,7 +31,7 @@ from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 NOTE = "Curves only: the weights were not seen, so the verdict is never identical."
 
 
-def compare_logged(options: Options, folder: Path, console: Console) -> Result:
+def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     """Compares logs and writes the files of a run.
 
     Raises:

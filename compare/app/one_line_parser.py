@@ -22,19 +22,20 @@ class OneLineParser(argparse.ArgumentParser):
         """The values of a command line; the error about an unknown option suggests a similar one."""
         values, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}", self._meant(unknown))
+            self.refuse_unknown(unknown)
         return values
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
+        """Refuses arguments that there are not, and suggests a similar option."""
+        options = [name for name in self._option_string_actions if name.startswith("--")]
+        meant = did_you_mean(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}", meant)
 
     def error(self, message: str, advice: str = "") -> NoReturn:
         """Refuses the command line with a RequestError."""
-        shown = message if len(message) <= LONGEST else f"{message[:LONGEST]} …"
-        raise RequestError(f"{shown}{advice} (see --help)")
+        raise RequestError(f"{shortened(message)}{advice} (see --help)")
 
-    def _meant(self, unknown: Sequence[str]) -> str:
-        """What the user probably wanted with arguments that are unknown."""
-        options = self._option_string_actions
-        if unknown[0].startswith("-"):
-            return did_you_mean(unknown[0].partition("=")[0], [name for name in options if name.startswith("--")])
-        if "--scripts" in options and all(each.endswith((".py", ".ipynb")) for each in unknown):
-            return f"; did you mean --scripts {' '.join(unknown)}?"
-        return ""
+
+def shortened(text: str) -> str:
+    """What was given, as it is repeated in a message."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from io import StringIO
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -25,7 +26,7 @@ from compare.app.ready import Session, Worker, told
 from compare.app.train import StopAtDifference, all_of, has_finished, running_gap, train_on, train_or_fail
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, StorageError, TrainerFailedError
-from compare.options import Options
+from compare.modes import Request, Trained, Training
 from compare.records import (
     AnyRecord,
     End,
@@ -52,17 +53,17 @@ SENT_EVERY = 0.5
 """Seconds between two messages while there are only steps to send."""
 
 
-def worker_of(options: Options, folder: Path) -> Worker:
+def worker_of(options: Trained, folder: Path) -> Worker:
     """What the process of another trainer is told; all have as many threads as this one, since sums depend on it."""
     return Worker(options, folder, os.getpid(), processes.division(options, len(options.trainers))[1])
 
 
-def why_not(options: Options) -> str | None:
+def why_not(options: Training) -> str | None:
     """Why the command does not train all trainers at the same time by itself; None where it does.
 
     The reason is empty where the request leaves no choice.
     """
-    if options.sequential or options.parallel or options.check or options.seeds > 1 or options.logs:
+    if options.sequential or options.parallel:
         return ""
     if options.spec.several_processes or options.spec.name == "tpu" or this_task() is not None:
         return ""
@@ -71,24 +72,27 @@ def why_not(options: Options) -> str | None:
     return processes.why_not(len(options.trainers))
 
 
-def at_once(options: Options, folder: Path, console: Console) -> Options:
+def at_once(options: Request, folder: Path, console: Console) -> Request:
     """The same request with ``parallel`` set if the command should train all trainers at the same time.
 
     A resumed comparison goes on as it began, if it came so far that this was decided.
     """
+    if not isinstance(options, Training):
+        return options
     run = RunJson.of_run(folder)
     if options.resume and run.is_decided:
-        return options.changed(parallel=True) if run.options.get("parallel") and not options.sequential else options
+        began = bool(run.options.get("parallel")) and not options.sequential
+        return replace(options, parallel=began or options.parallel)
     reason = why_not(options)
     if reason:
         tell(console, f"One trainer after the other: {reason}.")
-    return options if reason is not None else options.changed(parallel=True)
+    return options if reason is not None else replace(options, parallel=True)
 
 
 @contextmanager
-def getting_ready(options: Options, folder: Path) -> Iterator[Executor | None]:
+def getting_ready(options: Trained, folder: Path) -> Iterator[Executor | None]:
     """The worker processes, which load TensorFlow and the data while this process does; None without ``--parallel``."""
-    if not options.parallel:
+    if not (isinstance(options, Training) and options.parallel):
         yield None
         return
     others = len(options.trainers) - 1
@@ -106,6 +110,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     options, task, folder, console = session.options, session.task, session.folder, session.console
+    assert isinstance(options, Training)
     worker, seed = worker_of(options, folder), options.seed
     own, *_ = session.trainers
     each = f"each with {worker.threads} thread{'s' * (worker.threads > 1)}"

@@ -14,8 +14,8 @@ from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 
 from compare.errors import RequestError
+from compare.modes import Request, Study, Trained
 from compare.option import flag
-from compare.options import Options
 
 
 def cores() -> int:
@@ -61,7 +61,7 @@ def why_not(count: int) -> str | None:
     return None
 
 
-def refuse_too_many(options: Options) -> None:
+def refuse_too_many(options: Request) -> None:
     """Refuses more processes than this machine can run.
 
     Raises:
@@ -70,21 +70,22 @@ def refuse_too_many(options: Options) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     most = 16 * cores() if memory is None else max(1, min(16 * cores(), memory // MEMORY))
     for name in ("workers", "parameter_servers", "jobs"):
-        if (getattr(options, name) or 0) > most:
+        if (getattr(options, name, None) or 0) > most:
             raise RequestError(
                 f"{flag(name)} {getattr(options, name)}: this machine has processors and memory for at most {most} "
                 f"processes ({cores()} processors); give at most {most}"
             )
 
 
-def division(options: Options, jobs: int) -> tuple[int, int]:
+def division(options: Trained, jobs: int) -> tuple[int, int]:
     """Number of processes, and of threads in each; equal for all, since sums depend on it.
 
     Dask divides its own workers, so a run there has one thread.
     """
-    if options.backend == "dask":
+    wanted = options.jobs if isinstance(options, Study) else None
+    if isinstance(options, Study) and options.backend == "dask":
         return jobs, 1
-    processes = min(options.jobs or cores(), jobs)
+    processes = min(wanted or cores(), jobs)
     return processes, max(1, cores() // processes)
 
 

@@ -17,20 +17,21 @@ import numpy as np
 from compare import __version__
 from compare.engine.preflight import Facts, Problem, problems
 from compare.engine.tf_config import this_task
+from compare.modes import Request
 from compare.naming import is_file, source_and_attribute
-from compare.options import Options
+from compare.options import as_json
 from compare.records.run_json import now
 
 if TYPE_CHECKING:
     from compare.app.ready import Session
 
 
-def provenance(options: Options, trainers: Sequence[str]) -> dict[str, Any]:
+def provenance(options: Request, trainers: Sequence[str]) -> dict[str, Any]:
     """Values for ``RunJson`` that are known before anything is loaded."""
     packages = {package: version(package) for package in ("tensorflow", "keras", "numpy")}
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "options": options.as_json(),
+        "options": as_json(options),
         "trainers": list(trainers),
         "versions": {"python": platform.python_version(), **packages, "fit-vs-loop": __version__},
         "machine": {"platform": platform.platform(), "processors": os.cpu_count()},
@@ -39,13 +40,14 @@ def provenance(options: Options, trainers: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def code(options: Options) -> dict[str, str]:
+def code(options: Request) -> dict[str, str]:
     """SHA-256 digests of the code that runs: this package and each file that the options name."""
     package = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         package.update(path.read_bytes())
     digests = {"compare": package.hexdigest()}
-    for wanted, located in options.named_files.items():
+    for wanted in options.named:
+        located = options.located(wanted)
         source, attribute = source_and_attribute(located)
         if not is_file(located):  # the file of a package.module:ATTR, if that module is imported
             source = (getattr(sys.modules.get(source), "__file__", None) if attribute else None) or ""
@@ -70,7 +72,7 @@ def before_training(session: Session) -> dict[str, Any]:
         title += f"{member.workers} worker{'s' * (member.workers > 1)}"
     else:
         title += f"{replicas} replica{'s' * (replicas > 1)}"
-    title += ", Keras 2" * (options.keras == 2) + f", {options.seeds} seeds" * (options.seeds > 1)
+    title += ", Keras 2" * (options.keras == 2) + f", {len(options.all_seeds)} seeds" * (len(options.all_seeds) > 1)
     known = provenance(options, trainers)
     return known | {
         "title": title,

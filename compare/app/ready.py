@@ -15,7 +15,7 @@ from compare.app.loading import TRAINERS, load
 from compare.app.standard_streams import print_traceback
 from compare.engine.keras_generation import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
-from compare.options import Options
+from compare.modes import Study, Task, Trained
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell
@@ -44,7 +44,7 @@ class Session:
         raised: what the first of a user's own trainers raised.
     """
 
-    options: Options
+    options: Trained
     run: RunJson
     console: Console
     trainers: dict[str, Trainer]
@@ -52,7 +52,7 @@ class Session:
     raised: Exception | None = None
 
     @classmethod
-    def begin(cls, options: Options, run: RunJson, console: Console, threads: int = 0) -> Session:
+    def begin(cls, options: Trained, run: RunJson, console: Console, threads: int = 0) -> Session:
         """Select Keras, configure TensorFlow, and load trainers, experiment and data: all that trainers share.
 
         Raises:
@@ -118,20 +118,16 @@ class Worker:
         threads: how many threads TensorFlow may use; 0 for any number.
     """
 
-    options: Options
+    options: Trained
     folder: Path
     parent: int
     threads: int = 0
 
     def begin(self) -> Session:
         """Get ready to train."""
-        self.end_with_parent()
-        return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
-
-    def end_with_parent(self) -> None:
-        """End this process as soon as its parent has ended."""
-        if self.options.backend == "local":
+        if not (isinstance(self.options, Study) and self.options.backend == "dask"):
             processes.end_with(self.parent)
+        return Session.begin(self.options, RunJson(folder=self.folder), Console(quiet=True), self.threads)
 
 
 def limit_threads(threads: int) -> None:
@@ -154,7 +150,7 @@ def limit_threads(threads: int) -> None:
         ) from None
 
 
-def load_data(options: Options, experiment: Experiment) -> tuple[Data, Data]:
+def load_data(options: Task, experiment: Experiment) -> tuple[Data, Data]:
     """The training and validation examples that the options ask for.
 
     Raises:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from compare.app.resume import refuse_changes
 from compare.app.standard_streams import fail
 from compare.engine.preflight import Facts
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.modes import EXPERIMENTS as BUILT_IN
+from compare.modes import Trained
 from compare.naming import is_file
-from compare.options import EXPERIMENTS as BUILT_IN
-from compare.options import Options
+from compare.options import request
 from compare.records import RecordError, read_rows, shortest
 from compare.records.run_json import RunJson
 from compare.strategy_specs import SPECS
@@ -94,7 +96,7 @@ def restore(given: argparse.Namespace) -> None:
     except RecordError as error:
         raise RequestError(str(error)) from None
     for name in names:
-        folder = folder_of(given.run, name, seed if original.seeds > 1 else None)
+        folder = folder_of(given.run, name, seed if len(original.all_seeds) > 1 else None)
         epochs = [epoch for epoch in saved(folder) if given.epoch in (None, epoch)]
         if not epochs:
             raise RequestError(
@@ -114,7 +116,7 @@ def restore(given: argparse.Namespace) -> None:
             print(f"  {note}")
 
 
-def _request(recorded: RunJson, experiment: str | None) -> Options:
+def _request(recorded: RunJson, experiment: str | None) -> Trained:
     """The run's own request, with the experiment of this command line.
 
     The run may come from someone else: code that only its ``run.json`` names is not executed.
@@ -131,9 +133,11 @@ def _request(recorded: RunJson, experiment: str | None) -> Options:
         )
     try:
         # Trainers are not needed, and their files are not read.
-        options = Options.from_json({**recorded.options, "experiment": experiment, "trainers": ("fit", "loop")})
+        options = request(**{**recorded.options, "experiment": experiment, "trainers": ("fit", "loop")})
     except (TypeError, AttributeError):
         raise RequestError(f"{recorded.folder}/run.json is not a run's: give the folder of a run") from None
+    if not isinstance(options, Trained):
+        raise RequestError(f"{recorded.folder} is no training's: give the folder of a run that trained")
     # This package may be a newer one: only the user's file must be the same.
     before, now = (recorded.code or {}).get(str(own)), code(options).get(str(experiment))
     refuse_changes(
@@ -144,7 +148,7 @@ def _request(recorded: RunJson, experiment: str | None) -> Options:
     return options
 
 
-def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
+def _under(original: Trained, own: int, given: argparse.Namespace) -> Trained:
     """The run's options with the requested strategy."""
     strategy = given.strategy or ("default" if original.spec.several_processes else original.strategy)
     if strategy not in SPECS:
@@ -160,7 +164,7 @@ def _under(original: Options, own: int, given: argparse.Namespace) -> Options:
             )
     if replicas is None and not SPECS[strategy].one_replica:
         replicas = own
-    return original.changed(strategy=strategy, replicas=replicas, against=None)
+    return replace(original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, against=None)
 
 
 def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:

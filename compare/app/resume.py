@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ from rich.console import Console
 
 from compare.errors import RequestError
 from compare.naming import absolute
-from compare.option import flag
-from compare.options import Options, declaration
+from compare.option import declaration, flag
+from compare.options import OPTIONS
 from compare.records import Recorder, RecordError, hashes_at, kept, recover
 from compare.reporting.terminal import tell
 
@@ -99,8 +98,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         RequestError: naming what has changed.
     """
     recorded, requested = before["options"], now["options"]
-    fixed = [declared.name for declared in fields(Options) if not declaration(declared).may_change]
-    paths = [declared.name for declared in fields(Options) if declaration(declared).kind is Path]
+    fixed = [name for name, declared in OPTIONS.items() if not declaration(declared).may_change]
+    paths = [name for name, declared in OPTIONS.items() if declaration(declared).kind is Path]
     for name in fixed:
         # An option that is not recorded did not exist when the run began.
         if name in recorded and not _same(recorded[name], requested[name], is_path=name in paths):

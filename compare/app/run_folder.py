@@ -14,15 +14,16 @@ from filelock import FileLock, Timeout
 
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
+from compare.modes import Request
 from compare.naming import absolute, shown_path
-from compare.options import Options
+from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
 
 
 @contextmanager
-def claimed(options: Options) -> Iterator[Path]:
+def claimed(options: Request) -> Iterator[Path]:
     """Creates the run's folder, or opens it to resume the run, and locks it against other processes.
 
     The options are on disk before the body of the ``with`` statement runs.
@@ -32,7 +33,7 @@ def claimed(options: Options) -> Iterator[Path]:
     """
     reports = absolute(options.reports)
     new = [each for each in (reports, *reports.parents) if not os.path.exists(each)]
-    folder = _begun(options) if options.resume else _new(options)
+    folder = _begun(options) if options.goes_on else _new(options)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         with lock:
@@ -54,7 +55,7 @@ def claimed(options: Options) -> Iterator[Path]:
                     each.rmdir()
 
 
-def _new(options: Options) -> Path:
+def _new(options: Request) -> Path:
     """Creates the folder of a new run, with its options in ``run.json``; never changes an existing folder."""
     reports = absolute(options.reports)  # user code may change the working directory
     wanted = reports / (options.name or options.default_name())
@@ -65,7 +66,7 @@ def _new(options: Options) -> Path:
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=reports))
         temporary.chmod(0o777 & ~umask())
         identity = secrets.token_hex(8)
-        RunJson(folder=temporary, identity=identity, options=options.as_json(), code=code(options)).save()
+        RunJson(folder=temporary, identity=identity, options=as_json(options), code=code(options)).save()
         for number in range(1, 10_000):
             folder = numbered(wanted, number)
             try:
@@ -99,7 +100,7 @@ def numbered(wanted: Path, number: int) -> Path:
     return wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
 
 
-def _begun(options: Options) -> Path:
+def _begun(options: Request) -> Path:
     """The folder of the run to resume: the one called ``--name``, or the latest one with these options."""
     wanted = absolute(options.reports) / (options.name or options.default_name())
     last = 0

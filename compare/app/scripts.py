@@ -27,8 +27,8 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.stages import some
 from compare.errors import NoVerdictError, RequestError
+from compare.modes import Scripts
 from compare.naming import distinct, printable
-from compare.options import Options
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html
@@ -38,7 +38,7 @@ from compare.watch.settings import MADE_ALIKE, WEIGHTS
 from compare.watch.trace import LEFT, OTHERS, UNTRAINED, Trace, read_traces
 
 
-def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
+def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
     """Runs the scripts and judges what they trained.
 
     Raises:
@@ -69,7 +69,7 @@ def compare_scripts(options: Options, folder: Path, console: Console) -> Result:
         return Result(folder, verdict)
 
 
-def _begin(options: Options, folder: Path, work: Path, runner: ScriptRunner, console: Console) -> ScriptsSession:
+def _begin(options: Scripts, folder: Path, work: Path, runner: ScriptRunner, console: Console) -> ScriptsSession:
     sources = [as_python(script, work / f"notebook-{side}.py") for side, script in enumerate(options.scripts)]
     names = [printable(Path(script).stem) for script in options.scripts]
     names = [names[0], distinct(names[-1], names[:1])]

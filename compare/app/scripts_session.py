@@ -11,7 +11,7 @@ from rich.console import Console
 
 from compare.app.script_pairs import paired_models
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner
-from compare.options import Options
+from compare.modes import Scripts
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
@@ -55,7 +55,7 @@ class ScriptsSession:
         started: how many processes were started for them.
     """
 
-    options: Options
+    options: Scripts
     folder: Path
     work: Path
     runner: ScriptRunner

@@ -18,7 +18,7 @@ from compare.app.ready import Session, Worker, told
 from compare.app.resume import is_done
 from compare.app.train import train
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
-from compare.options import Options
+from compare.modes import Study
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
@@ -41,6 +41,7 @@ class Finished(NamedTuple):
 
 
 def _run_all(
+    options: Study,
     worker: Worker,
     processes: int,
     jobs: list[Job],
@@ -56,7 +57,7 @@ def _run_all(
     while left:
         finished = 0
         try:
-            with _executor(worker.options, processes) as executor:
+            with _executor(options, processes) as executor:
                 futures = {executor.submit(_run_one, worker, *job, initial[job[1]]): job for job in left}
                 for future in as_completed(futures):
                     result = future.result()
@@ -75,7 +76,7 @@ def _run_all(
 
 
 @contextmanager
-def _executor(options: Options, processes: int) -> Iterator[Executor]:
+def _executor(options: Study, processes: int) -> Iterator[Executor]:
     if options.backend == "dask":
         try:
             from distributed import Client  # noqa: PLC0415 (lazy)
@@ -117,11 +118,11 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
         return Finished(records, end)
 
 
-def train_study(session: Session, live: SinkOf) -> None:
+def train_study(session: Session, options: Study, live: SinkOf) -> None:
     """Train with every trainer and seed, with one training per processor at a time."""
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
-    options, console, folder = session.options, session.console, session.folder
+    console, folder = session.console, session.folder
     jobs = [(name, seed) for seed in options.all_seeds for name in session.trainers]
     # By the number of all runs, though some may have finished: sums depend on the number of threads.
     processes, threads = division(options, len(jobs))
@@ -166,5 +167,5 @@ def train_study(session: Session, live: SinkOf) -> None:
     session.task.initial_weights = InitialWeights(folder)
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
     with live_line(console, progress):
-        _run_all(Worker(options, folder, os.getpid(), threads), processes, jobs, initial, done)
+        _run_all(options, Worker(options, folder, os.getpid(), threads), processes, jobs, initial, done)
     metrics.sort(list(session.trainers))

@@ -26,8 +26,9 @@ from compare.app.train import train_all, train_truth
 from compare.engine import preflight
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
+from compare.modes import Logs, Request, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
-from compare.options import Options
+from compare.options import as_json
 from compare.records import RecordError, read_records, recover
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
@@ -41,7 +42,7 @@ from compare.user_errors import without_exit
 
 @without_exit("your code")
 @without_log_messages()
-def carry_out(options: Options, folder: Path, console: Console, *, command: bool = False) -> Result:
+def carry_out(options: Request, folder: Path, console: Console, *, command: bool = False) -> Result:
     """Carry out a request in a folder that ``compare.app.run_folder.claimed`` has locked.
 
     The command trains all trainers at the same time where it can. In Python that has to be asked for: new processes
@@ -54,64 +55,63 @@ def carry_out(options: Options, folder: Path, console: Console, *, command: bool
         KeyboardInterrupt: when it was interrupted, after the finished part has been judged.
         Exception: what a user's own trainer raised, after the other trainers' results were saved.
     """
-    options = options.located()
     try:
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
-        if options.scripts or options.logs:
-            return _compare_files(options, folder, console)
-        if command:
-            options = at_once(options, folder, console)
-        _begin_or_go_on(options, folder)
-        if result := _finished_before(options, folder, console):
-            return result
-        _look_at(options.against)
-        if options.check:
-            return check_only(options, folder, console, command=command)
-        if options.spec.several_processes and this_task() is None:
-            return cluster_session.start(options, folder, console)
-        with getting_ready(options, folder) as executor:
-            return _train_and_judge(options, folder, console, executor)
+        return _by_mode(options, folder, console, command=command)
     except (RequestError, RecordError) as error:
-        if not options.resume and not (folder / "metrics.csv").exists():
+        if not options.goes_on and not (folder / "metrics.csv").exists():
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, RecordError):
             raise RequestError(str(error)) from error
         raise
     except KeyboardInterrupt:
-        if not options.scripts:
+        if not isinstance(options, Scripts):
             _judge_interrupted(folder, console)
         raise
 
 
-def _compare_files(options: Options, folder: Path, console: Console) -> Result:
-    """Compare what others have written: two scripts, or the logs of trainings."""
-    if options.scripts:
+def _by_mode(options: Request, folder: Path, console: Console, *, command: bool) -> Result:
+    if isinstance(options, Scripts):
         from compare.app.scripts import compare_scripts  # noqa: PLC0415 (lazy)
 
         return compare_scripts(options, folder, console)
-    from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
+    if isinstance(options, Logs):
+        from compare.app.logs import compare_logged  # noqa: PLC0415 (lazy)
 
-    return compare_logged(options, folder, console)
+        return compare_logged(options, folder, console)
+    if isinstance(options, ShortCheck):
+        return check_only(options, folder, console, command=command)
+    if command and isinstance(options, Training):
+        options = at_once(options, folder, console)
+    assert isinstance(options, Trained)
+    _begin_or_go_on(options, folder)
+    if result := _finished_before(options, folder, console):
+        return result
+    _look_at(options.against)
+    if options.spec.several_processes and this_task() is None:
+        return cluster_session.start(options, folder, console)
+    with getting_ready(options, folder) as executor:
+        return _train_and_judge(options, folder, console, executor)
 
 
-def _begin_or_go_on(options: Options, folder: Path) -> None:
+def _begin_or_go_on(options: Trained, folder: Path) -> None:
     """Refuse to resume what another request, or other code, has begun.
 
     Whether trainers train at the same time, and with how many threads, is written down before anything else is done:
     a run that is killed in its first seconds then resumes as it began.
     """
-    run, now = RunJson.of_run(folder), options.as_json()
+    run, now = RunJson.of_run(folder), as_json(options)
     if options.resume:
-        decided = {} if run.is_decided else {"parallel": options.parallel}
+        decided = {} if run.is_decided else {"parallel": now["parallel"]}
         begun = {**run.content(), "options": run.options | decided}
         refuse_changes(begun, {"options": now, "code": code(options)})
     if not run.is_decided:
         mode = {"processes": len(options.trainers), "threads_per_process": worker_of(options, folder).threads}
-        run.save(options=now, parallel=mode if options.parallel else {})
+        run.save(options=now, parallel=mode if now["parallel"] else {})
 
 
-def _finished_before(options: Options, folder: Path, console: Console) -> Result | None:
+def _finished_before(options: Trained, folder: Path, console: Console) -> Result | None:
     """Repair what is resumed, and print the verdict if there is nothing left to train; None if there is.
 
     Makes what is missing of its reports.
@@ -135,11 +135,11 @@ def _finished_before(options: Options, folder: Path, console: Console) -> Result
     return Result(folder, verdict.verdict)
 
 
-def _look_at(against: Path | None) -> None:
+def _look_at(against: str | Path | None) -> None:
     """Refuse a run to compare with that is damaged, before hours of training."""
     try:
         if against is not None:
-            read_records(against)
+            read_records(Path(against))
     except RecordError as error:
         raise RequestError(f"--against {shown_path(against)}: {error}") from None
 
@@ -156,7 +156,7 @@ def _judge_interrupted(folder: Path, console: Console) -> None:
     judge_and_publish(folder, console)
 
 
-def _train_and_judge(options: Options, folder: Path, console: Console, executor: Executor | None) -> Result:
+def _train_and_judge(options: Trained, folder: Path, console: Console, executor: Executor | None) -> Result:
     from compare.app.publish import finish  # noqa: PLC0415 (lazy)
 
     with waiting(console, "starting TensorFlow, loading data and trainers"):
@@ -180,9 +180,9 @@ def _train_and_judge(options: Options, folder: Path, console: Console, executor:
     return result
 
 
-def _prepare(options: Options, folder: Path, console: Console) -> Session:
+def _prepare(options: Trained, folder: Path, console: Console) -> Session:
     """Load what is to be trained, print the first lines, and write down all that is known before training."""
-    threads = worker_of(options, folder).threads if options.parallel else 0
+    threads = worker_of(options, folder).threads if isinstance(options, Training) and options.parallel else 0
     session = Session.begin(options, RunJson.read(folder), console, threads)
     from compare.engine.dry_run import try_out  # noqa: PLC0415 (lazy)
 
@@ -228,10 +228,10 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> N
     from compare.app.trial import try_trainers  # noqa: PLC0415 (lazy)
 
     options, run, task = session.options, session.run, session.task
-    study = options.seeds > 1 and not options.spec.several_processes
-    with live_log(session.folder, list(session.trainers), options.seeds, wanted=options.tensorboard) as live:
-        if study:
-            train_study(session, live)
+    names, seeds = list(session.trainers), len(options.all_seeds)
+    with live_log(session.folder, names, seeds, wanted=options.tensorboard) as live:
+        if isinstance(options, Study) and not options.spec.several_processes:
+            train_study(session, options, live)
         else:
             with waiting(session.console, "trying the first steps of your trainers"):
                 try_trainers(session)
@@ -239,7 +239,7 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> N
                 train_in_parallel(session, live, executor, early.start)
             else:
                 train_all(session, live)
-    if options.truth and not study:
+    if isinstance(options, Training) and options.truth:
         train_truth(session)
     digests = {str(seed): digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}

@@ -19,10 +19,10 @@ from compare.app import processes
 from compare.app.cluster_session import in_one_process
 from compare.app.loading import load
 from compare.app.provenance import provenance
-from compare.app.ready import Worker, load_data
+from compare.app.ready import load_data
 from compare.engine.keras_generation import select_keras
+from compare.modes import ShortCheck
 from compare.naming import shown_path
-from compare.options import Options
 from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
@@ -39,7 +39,7 @@ OnTwo = Callable[[int], "Report | str"]
 """Gives the report on two replicas of the trainer with this number, or why there is none."""
 
 
-def check_only(options: Options, folder: Path, console: Console, *, command: bool) -> Result:
+def check_only(options: ShortCheck, folder: Path, console: Console, *, command: bool) -> Result:
     """Check every candidate against the reference; writes ``verdict.json``, ``run.json`` and the page.
 
     A strategy of several processes is checked in this process, under the strategy that computes the same. The
@@ -48,16 +48,16 @@ def check_only(options: Options, folder: Path, console: Console, *, command: boo
     same = in_one_process(options) if options.spec.several_processes else options
     anywhere = same.strategy == "mirrored" and same.replicas is None
     at_once = anywhere and command and "tensorflow" not in sys.modules and processes.why_not(2) is None
-    with _elsewhere(Worker(same, folder, os.getpid())) if at_once else nullcontext() as on_two:
+    with _elsewhere(same) if at_once else nullcontext() as on_two:
         return _check(options, same, folder, console, on_two, anywhere=anywhere)
 
 
 @contextmanager
-def _elsewhere(worker: Worker) -> Iterator[OnTwo]:
+def _elsewhere(options: ShortCheck) -> Iterator[OnTwo]:
     """Checks every candidate on two replicas in a process of its own, while this one checks them on one."""
     with processes.local(1) as executor:
-        numbers = range(1, len(worker.options.trainers))
-        futures = {number: executor.submit(_check_on_two, worker, number) for number in numbers}
+        numbers = range(1, len(options.trainers))
+        futures = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
 
         def on_two(number: int) -> Report | str:
             try:
@@ -69,10 +69,9 @@ def _elsewhere(worker: Worker) -> Iterator[OnTwo]:
 
 
 @without_exit("your code")
-def _check_on_two(worker: Worker, number: int) -> Report | str:
+def _check_on_two(options: ShortCheck, parent: int, number: int) -> Report | str:
     """Checks one trainer on two replicas in this worker process."""
-    worker.end_with_parent()
-    options = worker.options
+    processes.end_with(parent)
     select_keras(options.keras)
     from compare.check.probe import checking, on_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
@@ -84,13 +83,13 @@ def _check_on_two(worker: Worker, number: int) -> Report | str:
         return on_two_replicas(checking(experiment, trainer, reference, **_asked(options, experiment)))
 
 
-def _asked(options: Options, experiment: Experiment) -> dict[str, Any]:
+def _asked(options: ShortCheck, experiment: Experiment) -> dict[str, Any]:
     """The arguments of the check that come from the request."""
     return {"batch_size": options.batch_size, "seed": options.seed, "data": load_data(options, experiment)}
 
 
 def _check(
-    options: Options, same: Options, folder: Path, console: Console, on_two: OnTwo | None, *, anywhere: bool
+    options: ShortCheck, same: ShortCheck, folder: Path, console: Console, on_two: OnTwo | None, *, anywhere: bool
 ) -> Result:
     """Check every candidate in this process; on two replicas elsewhere if ``on_two`` gives the reports."""
     select_keras(options.keras)

@@ -15,6 +15,7 @@ from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
 from compare.errors import EndedEarlyError, StorageError
+from compare.modes import Training
 from compare.naming import file_name
 from compare.records import (
     EPOCH_END,
@@ -78,10 +79,10 @@ def train_all(session: Session, live: SinkOf) -> None:
     metrics = MetricsFile(folder / "metrics.csv")
     task.initial_weights = InitialWeights(folder)
     for seed in options.all_seeds:
-        stop = StopAtDifference(wanted=options.stop_at_difference)
+        stop = StopAtDifference(wanted=isinstance(options, Training) and options.stop_at_difference)
         gap, epochs = running_gap(session, stop.ask), range(1, options.epochs + 1)
         for name in session.trainers:
-            shown = name if options.seeds == 1 else f"{name}, seed {seed}"
+            shown = name if len(options.all_seeds) == 1 else f"{name}, seed {seed}"
             if has_finished(session, name, seed, shown):
                 continue
             stop.forget()
@@ -159,7 +160,7 @@ def train_on(
     options, folder = session.options, session.folder
     # Each worker of a synchronous cluster saves checkpoints of its own.
     member = this_task() if options.spec.several_processes and options.spec.synchronous else None
-    of_seed = seed if options.seeds > 1 else None
+    of_seed = seed if len(options.all_seeds) > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
     for epoch, hashes in resume_points(session, name, seed, places, recorder, shown):
@@ -175,7 +176,7 @@ def train_on(
             tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
             continue
         if recorder is not None:
-            if options.export and end == End():
+            if isinstance(options, Training) and options.export and end == End():
                 export_model(run, folder / "exports" / file_name(name))
             recorder.end(end)
         return

@@ -20,8 +20,8 @@ from compare.app.ready import Session
 from compare.engine.building import own_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError
+from compare.modes import Trained
 from compare.naming import is_file
-from compare.options import Options
 from compare.user_errors import ProcessExit, describe, is_user_code, place_in, refusing_exit
 
 WORTH_IT = 200
@@ -63,10 +63,10 @@ def try_trainers(session: Session) -> None:
         return
     for name, wanted in list(zip(session.trainers, options.trainers, strict=True))[1:]:
         if isinstance(wanted, str) and wanted not in TRAINERS and is_file(wanted):
-            _try(name, wanted, options, task)
+            _try(name, options.located(wanted), options, task)
 
 
-def _try(name: str, wanted: str, options: Options, task: TrainingTask) -> None:
+def _try(name: str, wanted: str, options: Trained, task: TrainingTask) -> None:
     size = task.global_batch_size
     trial = partial(_Trial, seed=options.seed, epochs=range(1, options.epochs + 1))
     train = task.train.first(min(STEPS * size, task.train.count))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from compare.modes import EXPERIMENTS, TRAINERS, Study, Task, Training
 from compare.naming import is_file
-from compare.options import EXPERIMENTS, TRAINERS, Options, declaration
+from compare.option import options_of
+from compare.options import OPTIONS, as_json, mode_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import signed_gap
 
-DEFAULTS = Options(keras=3).as_json()
+DEFAULTS = as_json(Training(keras=3))
 
 
 # Metrics per epoch
@@ -209,15 +211,10 @@ def default_row(name: str) -> str:
 
 
 def _has_meaning(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option means something in a run: with ``--scripts`` other ones do than without."""
-    known = {declared.name: declaration(declared) for declared in fields(Options)}.get(name)
-    if known is None:
-        return True
-    if options.get("logs"):
-        return known.with_logs
-    if options.get("scripts"):
-        return known.with_scripts
-    return "no scripts" not in known.refused and name not in ("scripts", "logs")
+    """Whether an option means something in a run's mode, or in another one that trains as it does."""
+    mode = mode_of(options)
+    known = {*options_of(Training), *options_of(Study), "check"} if issubclass(mode, Task) else options_of(mode)
+    return name in known or name not in OPTIONS
 
 
 def _value(value: Any) -> str:

@@ -1,0 +1,157 @@
+"""The command line: its subcommands, their help, and what is refused in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from platform import python_version
+from typing import Any, NoReturn
+
+from compare import __version__
+from compare.app.one_line_parser import OneLineParser, shortened
+from compare.errors import RequestError
+from compare.modes import GROUPS, Request, Study, Task, Training
+from compare.naming import did_you_mean
+from compare.option import declaration, default_of, flag, options_of
+from compare.options import MODES, OPTIONS, Options, refusal
+
+INSTALLED = "fit-vs-loop"
+"""The name of the installed command."""
+WORDS = {mode.word: mode for mode in MODES if mode.word}
+"""The subcommands."""
+USAGES = {
+    "": "[options]",
+    "check": "[options]",
+    "scripts": "FIT.py LOOP.py [options] [-- ARGUMENTS]",
+    "logs": "FIT.csv LOOP.csv [options]",
+}
+ABOUT = {
+    "": "Train one model with model.fit and with a custom loop, and say whether both\n"
+    "train alike: bit for bit, and if not, from which step on they diverge, and why.",
+    "check": "Check in seconds whether a custom loop trains like model.fit, without a full\ntraining.",
+    "scripts": "Run two training scripts unedited, or one that trains twice, and compare every\n"
+    "step of what they train. The first is the reference. Files that they save are\nreally written.",
+    "logs": "Draw and compare what trainings elsewhere have logged, without weights: CSV\n"
+    "files, TensorBoard folders. The first is the reference; names that differ in a\nnumber are seeds.",
+}
+EXAMPLES = {
+    "": ("--epochs 2", "--experiment my_task.py --trainers fit my_loop.py:MyLoop"),
+    "check": ("check --experiment my_task.py --trainers fit my_loop.py:MyLoop",),
+    "scripts": ("scripts my_fit.py my_loop.py", "scripts my_fit.py my_loop.py --own order -- --batch 32"),
+    "logs": ("logs fit.csv loop.csv", "logs fit-*.csv loop-*.csv --margin val_loss=1%"),
+}
+STATUS = "Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no\nverdict, 130 interrupted."
+EVERYTHING = "--help-all"
+
+
+def program() -> str:
+    """The command's name, as the user called it."""
+    return INSTALLED if Path(sys.argv[0]).stem == INSTALLED else "compare.py"
+
+
+def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag: bool = False) -> OneLineParser:
+    """The parser of one mode, made from the declarations of its options.
+
+    Args:
+        everything: whether its help lists what few people need.
+        as_flag: whether the mode was asked for by an option, as by ``--scripts``, and not by a subcommand.
+    """
+    called = program() if program() == INSTALLED else f"python {sys.argv[0]}"
+    escaped = called.replace("%", "%%")
+    usages = [" ".join(filter(None, (escaped, word, USAGES[word]))) for word in ([mode.word] if mode.word else USAGES)]
+    examples = "".join(f"\n  {called} {example}" for example in EXAMPLES[mode.word])
+    made = _Parser(
+        prog=escaped,
+        allow_abbrev=False,
+        add_help=False,
+        usage="\n       ".join(usages),
+        description=ABOUT[mode.word],
+        epilog=f"examples:{examples}\n\n{STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.mode = mode
+    groups = {title: made.add_argument_group(title) for title in GROUPS} if everything else {}
+    made.add_argument("-h", "--help", action="help", help="show what most people need, and exit")
+    made.add_argument(EVERYTHING, action="help", help="show all options, and exit")
+    made.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
+    own = {*options_of(mode), *(options_of(Study) if mode is Training else ())}
+    for name, declared in OPTIONS.items():
+        option = declaration(declared)
+        if option.python_only or (name not in own and name != mode.word):
+            continue
+        if name == mode.word and not as_flag:
+            if option.several:
+                made.add_argument(name, metavar=option.metavar[0], nargs="+", help=argparse.SUPPRESS)  # type: ignore[index]
+            continue
+        rare = option.rare and issubclass(mode, Task) and not everything
+        hidden = name == mode.word or name in mode.hidden or rare
+        text = argparse.SUPPRESS if hidden else option.full_help() if everything else option.help
+        option.add_to(groups.get(option.group, made), name, default_of(declared), text)
+    return made
+
+
+class _Parser(OneLineParser):
+    """Refuses an option of another mode by the name of its own."""
+
+    mode: type[Request]
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
+        for each in unknown:
+            name = each.partition("=")[0].removeprefix("--").replace("-", "_")
+            if each.startswith("--") and name in OPTIONS:
+                raise RequestError(refusal(name, self.mode))
+        if unknown[0] in WORDS:
+            self.error(f"{unknown[0]} after options", "; a subcommand comes first")
+        super().refuse_unknown(unknown)
+
+
+class _Version(argparse.Action):
+    """Prints versions, which are looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        installed = {name: version(name.lower()) for name in ("TensorFlow", "Keras") if find_spec(name.lower())}
+        used = "".join(f", {name} {number}" for name, number in {**installed, "Python": python_version()}.items())
+        print(f"{INSTALLED} {__version__}{used}")
+        parser.exit()
+
+
+def parsed(given: Sequence[str]) -> Request:
+    """The request of a command line; what follows ``--`` are the arguments of scripts.
+
+    Raises:
+        RequestError: when it cannot be carried out.
+    """
+    own, follows, rest = list(given), False, []
+    if "--" in own:
+        follows, rest = True, own[own.index("--") + 1 :]
+        own = own[: own.index("--")]
+    flagged = next((word for word in WORDS if any(each.partition("=")[0] == flag(word) for each in own)), "")
+    first = own[0] if own and not own[0].startswith("-") else ""
+    if first in WORDS:
+        del own[0]
+    elif first and not flagged:
+        raise RequestError(_no_subcommand(own))
+    word = first if first in WORDS else flagged
+    if follows and word != "scripts":
+        raise RequestError("-- begins the arguments of scripts: give two scripts before it, or leave it out")
+    parser_of_mode = parser(WORDS.get(word, Training), everything=EVERYTHING in own, as_flag=word == flagged)
+    values = vars(parser_of_mode.parse_args(own))
+    chosen = {"check": True} if word == "check" else {}
+    return Options(**values | chosen, script_arguments=rest).request
+
+
+def _no_subcommand(own: Sequence[str]) -> str:
+    """What is wrong with a first argument that is no subcommand, and what was probably meant."""
+    files = [each for each in own if not each.startswith("-")]
+    meant = did_you_mean(own[0], WORDS)
+    for word, endings in (("scripts", (".py", ".ipynb")), ("logs", (".csv",))):
+        if all(each.endswith(endings) for each in files):
+            meant = f"; did you mean {word} {' '.join(files)}?"
+    return f"{shortened(own[0])}: no such subcommand; there are {', '.join(WORDS)}{meant} (see --help)"
