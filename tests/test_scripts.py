@@ -27,7 +27,7 @@ from keras.src.losses.losses import LossFunctionWrapper
 import compare
 from compare.app import cli
 from compare.app.notebooks import as_python
-from compare.app.script_runs import EpochEnds, ScriptRunner
+from compare.app.script_runs import START_METHOD, EpochEnds, ScriptRunner
 from compare.check.stages import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
@@ -125,6 +125,22 @@ def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path)
     # The pupil's step comes first, but the model that it calls first, and that differs, is not its own.
     follows = "wrong model 2 differs from step 1 of epoch 1 on, and this may follow from that"
     assert pupil["evidence"] == [follows] and not first["evidence"] and not last["evidence"]
+
+
+def test_scripts_from_new_processes_say_what_those_from_forks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, penalty in (("right", "sum(net.losses)"), ("wrong", "0.0")):
+        text = THREE_AFTER_A_TEACHER.replace("TRAINING", "True").replace("PENALTY", penalty)
+        (tmp_path / f"{name}.py").write_text(text)
+    scripts, said, steps = [str(tmp_path / name) for name in ("right.py", "wrong.py")], [], []
+    for way in ("fork", "spawn"):
+        monkeypatch.setenv(START_METHOD, way)
+        result = compare.run(scripts=scripts, reports=tmp_path, name=way, quiet=True)
+        said.append(result.details["comparisons"])
+        steps.append({path.name: path.read_bytes() for path in sorted((tmp_path / way).rglob("*.steps"))})
+    assert said[0] == said[1] and [each["verdict"] for each in said[0]].count("different") == 1
+    assert steps[0] == steps[1] != {}
 
 
 def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
@@ -571,8 +587,8 @@ def test_an_experiment_is_written_from_what_fit_was_given(tensorflow: Any, tmp_p
 
 def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
     with ScriptRunner() as runner:
-        runner._server.kill()
-        runner._server.wait()
+        runner._processes._server.kill()  # type: ignore[union-attr]
+        runner._processes._server.wait()  # type: ignore[union-attr]
         with pytest.raises(NoVerdictError, match="died"):
             runner.start(Settings("a.py", "a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
 

@@ -199,7 +199,7 @@ def _wait(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, s
         )
     assert chief.stderr is not None
     with chief.stderr as errors:
-        return chief.returncode, errors.read().decode().strip().removeprefix(PREFIX)
+        return chief.returncode, errors.read().decode(errors="replace").strip().removeprefix(PREFIX)
 
 
 def _failed(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +214,7 @@ def _train_elsewhere(
 class _Remote(Recorder):
     """A recorder that sends everything to the parent process, which writes the files."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Any, name: str) -> None:  # of another type on Windows
         self._connection = connection
         self._waiting: list[Any] = []
         self._sent = time.monotonic()

@@ -1,7 +1,8 @@
-"""The process that scripts come from: it imports TensorFlow once, and becomes a new process for every script.
+"""The process of a script: forked from one that has TensorFlow already, or a new one where forking is unsafe.
 
 ``python -m compare.app.script_process PARENT`` reads a JSON line for every script to start, ``[settings, log]``, and
-writes one when it has started, ``["started", pid]``, and when it has ended, ``["ended", pid, status]``.
+writes one when it has started, ``["started", pid]``, and when it has ended, ``["ended", pid, status]``. With the names
+of settings and log behind PARENT it runs this one script itself.
 """
 
 from __future__ import annotations
@@ -21,14 +22,24 @@ from types import TracebackType
 POLL_SECONDS = 0.05
 
 
-def main() -> None:
-    """Serve until stdin is closed."""
+def main(parent: str, *script: str) -> None:
+    """Serve until stdin is closed, or run one script."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
     os.environ["TF_USE_LEGACY_KERAS"], os.environ["KERAS_BACKEND"] = "0", "tensorflow"
     from compare.app.processes import end_with  # noqa: PLC0415 (lazy)
-    from compare.watch import script, stages  # noqa: F401, PLC0415 (lazy: TensorFlow)
+    from compare.watch import script as _script  # noqa: F401, PLC0415 (lazy: TensorFlow)
+    from compare.watch import stages  # noqa: F401, PLC0415 (lazy: TensorFlow)
 
-    end_with(int(sys.argv[1]))
+    end_with(int(parent))
+    if script:
+        _run(*map(Path, script))
+    else:
+        _serve()
+
+
+def _serve() -> None:
+    if sys.platform == "win32":
+        raise OSError("this system cannot fork")
     requests = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     running: set[int] = set()
     while True:
@@ -38,9 +49,12 @@ def main() -> None:
             if not line:
                 break
             settings, log = json.loads(line)
-            pid = os.fork()
+            parent, pid = os.getpid(), os.fork()
             if pid == 0:
-                _become(Path(settings), Path(log))
+                from compare.app.processes import end_with  # noqa: PLC0415 (lazy)
+
+                end_with(parent)
+                _run(Path(settings), Path(log))
             running.add(pid)
             print(json.dumps(["started", pid]), flush=True)
         for pid in list(running):
@@ -52,9 +66,8 @@ def main() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _become(settings: Path, log: Path) -> None:
-    """Run a script in this process, which was forked for it, and end as Python ends."""
-    from compare.app.processes import end_with  # noqa: PLC0415 (lazy)
+def _run(settings: Path, log: Path) -> None:
+    """Run a script in this process, which was started for it, and end as Python ends."""
     from compare.watch.script import run  # noqa: PLC0415 (lazy)
     from compare.watch.settings import Settings  # noqa: PLC0415 (lazy)
 
@@ -64,7 +77,6 @@ def _become(settings: Path, log: Path) -> None:
         os.dup2(file, number)
     sys.stdin = open(0)  # noqa: SIM115
     faulthandler.enable()
-    end_with(os.getppid())
     status = 0
     try:
         run(Settings.read(settings))
@@ -97,4 +109,4 @@ def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

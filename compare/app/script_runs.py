@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,17 @@ from compare.watch.settings import ALL_BEGUN, ENDED, Settings
 from compare.watch.trace import FAILED, OTHERS, Trace, steps_made
 
 POLL_SECONDS = 0.2
+GRACE_SECONDS = 30.0
+"""Time that a script has to end by itself when it is asked to; then it is killed."""
+START_METHOD = "FIT_VS_LOOP_START_METHOD"
+"""The environment variable with ``fork`` or ``spawn``, the way to start the processes of scripts; for tests."""
+DIED = "the process that runs the scripts died; see tensorflow.log"
+
+
+def start_method() -> str:
+    """How the processes of scripts are started: forking is fast, but unsafe on macOS, and unknown to Windows."""
+    forks = hasattr(os, "fork") and sys.platform != "darwin"
+    return os.environ.get(START_METHOD) or ("fork" if forks else "spawn")
 
 
 @dataclass
@@ -53,37 +66,115 @@ class ScriptRun:
         """The number of optimizer steps so far, over all its trainings."""
         return sum(steps_made(self.folder, number) for number in range(self.settings.trainings))
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Asks the script to end."""
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Asks the script to end; on Windows it is killed."""
         if self.status is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
-class ScriptRunner:
-    """Starts scripts, each in a process of its own that has TensorFlow already; a context manager."""
+class _Forks:
+    """Starts each script as a fork of one process that has TensorFlow already."""
 
     def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "compare.app.script_process", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,  # lines are read when they are there
-            env={**os.environ, "PYTHONPATH": _python_path(), "PYTHONUNBUFFERED": "1"},
-        )
+        self._server = _process([], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._messages: Queue[list[Any] | None] = Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._server.stdout is not None
+        with self._server.stdout as lines:
+            for line in lines:
+                self._messages.put(json.loads(line))
+        self._messages.put(None)
+
+    def start(self, settings: Path, log: Path) -> int:
+        """Starts a script; returns its process's number."""
+        assert self._server.stdin is not None
+        try:
+            self._server.stdin.write(json.dumps([str(settings), str(log)]).encode() + b"\n")
+        except OSError:
+            raise NoVerdictError(DIED) from None
+        others = []
+        while (message := self._next(None))[0] != "started":
+            others.append(message)
+        for other in others:
+            self._messages.put(other)
+        return int(message[1])
+
+    def ended(self) -> tuple[int, int] | None:
+        """Waits a moment; returns the number and the exit status of a process that has ended, if one has."""
+        with suppress(Empty):
+            _, pid, status = self._next(POLL_SECONDS)
+            return pid, status
+        return None
+
+    def _next(self, seconds: float | None) -> list[Any]:
+        message = self._messages.get(timeout=seconds)
+        if message is None:
+            raise NoVerdictError(DIED)
+        return message
+
+    def close(self) -> None:
+        """Ends all processes, which are killed."""
+        assert self._server.stdin is not None
+        with suppress(OSError):
+            self._server.stdin.close()
+        self._server.wait()
+
+
+class _Spawned:
+    """Starts each script in a new process, which imports TensorFlow by itself."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, settings: Path, log: Path) -> int:
+        """Starts a script; returns its process's number."""
+        with open(log, "ab") as output:
+            process = _process([str(settings), str(log)], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        self._running[process.pid] = process
+        return process.pid
+
+    def ended(self) -> tuple[int, int] | None:
+        """Waits a moment; returns the number and the exit status of a process that has ended, if one has."""
+        for pid, process in self._running.items():
+            if (status := process.poll()) is not None:
+                del self._running[pid]
+                return pid, status
+        time.sleep(POLL_SECONDS)
+        return None
+
+    def close(self) -> None:
+        """Ends all processes, which are killed."""
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+def _process(script: list[str], **files: Any) -> subprocess.Popen[bytes]:
+    package = str(Path(__file__).resolve().parents[2])  # stays importable, whether or not it is installed
+    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "compare.app.script_process", str(os.getpid()), *script],
+        bufsize=0,  # lines are read when they are there
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        **files,
+    )
+
+
+class ScriptRunner:
+    """Starts scripts, each in a process of its own; a context manager."""
+
+    def __init__(self) -> None:
+        self._processes = _Forks() if start_method() == "fork" else _Spawned()
         self._running: dict[int, ScriptRun] = {}
 
     def __enter__(self) -> ScriptRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for run in self._running.values():
-            run.end(signal.SIGKILL)
-        for pipe in (self._server.stdin, self._server.stdout):
-            assert pipe is not None
-            with suppress(OSError):
-                pipe.close()
-        self._server.wait()
+        self._processes.close()
 
     def start(self, settings: Settings, log: Path) -> ScriptRun:
         """Starts a script.
@@ -94,39 +185,30 @@ class ScriptRunner:
         folder = Path(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings.write(folder / "settings.json")
-        assert self._server.stdin is not None
-        try:
-            self._server.stdin.write(json.dumps([str(folder / "settings.json"), str(log)]).encode() + b"\n")
-        except OSError:
-            raise NoVerdictError(DIED) from None
-        while (message := self._message(None)) and message[0] != "started":
-            self._ended(message)
-        if message is None:
-            raise NoVerdictError(DIED)
-        run = ScriptRun(settings, log, message[1])
+        run = ScriptRun(settings, log, self._processes.start(folder / "settings.json", log))
         self._running[run.pid] = run
         return run
 
     def wait(self, runs: Sequence[ScriptRun], look: Callable[[], None] = lambda: None) -> None:
         """Waits until all scripts have ended; ``look`` is called now and then."""
         while any(run.status is None for run in runs):
-            message = self._message(POLL_SECONDS)
-            if message is not None:
-                self._ended(message)
-            elif self._server.poll() is not None:
-                raise NoVerdictError(DIED)
+            if (ended := self._processes.ended()) is not None:
+                self._ended(*ended)
             look()
 
-    def _message(self, seconds: float | None) -> list[Any] | None:
-        """The next line of the process that scripts come from; None if there is none within that time."""
-        assert self._server.stdout is not None
-        if not select.select([self._server.stdout], [], [], seconds)[0]:
-            return None
-        line = self._server.stdout.readline()
-        return json.loads(line) if line else None
+    def end(self, runs: Sequence[ScriptRun]) -> None:
+        """Asks scripts to end and waits for that; those that have not ended after ``GRACE_SECONDS`` are killed."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        for run in runs:
+            run.end()
 
-    def _ended(self, message: list[Any]) -> None:
-        _, pid, status = message
+        def kill() -> None:
+            for run in runs if time.monotonic() > deadline else ():
+                run.end(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+        self.wait(runs, kill)
+
+    def _ended(self, pid: int, status: int) -> None:
         run = self._running.pop(pid)
         run.status = status
         if run.settings.begins:  # the other script goes on with its own weights
@@ -134,15 +216,6 @@ class ScriptRunner:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ALL_BEGUN).touch()
             (folder / ENDED).touch()
-
-
-DIED = "the process that runs the scripts died; see tensorflow.log"
-
-
-def _python_path() -> str:
-    """This package stays importable, whether or not it is installed."""
-    here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def run_scripts(
             session.runner.wait(runs, look)
         except KeyboardInterrupt:
             interrupted = True
-            for run in runs:
-                run.end()
-            session.runner.wait(runs)
+            session.runner.end(runs)
     return runs, interrupted
 
 

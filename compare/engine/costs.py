@@ -59,10 +59,10 @@ class CostMeter:
 
 def peak_memory() -> int | None:
     """Returns the peak resident memory of this process in bytes; None if the system does not provide it."""
-    try:
-        import resource  # noqa: PLC0415 (lazy)
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return None
+    import resource  # noqa: PLC0415 (lazy: not on Windows)
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
