@@ -14,6 +14,8 @@ from compare.errors import RequestError
 
 LONGEST_FILE_NAME = 150
 """Maximum length of ``file_name``: file systems allow 255 bytes, and endings and numbers follow."""
+MADE_ALIKE = ("seeds", "weights", "order")
+"""What is made alike in two scripts, unless ``--own`` keeps it."""
 
 
 def label(thing: Any) -> str:

@@ -13,7 +13,6 @@ import pytest
 import xxhash
 from recorded import as_json
 
-from compare.app.judge import Pair
 from compare.check import not_finite
 from compare.check.judge import _multiple
 from compare.check.recipe import distance
@@ -38,6 +37,7 @@ from compare.verdict import (
     with_study,
     within_rounding,
 )
+from compare.verdict.judge import Pair
 from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event

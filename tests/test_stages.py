@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.app.judge import with_located
 from compare.check import judge_recorded
 from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies
@@ -19,6 +18,7 @@ from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
+from compare.verdict.judge import with_located
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import FitEpoch, Trace
 

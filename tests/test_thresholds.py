@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compare.app.judge import Recorded, judge
 from compare.app.run_folder import claimed
 from compare.check.stages import locate
 from compare.options import request
@@ -30,6 +29,7 @@ from compare.verdict import (
 )
 from compare.verdict.evidence import metrics_beyond, with_study
 from compare.verdict.float64 import distances
+from compare.verdict.judge import Recorded, judge
 from compare.verdict.logged import compare_logs
 from compare.verdict.rounding import Noise, enough, first_beyond
 from compare.verdict.seeds import Margin, study

@@ -18,7 +18,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from compare.app.judge import with_located
 from compare.app.script_pairs import begin_equal, changed_apart, changed_last, left_out, left_over, paired_models
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
@@ -28,6 +27,7 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.records import MetricsFile, Variable, read_records, step_dtype
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
+from compare.verdict.judge import with_located
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.pairing import in_order, paired

@@ -15,7 +15,6 @@ import pytest
 from recorded import as_json
 from xxhash import xxh3_64_intdigest
 
-from compare.app.judge import Pair
 from compare.records import (
     EPOCH_END,
     INITIAL,
@@ -50,6 +49,7 @@ from compare.verdict import (
     worst,
 )
 from compare.verdict.codec import decode
+from compare.verdict.judge import Pair
 from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import measure
 

@@ -9,7 +9,6 @@ from io import StringIO
 from typing import Any
 
 from compare.anew import train_anew
-from compare.app.judge import Pair, Recorded, pairs
 from compare.app.ready import Session, surviving
 from compare.check import Report
 from compare.check.judge_recorded import missing_callbacks
@@ -23,6 +22,7 @@ from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
 from compare.verdict import DIFFERENT, rounding
 from compare.verdict.codec import encode
+from compare.verdict.judge import Pair, Recorded, pairs
 
 
 def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) -> None:
@@ -97,7 +97,7 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
 
 
 def _not_identical(recorded: Recorded) -> list[Pair]:
-    return [pair for pair in pairs(recorded) if isinstance(pair, Pair) and pair.exactly.verdict == DIFFERENT]
+    return [pair for pair in pairs(recorded) if pair.exactly.verdict == DIFFERENT]
 
 
 def _train_twins(session: Session, pair: Pair, start: Place) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from compare.app.provenance import provenance
 from compare.app.publish import publish_verdict
-from compare.check.not_finite import findings
+from compare.check.not_finite import led
 from compare.errors import RequestError
 from compare.modes import Logs
 from compare.naming import margin
@@ -59,8 +58,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
     reference, *candidates = records.values()
     comparisons = [compare_logs(reference, each, margins) for each in candidates]
-    named = [replace(each, causes=tuple(findings(each, names[0], None))) for each in comparisons]
-    verdict = Verdict.of(names[0], named, scope="logs")
+    verdict = led(Verdict.of(names[0], comparisons, scope="logs"), {})
     run.save(status=FINISHED)
     shown = [each[0] for each in records.values()]
     return Result(folder, publish_verdict(run, verdict, shown, console, study=seeds > 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from compare.app.judge import Recorded, judge
+from compare.check.not_finite import OF_WEIGHTS, FirstValue, led
 from compare.naming import shown_path
 from compare.records import Record, RecordError, has_records, read_rows
 from compare.records.files import checksum
@@ -19,6 +19,7 @@ from compare.reporting.run_files import verdict_of
 from compare.reporting.sentences import sentence
 from compare.reporting.terminal import epoch_table, print_table, print_verdict, say, study_table, tell
 from compare.verdict import Verdict, warning
+from compare.verdict.judge import Recorded, judge
 
 
 def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
@@ -51,7 +52,9 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
     """Judge a run from its files, write its reports and print the last lines as ``finish``; returns the verdict."""
     with waiting(console, "judging"):
         recorded = Recorded.read(folder)
-        verdict, run, shown = judge(recorded), recorded.run, recorded.shown
+        run, shown = recorded.run, recorded.shown
+        inside = {name: FirstValue(**first) for name, first in (run.not_finite or {}).items()}
+        verdict = led(judge(recorded, OF_WEIGHTS), inside)
         run.save(verdict_sha256=checksum(verdict.content()))
     del recorded  # the pages read the records again: this memory is needed only once
     return publish_verdict(run, verdict, shown, console, study=run.options.get("seeds", 1) > 1, known=known)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from compare.app.judge import Pair, Recorded, pairs
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.causes.reporting import not_reset, other_metrics
@@ -41,6 +40,7 @@ from compare.verdict import (
     rounding,
 )
 from compare.verdict.codec import encode
+from compare.verdict.judge import Pair, Recorded, pairs
 from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
@@ -88,7 +88,7 @@ class Departure:
 def explain(session: ScriptsSession) -> None:
     """Measures rounding by noise twins of the reference; locates and names what is more than that."""
     paired = pairs(Recorded.read(session.folder))
-    compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if isinstance(pair, Pair)]
+    compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if pair.trained]
     differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
     if any(pair.noise_start is not None for pair, _ in differing):
         tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")

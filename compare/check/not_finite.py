@@ -6,7 +6,7 @@ that step, in the order in which they happened. No TensorFlow here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from compare.check.stages import (
     some,
 )
 from compare.records import Place
-from compare.verdict import Comparison, Finding, NotFinite
+from compare.verdict import Comparison, Finding, NotFinite, Verdict
 from compare.watch.seen import CloseUp, Event
 
 
@@ -163,6 +163,25 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
         seen = Measurement.of("metric-not-finite", **place, metric=number.metric, values=values, training=of)
         found.append(named(NOT_FINITE, REPORTING, number.side or "", seen, REMEDIES[REPORTING]))
     return found
+
+
+OF_WEIGHTS = [id for id, cause in CATALOGUE.items() if cause.kind == TRAINING and id != NOT_FINITE]
+"""The causes of different weights: that they are not finite follows from one of these."""
+
+
+def led(verdict: Verdict, inside: Mapping[str, FirstValue]) -> Verdict:
+    """The verdict with this cause before all others, wherever one side alone is not finite.
+
+    Args:
+        inside: the first value that is not, by candidate, where it was seen.
+    """
+    comparisons = []
+    for each in verdict.comparisons:
+        first = None if each.against else inside.get(each.candidate)
+        found = findings(each, each.reference or verdict.reference, first)
+        others = [cause for cause in each.causes if cause.id != NOT_FINITE] if found else each.causes
+        comparisons.append(replace(each, causes=(*found, *others)))
+    return replace(verdict, comparisons=tuple(comparisons))
 
 
 def of_step(names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Located, place: Place) -> list[Finding]:

@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from compare import naming
 from compare.watch.cells import citing_cells, place_in_cells
 
-SEEDS, WEIGHTS, ORDER = "seeds", "weights", "order"
+SEEDS, WEIGHTS, ORDER = naming.MADE_ALIKE
 MADE_ALIKE = {
     SEEDS: "the same in both, for layers and TensorFlow's random operations (which still draw other numbers in an "
     "eager loop, or in a graph of other operations); op determinism is on",

@@ -1,24 +1,22 @@
-"""From a run's records to its verdict: plain data in, plain data out, no TensorFlow and no files written."""
+"""From a run's records to its verdict: its trainings in pairs, each judged in the light of all that is known of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from compare.check.causes import CATALOGUE
-from compare.check.not_finite import FirstValue, findings
-from compare.check.report import NOT_FINITE, TRAINING
-from compare.naming import file_name, margin
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records
+import numpy as np
+
+from compare.naming import MADE_ALIKE, file_name, margin
+from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records, step_dtype
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
-from compare.verdict import (
-    ALIKE,
-    DIFFERENT,
-    FROM_BEST,
-    IDENTICAL,
-    INCONCLUSIVE,
+from compare.verdict.codec import decode
+from compare.verdict.evidence import with_noise, with_study
+from compare.verdict.exact import beyond_rounding, compare_records, noise_start, within_rounding
+from compare.verdict.float64 import distances
+from compare.verdict.model import (
     Comparison,
     Failure,
     Reporting,
@@ -27,19 +25,11 @@ from compare.verdict import (
     Training,
     Verdict,
     asynchronous,
-    beyond_rounding,
-    compare_records,
-    noise_start,
     not_comparable,
-    with_noise,
-    with_study,
-    within_rounding,
 )
-from compare.verdict.codec import decode
-from compare.verdict.float64 import distances
+from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
 from compare.verdict.pairing import paired_steps
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
-from compare.watch.settings import MADE_ALIKE
 
 TRUTH = "truth"
 """The name of the records of the float64 run."""
@@ -88,10 +78,12 @@ class Pair:
         reference: the record that the other is compared with.
         candidate: the other record.
         anchor: the one of the two that was trained in this run, so that noise twins of it can be trained.
-        exactly: the comparison bit for bit.
+        exactly: the comparison bit for bit; what is known where there are no records to compare.
         checked: what the short check, or a look into two scripts, has found; None if there was none.
         study: the comparison over all seeds; None for a single seed.
-        inside: where in its step a value first is not finite on one side only; None if that was not seen.
+        inside: the stage in which a value first is not finite on one side only, and where in it; empty if that was
+            not seen.
+        trained: whether there are records to compare.
     """
 
     reference: Record
@@ -100,7 +92,14 @@ class Pair:
     exactly: Comparison
     checked: Comparison | None = None
     study: Study | None = None
-    inside: FirstValue | None = None
+    inside: tuple[str, str] = ("", "")
+    trained: bool = True
+
+    @classmethod
+    def of_none(cls, known: Comparison) -> Pair:
+        """The pair of trainings that did not take place, or not far enough."""
+        missing = Record(known.candidate, 0, (), np.zeros(0, step_dtype(0, 1)), {}, Path())
+        return cls(missing, missing, missing, known, trained=False)
 
     @property
     def noise_start(self) -> Place | None:
@@ -124,9 +123,15 @@ class Pair:
         name = file_name(self.candidate.trainer)
         return f"{name} against" if self.exactly.against else name
 
-    def compared(self, twins: Sequence[Record]) -> Comparison:
-        """The comparison in the light of noise twins, of the short check and of the other seeds."""
+    def compared(self, twins: Sequence[Record], of_weights: Collection[str] = ()) -> Comparison:
+        """The comparison in the light of noise twins, of the short check and of the other seeds.
+
+        Args:
+            of_weights: the causes, by id, from which it follows that weights are not finite.
+        """
         comparison = self.exactly
+        if not self.trained:
+            return comparison
         if self.noise_start is not None and twins:
             comparison = with_noise(comparison, self.reference, self.candidate, twins, self.anchor)
         reporting = comparison.reporting
@@ -142,36 +147,27 @@ class Pair:
                 for name, gap in reporting.metrics.items()
             })  # fmt: skip
         comparison = replace(comparison, reporting=reporting).held_different()
-        if not self.known_cause:  # else the difference begins where that mistake does
-            stage, where = (self.inside.stage, self.inside.where) if self.inside else ("", "")
-            comparison = comparison.led_by_not_finite(stage, where)
-        return comparison if self.study is None else with_study(comparison, self.study, self.known_cause)
-
-    @property
-    def known_cause(self) -> bool:
-        """Whether the short check named a cause of different weights; that they are not finite follows from one."""
-        named = [cause.id for cause in self.checked.causes] if self.checked else []
-        return any(CATALOGUE[id].kind == TRAINING and id != NOT_FINITE for id in named)
+        known_cause = self.checked is not None and any(cause.id in of_weights for cause in self.checked.causes)
+        if not known_cause:  # else the difference begins where that mistake does
+            comparison = comparison.led_by_not_finite(*self.inside)
+        return comparison if self.study is None else with_study(comparison, self.study, known_cause)
 
 
-def pairs(recorded: Recorded) -> list[Pair | Comparison]:
-    """Pair each candidate with the reference, and each trainer with the run named by ``--against``.
-
-    Where a side failed there is no pair, only the comparison that says so.
-    """
+def pairs(recorded: Recorded) -> list[Pair]:
+    """Pair each candidate with the reference, and each trainer with the run named by ``--against``."""
     run, records = recorded.run, _by_trainer(recorded.records)
     reference, *candidates = run.trainers or [""]
     failures = {each["side"]: Failure(each["side"], each["error"], each["remedy"]) for each in run.failures or ()}
-    paired: list[Pair | Comparison] = []
+    paired: list[Pair] = []
     for name in candidates:
         failure = failures.get("") or failures.get(reference) or failures.get(name)
         if failure:
-            paired.append(not_comparable(name, failure))
+            paired.append(Pair.of_none(not_comparable(name, failure)))
         else:
             paired.append(_pair(run, name, records.get(reference, {}), records.get(name, {})))
     for first, second in run.models or ():
         pair = _pair(run, second, records.get(first, {}), records.get(second, {}))
-        paired.append(replace(pair, exactly=replace(pair.exactly, reference=first)) if isinstance(pair, Pair) else pair)
+        paired.append(replace(pair, exactly=replace(pair.exactly, reference=first)) if pair.trained else pair)
     earlier = _by_trainer(recorded.against)
     for name in run.trainers or ():
         for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
@@ -180,9 +176,7 @@ def pairs(recorded: Recorded) -> list[Pair | Comparison]:
     return paired
 
 
-def _pair(
-    run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]
-) -> Pair | Comparison:
+def _pair(run: RunJson, name: str, reference: Mapping[int, Record], candidate: Mapping[int, Record]) -> Pair:
     """Pair the records of two trainers, by seed."""
     assert run.strategy is not None
     seeds = sorted(reference.keys() & candidate.keys())
@@ -193,7 +187,7 @@ def _pair(
         sides = {seed: (one.up_to(ends[seed]), other.up_to(ends[seed])) for seed, (one, other) in begun.items()}
         if not sides:
             reason = "the run was interrupted before both had made a step"
-            return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
+            return Pair.of_none(_unknown(name, reason))
     sides = {seed: paired_steps(*both) for seed, both in sides.items()}
     compared = [(seed, compare_records(*both)) for seed, both in sides.items()]
     # In a study the first seed with the worst verdict stands for all; one that is not finite is worse than different.
@@ -209,9 +203,13 @@ def _pair(
         over_seeds = study(references, candidates, margins)
         exactly = replace(exactly, seed=seed)
     inside, checked = (run.not_finite or {}).get(name), (run.check or {}).get(name)
-    first = FirstValue(**inside) if inside else None
     found = decode(Comparison, checked) if checked else None
-    return Pair(*sides[seed], sides[seed][0], exactly, found, over_seeds, first)
+    where = (inside["stage"], inside["where"]) if inside else ("", "")
+    return Pair(*sides[seed], sides[seed][0], exactly, found, over_seeds, where)
+
+
+def _unknown(name: str, reason: str) -> Comparison:
+    return Comparison(name, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {}))
 
 
 def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
@@ -222,12 +220,14 @@ def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
     return by_trainer
 
 
-def judge(recorded: Recorded) -> Verdict:
-    """The verdict on a run."""
+def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
+    """The verdict on a run.
+
+    Args:
+        of_weights: the causes, by id, from which it follows that weights are not finite.
+    """
     run, records, paired = recorded.run, _by_trainer(recorded.records), pairs(recorded)
-    compared = [
-        pair.compared(recorded.twins.get(pair.twins, ())) if isinstance(pair, Pair) else pair for pair in paired
-    ]
+    compared = [pair.compared(recorded.twins.get(pair.twins, ()), of_weights) for pair in paired]
     scripts, names, truth = bool(run.options.get("scripts")), run.trainers or [], None
     if TRUTH in records and TRUTH not in names:
         exact = records[TRUTH]
@@ -235,16 +235,14 @@ def judge(recorded: Recorded) -> Verdict:
     comparisons = []
     for pair, comparison in zip(paired, compared, strict=True):
         found = comparison
-        if isinstance(pair, Pair):
+        if pair.trained:
             if scripts and found.weights_alone is None:
                 found = with_located(found, pair.checked)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
             found = _with_check(found, pair.checked, scripts=scripts)
-            found = _with_not_finite(found, names[0], pair.inside)
         comparisons.append(found)
-    for what, reason in (run.unpaired or {}).items():
-        comparisons.append(Comparison(what, Training(INCONCLUSIVE, None, None, 0, reason=reason), Reporting(None, {})))
+    comparisons += [_unknown(what, reason) for what, reason in (run.unpaired or {}).items()]
     return Verdict.of(
         names[0],
         comparisons,
@@ -271,13 +269,6 @@ def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: 
         return found
     at = None if scripts else checked.training.first_difference
     return replace(found, stages=checked.stages, stages_at=at)
-
-
-def _with_not_finite(comparison: Comparison, reference: str, inside: FirstValue | None) -> Comparison:
-    """The comparison with the cause that leads all others, where one side alone is not finite."""
-    found = findings(comparison, comparison.reference or reference, inside)
-    others = [cause for cause in comparison.causes if cause.id != NOT_FINITE] if found else comparison.causes
-    return replace(comparison, causes=(*found, *others))
 
 
 def _so_far(pair: Pair, epochs: int | None) -> SoFar | None:
