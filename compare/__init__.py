@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.modes import Request, Task
 from compare.option import declaration, default_of, type_given
 from compare.options import OPTIONS, Options
+from compare.request import Request, Task
 
 if TYPE_CHECKING:
     from compare.engine.run import Run

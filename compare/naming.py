@@ -88,6 +88,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def plain(name: str) -> str:
+    """The name with dashes in place of characters that are special in a path or on a command line."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
 def distinct(name: str, taken: Collection[str]) -> str:
     """A name that is not among those taken: the name itself, or else with the first number that makes it another."""
     names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 2))]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from compare.errors import RequestError
-from compare.modes import GROUPS, Logs, Request, Scripts, ShortCheck, Study, Task, Training
+from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label
 from compare.option import declaration, default_of, flag, options_of, switch
+from compare.request import GROUPS, Request, Task
 
 MODES: tuple[type[Request], ...] = (Training, Study, ShortCheck, Scripts, Logs)
 HOW: dict[type[Request], str] = {

@@ -24,9 +24,10 @@ from compare.app.provenance import code
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
 from compare.experiments import BUILT_IN
-from compare.modes import GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Logs, Request, Scripts, ShortCheck, Study, Training
+from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.options import request
 from compare.reporting.result import Result
+from compare.request import GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "compare.py"

@@ -745,7 +745,7 @@ def test_tensorboards_own_reader_finds_both_trainers_and_the_verdict(tmp_path: P
 
 
 def test_a_log_without_the_package_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compare.modes.find_spec", lambda name: None)
+    monkeypatch.setattr("compare.request.find_spec", lambda name: None)
     with pytest.raises(compare.RequestError, match="pip install"):
         request(tensorboard=True)
 

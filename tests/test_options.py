@@ -20,10 +20,11 @@ from compare import modes
 from compare.app.command_line import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
-from compare.modes import EXPERIMENTS, STRATEGIES, Logs, Scripts, ShortCheck, Study, Training
+from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, margin
 from compare.option import declaration, default_of, options_of
 from compare.options import OPTIONS, as_json, request
+from compare.request import EXPERIMENTS, STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTED = {

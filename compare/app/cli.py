@@ -23,8 +23,9 @@ from compare.app.command_line import parsed, program
 from compare.app.standard_streams import forgiving, print_traceback
 from compare.engine.tf_config import this_task
 from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.modes import Request, Task, Trained
+from compare.modes import Trained
 from compare.naming import absolute, shown_path
+from compare.request import Request, Task
 from compare.user_errors import describe
 
 PATIENCE = 5.0

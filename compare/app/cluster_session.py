@@ -24,12 +24,13 @@ from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.modes import Task, Trained
+from compare.modes import Trained
 from compare.options import as_json
 from compare.records import read_verdict
 from compare.records.run_json import FINISHED, TRAINED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
+from compare.request import Task
 from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 from compare.verdict import DIFFERENT, EXIT_STATUS

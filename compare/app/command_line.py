@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 from compare import __version__
 from compare.app.one_line_parser import OneLineParser, shortened
 from compare.errors import RequestError
-from compare.modes import GROUPS, Request, Study, Task, Training
+from compare.modes import Study, Training
 from compare.naming import did_you_mean
 from compare.option import declaration, default_of, flag, options_of
 from compare.options import MODES, OPTIONS, Options, refusal
+from compare.request import GROUPS, Request, Task
 
 INSTALLED = "fit-vs-loop"
 """The name of the installed command."""

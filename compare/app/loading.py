@@ -16,9 +16,9 @@ from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import BUILT_IN as EXPERIMENTS
-from compare.modes import Task
 from compare.naming import is_file, shown_path, source_and_attribute
 from compare.reporting.terminal import tell
+from compare.request import Task
 from compare.trainer import Trainer
 from compare.user_errors import describe, without_exit
 

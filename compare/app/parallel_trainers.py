@@ -26,7 +26,7 @@ from compare.app.ready import Session, Worker, told
 from compare.app.train import StopAtDifference, all_of, has_finished, running_gap, train_on, train_or_fail
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, StorageError, TrainerFailedError
-from compare.modes import Request, Trained, Training
+from compare.modes import Trained, Training
 from compare.records import (
     AnyRecord,
     End,
@@ -43,6 +43,7 @@ from compare.reporting.live import UNLIMITED
 from compare.reporting.sentences import causes
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import TrainerProgress, say, tell
+from compare.request import Request
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 
 from compare.errors import RequestError
-from compare.modes import Request, Study, Trained
+from compare.modes import Study, Trained
 from compare.option import flag
+from compare.request import Request
 
 
 def cores() -> int:

@@ -17,10 +17,10 @@ import numpy as np
 from compare import __version__
 from compare.engine.preflight import Facts, Problem, problems
 from compare.engine.tf_config import this_task
-from compare.modes import Request
 from compare.naming import is_file, source_and_attribute
 from compare.options import as_json
 from compare.records.run_json import now
+from compare.request import Request
 
 if TYPE_CHECKING:
     from compare.app.ready import Session

@@ -21,12 +21,12 @@ from compare.app.resume import refuse_changes
 from compare.app.standard_streams import fail
 from compare.engine.preflight import Facts
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
-from compare.modes import EXPERIMENTS as BUILT_IN
 from compare.modes import Trained
 from compare.naming import is_file
 from compare.options import request
 from compare.records import RecordError, read_rows, shortest
 from compare.records.run_json import RunJson
+from compare.request import EXPERIMENTS as BUILT_IN
 from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 

@@ -14,12 +14,12 @@ from filelock import FileLock, Timeout
 
 from compare.app.provenance import code
 from compare.errors import RequestError, StorageError
-from compare.modes import Request
 from compare.naming import absolute, shown_path
 from compare.options import as_json
 from compare.records.files import umask
 from compare.records.model import RecordError
 from compare.records.run_json import FINISHED, RunJson
+from compare.request import Request
 
 
 @contextmanager

@@ -102,6 +102,8 @@ _one_at_a_time = threading.Lock()
 @without_exit("your code")
 def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) -> Finished:
     """Run one training in this process, a worker of the parent's own pool or of Dask."""
+    from compare.engine.run import Run  # noqa: PLC0415 (lazy)
+
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
         session = worker.begin()
         session.task.initial_weights[seed] = initial
@@ -112,7 +114,8 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
             records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
         try:
-            _, end = train(session, name, seed, range(1, worker.options.epochs + 1), [sink])
+            run = Run(session.task, seed=seed, epochs=range(1, worker.options.epochs + 1), sinks=[sink])
+            end = train(session, name, run)
         except Exception as error:
             return Finished(records, told(error))
         return Finished(records, end)

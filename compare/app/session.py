@@ -26,7 +26,7 @@ from compare.app.train import train_all, train_truth
 from compare.engine import preflight
 from compare.engine.tf_config import this_task
 from compare.errors import RequestError
-from compare.modes import Logs, Request, Scripts, ShortCheck, Study, Trained, Training
+from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
 from compare.options import as_json
 from compare.records import RecordError, read_records, recover
@@ -37,6 +37,7 @@ from compare.reporting.result import Result
 from compare.reporting.sentences import sentences
 from compare.reporting.tensorboard import live_log
 from compare.reporting.terminal import details, say, style_of, tell
+from compare.request import Request
 from compare.user_errors import without_exit
 
 

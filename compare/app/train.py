@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from compare.anew import train_anew
 from compare.app.ready import Session
@@ -36,7 +34,6 @@ from compare.reporting.terminal import RunningGap, tell
 from compare.user_errors import place_in, place_of, without_exit
 
 if TYPE_CHECKING:
-    from compare.engine.checkpoints import Checkpoints
     from compare.engine.run import Run
 
 Begin = Callable[[range], None]
@@ -155,7 +152,7 @@ def train_on(
     """
     from compare.engine.checkpoints import Checkpoints, folder_of  # noqa: PLC0415 (lazy)
     from compare.engine.export import export_model  # noqa: PLC0415 (lazy)
-    from compare.engine.run import NotResumableError  # noqa: PLC0415 (lazy)
+    from compare.engine.run import NotResumableError, Run  # noqa: PLC0415 (lazy)
 
     options, folder = session.options, session.folder
     # Each worker of a synchronous cluster saves checkpoints of its own.
@@ -171,7 +168,8 @@ def train_on(
         begin(epochs)
         sinks: list[Sink] = [recorder, CostMeter(recorder.keep_costs)] if recorder else []
         try:
-            run, end = train(session, name, seed, epochs, sinks, checkpoints, hashes)
+            run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
+            end = train(session, name, run)
         except NotResumableError as error:
             tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
             continue
@@ -182,38 +180,29 @@ def train_on(
         return
 
 
-def train(
-    session: Session,
-    name: str,
-    seed: int,
-    epochs: range,
-    sinks: Sequence[Sink],
-    checkpoints: Checkpoints | None = None,
-    hashes: np.ndarray | None = None,
-) -> tuple[Run, End]:
-    """Train with one trainer and one seed, from what is known of a checkpoint; returns the run, and how it ended.
+def train(session: Session, name: str, run: Run) -> End:
+    """Train with one trainer, which takes everything from the run; returns how it ended.
 
     Raises:
         TrainerError: when the trainer breaks the contract.
         NotResumableError: when training cannot continue from there.
     """
-    from compare.engine.run import Run, TrainerError  # noqa: PLC0415 (lazy)
+    from compare.engine.run import TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
     trainer = session.trainers[name]
-    run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
     try:
         with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
             train_anew(trainer, run)
     except EndedEarlyError as error:
         tell(session.console, f"{name} stops: {error}", style="red")
-        return run, End(error.epoch, error.step, error.what)
+        return End(error.epoch, error.step, error.what)
     except TrainerError as error:
         raise TrainerError(f"trainer {name}: {error}{place_in(error)}") from error
     run.close()
     if not run.finished:
         raise TrainerError(
             f"trainer {name} ({place_of(trainer.train)}) returned without ending epoch {run.epoch} of "
-            f"{epochs[-1]}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
+            f"{run.epochs[-1]}: call run.end_epoch(epoch, logs) at the end of every epoch in run.epochs"
         )
-    return run, End()
+    return End()

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from compare.modes import EXPERIMENTS, TRAINERS, Study, Task, Training
+from compare.modes import Study, Training
 from compare.naming import is_file
 from compare.option import options_of
 from compare.options import OPTIONS, as_json, mode_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import signed_gap
+from compare.request import EXPERIMENTS, TRAINERS, Task
 
 DEFAULTS = as_json(Training(keras=3))
 

@@ -1,0 +1,288 @@
+"""What requests of several modes have in common: where results go, and what is trained; no TensorFlow here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from compare.errors import RequestError
+
+# Needed at run time too, for the signature of compare.run.
+from compare.experiment import Experiment
+from compare.naming import absolute, is_file, is_folder_name, label, margin, plain, source_and_attribute, unknown
+from compare.option import TRAINING, Converted, declaration, default_of, flag, number, option, options_of, switch
+from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
+from compare.trainer import Trainer
+
+EXPERIMENTS = (
+    "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
+    "fashion-mnist-subclassed", "regression", "segmentation", "weighted", "class-weighted", "regularized", "batchnorm",
+    "dropout", "densenet", "transformer", "ncf", "nmt", "mixed-precision", "mixed-precision-float16",
+)  # fmt: skip
+"""The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
+TRAINERS = ("fit", "loop", "train-step", "tutorial")
+"""The built-in trainers' names, as in ``compare.app.loading``."""
+STRATEGIES = tuple(SPECS)
+Texts = str | Sequence[str]
+MaybePath = Converted[str | Path | None, Path | None]
+
+COMPARED, DEVICES, EXECUTION, STUDIES = (
+    "what is compared",
+    "devices",
+    "execution of steps",
+    "studies of several seeds",
+)
+TWO_SCRIPTS, LOGGED, RESULTS = "two scripts", "logs of trainings elsewhere", "results"
+GROUPS = (COMPARED, TWO_SCRIPTS, LOGGED, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
+"""The headings of --help, in their order."""
+
+
+def _keras_of_the_environment() -> int:
+    return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One request, whatever its mode. Fields are options of the command of the same name, and declared with their help.
+
+    Attributes:
+        here: the working directory when it was asked for, where the names of files begin; user code may change it.
+
+    Raises:
+        RequestError: when a value is not possible, alone or together with the others.
+    """
+
+    word: ClassVar[str] = ""
+    """The subcommand, and the keyword of ``compare.run``, that choose the mode; the full training has none."""
+    title: ClassVar[str] = ""
+    """What the mode is called in messages."""
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """Options that mean nothing in it and are taken all the same."""
+
+    reports: Converted[str | Path, Path] = option(
+        Path("reports"), "write results to DIR/NAME", metavar="DIR", kind=Path, may_change=True, group=RESULTS
+    )
+    name: str | None = option(
+        None,
+        "the name of the folder in DIR; an existing one is refused",
+        metavar="NAME",
+        shown="made from the options",
+        may_change=True,
+        group=RESULTS,
+    )
+    quiet: bool = switch("print errors only", may_change=True, group=RESULTS)
+    verbose: bool = switch(
+        "also print versions, checksums and other details",
+        more="the variables that differ first, and what could not be examined",
+        may_change=True,
+        group=RESULTS,
+    )
+    here: Path = field(default_factory=lambda: absolute(Path()), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, declared in options_of(self).items():
+            self._set(name, declaration(declared).checked(name, getattr(self, name), default_of(declared)))
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Refuse values that are impossible together."""
+        if self.name is not None and not is_folder_name(self.name):
+            raise RequestError(f"--name {self.name!r}: give a plain folder name, it is made inside {self.reports}")
+        if self.quiet and self.verbose:
+            raise RequestError("--quiet and --verbose contradict each other: leave out one")
+
+    def refuse_given(self, names: Iterable[str], why: str) -> None:
+        """Refuse options that have another value than their default."""
+        for name in names:
+            if getattr(self, name) != default_of(options_of(self)[name]):
+                raise RequestError(f"{flag(name)} {why}")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def located(self, wanted: Any) -> Any:
+        """A path, or the name of an experiment or a trainer, from the root if it is a file's; else as it is."""
+        if isinstance(wanted, Path):
+            return absolute(self.here / wanted)
+        if not (isinstance(wanted, str) and is_file(wanted)):
+            return wanted
+        source, attribute = source_and_attribute(wanted)
+        return f"{absolute(self.here / source)}{f':{attribute}' if attribute else ''}"
+
+    @property
+    def named(self) -> list[str]:
+        """The experiment, trainers or scripts that were asked for by a text."""
+        return []
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an interrupted run is resumed."""
+        return False
+
+    def default_name(self) -> str:
+        """A folder name that tells runs apart by what was asked."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas(Request):
+    """Modes that run on several replicas."""
+
+    replicas: int | None = number(
+        None,
+        "number of replicas; without a GPU, N logical CPU devices are made",
+        most=MOST_REPLICAS,
+        shown="all visible devices",
+        group=DEVICES,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins(Request):
+    """Modes that may compare means over several seeds."""
+
+    margin: Converted[Texts | None, tuple[str, ...] | None] = option(
+        None,
+        "of several seeds, how far apart two means may be and still count as alike; with %% relative to the "
+        "reference's mean",
+        metavar="METRIC=VALUE[%]",
+        several=True,
+        shown="val_accuracy=0.01 val_loss=2%%",
+        rare=True,
+        group=STUDIES,
+    )
+
+    def _refuse(self) -> None:
+        super()._refuse()
+        for text in ("",) if self.margin == () else self.margin or ():
+            margin(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepByStep(Request):
+    """Modes that compare single steps while training goes on."""
+
+    stop_at_difference: bool = switch("end training as soon as a step differs", group=COMPARED)
+
+
+@dataclass(frozen=True)
+class Task(Replicas):
+    """What the modes share that train an experiment with trainers."""
+
+    experiment: str | Experiment = option(
+        "fashion-mnist",
+        "what to train: a built-in experiment, or an Experiment in a file of your own",
+        more=f"built in are {', '.join(EXPERIMENTS)}",
+        metavar="NAME|FILE.py[:ATTR]",
+        group=COMPARED,
+    )
+    _: KW_ONLY
+    trainers: Converted[Sequence[str | Trainer], tuple[str | Trainer, ...]] = option(
+        ("fit", "loop"),
+        f"two or more trainers: {', '.join(TRAINERS)}, or FILE.py:ATTR for your own; the first is the reference",
+        more="a trainer of your own may be package.module:ATTR too",
+        metavar=("REF", "CAND"),
+        kind=object,
+        several=True,
+        shown="fit loop",
+        group=COMPARED,
+    )
+    strategy: str = option(
+        "mirrored",
+        f"the tf.distribute strategy: {', '.join(STRATEGIES)}",
+        metavar="NAME",
+        choices=STRATEGIES,
+        group=DEVICES,
+    )
+    workers: int | None = number(
+        None,
+        f"{' and '.join(CLUSTERS)}: number of local worker processes, unless TF_CONFIG names a cluster",
+        shown="1",
+        rare=True,
+        group=DEVICES,
+    )
+    parameter_servers: int | None = number(
+        None, "parameter-server: number of local server processes", shown="1", rare=True, group=DEVICES
+    )
+    keras: int = option(
+        None,
+        "generation of Keras; 2 is tf-keras",
+        default_factory=_keras_of_the_environment,
+        metavar="3|2",
+        kind=int,
+        choices=(3, 2),
+    )
+    epochs: int = number(10, "number of epochs", most=1_000_000)
+    batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
+    seed: int = number(0, "seed of weights and of the order of examples", least=0, most=2**32 - 1)
+    train_examples: int | None = number(None, "use only the first N training examples, for short trials", shown="all")
+    data_dir: MaybePath = option(
+        None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path, rare=True
+    )
+    tensorboard: bool = switch(
+        "also write a TensorBoard log to DIR/NAME/tensorboard while training",
+        more="one curve per trainer, the weight gap per step, the verdict as text",
+        may_change=True,
+        rare=True,
+        group=RESULTS,
+    )
+
+    def _refuse(self) -> None:
+        if len(self.trainers) < 2:
+            raise RequestError("--trainers needs a reference and at least one candidate, such as: fit loop")
+        wanted = self.experiment
+        if isinstance(wanted, str) and wanted not in EXPERIMENTS and not is_file(wanted):
+            known = unknown(wanted, EXPERIMENTS, ", or FILE.py[:ATTR] for your own")
+            raise RequestError(f"--experiment {wanted}: {known}")
+        for trainer in self.trainers:
+            if isinstance(trainer, str) and trainer not in TRAINERS and not all(source_and_attribute(trainer)):
+                known = unknown(trainer, TRAINERS, ", or FILE.py:ATTR or package.module:ATTR for your own")
+                raise RequestError(f"--trainers {trainer}: {known}")
+        if self.spec.several_processes:
+            self.refuse_given(["replicas"], f"has no meaning with --strategy {self.strategy}: use --workers")
+        else:
+            only = f"is for --strategy {' and '.join(CLUSTERS)}, not {self.strategy}: use --replicas"
+            self.refuse_given(["workers"], only)
+        if not self.spec.parameter_servers:
+            self.refuse_given(["parameter_servers"], "is for --strategy parameter-server only")
+        if self.spec.one_replica and (self.replicas or 1) > 1:
+            raise RequestError(
+                f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
+                "use --strategy mirrored"
+            )
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
+        super()._refuse()
+
+    @property
+    def spec(self) -> StrategySpec:
+        """What is known about the strategy."""
+        return SPECS[self.strategy]
+
+    @property
+    def named(self) -> list[str]:
+        """The experiment and the trainers that were asked for by a text."""
+        return [each for each in (self.experiment, *self.trainers) if isinstance(each, str)]
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of all trainings: one, or those of a study."""
+        return range(self.seed, self.seed + 1)
+
+    @property
+    def _length(self) -> str:
+        return f"{self.epochs}-epochs"
+
+    def default_name(self) -> str:
+        """A folder name that tells runs apart by what was asked."""
+        parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
+        parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
+        parts += ["keras-2"] if self.keras == 2 else []
+        first, *_, last = (*self.all_seeds, self.all_seeds[-1])
+        seeds = f"seed-{first}" if len(self.all_seeds) == 1 else f"seeds-{first}-to-{last}"
+        name = "-".join([*parts, self._length, seeds])
+        return plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes
