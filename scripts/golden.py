@@ -117,7 +117,7 @@ def machine() -> str:
 
 def cases(only: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
     """The names of the cases that begin with one of some texts, each with what it says, as text by file."""
-    from compare.options import EXPERIMENTS
+    from compare.request import EXPERIMENTS
 
     gallery = {
         f"experiments/{name}": f"--experiment {name} {SMALL} --sequential --replicas 2 --trainers fit loop train-step"
