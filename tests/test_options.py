@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import compare
-from compare import modes
+from compare import request as requests
 from compare.app.command_line import parser
 from compare.app.loading import TRAINERS
 from compare.errors import RequestError
@@ -327,7 +327,7 @@ def test_the_names_that_help_lists_are_those_there_are() -> None:
     from compare.experiments import BUILT_IN
 
     assert tuple(BUILT_IN) == EXPERIMENTS
-    assert tuple(TRAINERS) == modes.TRAINERS
+    assert tuple(TRAINERS) == requests.TRAINERS
 
 
 def test_a_changed_request_keeps_what_was_given_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
