@@ -105,7 +105,7 @@ class Loop:
         for epoch in run.epochs:
             for metric in [self.mean, *self.metrics]:
                 metric.reset_state()
-            for x, y in run.train_dataset(epoch):
+            for x, y in self.batches(epoch):
                 step(x, y)
                 self.after_step()
                 run.end_step()
@@ -114,6 +114,9 @@ class Loop:
 
     def begin(self):
         """Before the first step."""
+
+    def batches(self, epoch):
+        return self.run.train_dataset(epoch)
 
     def after_step(self):
         """After each step."""
@@ -207,6 +210,21 @@ def test_a_right_loop_that_only_rounds_differently_is_within_the_noise_beside_it
     assert training.verdict == "alike"
     assert 0 < training.max_weight_gap < 1e-3
     assert training.noise.explains and training.noise.twins == 0
+
+
+class ClipsInOneOrder(Loop):
+    def batches(self, epoch):
+        return super().batches(1)
+
+    def apply(self, gradients, variables):
+        import tensorflow as tf
+
+        super().apply(tf.clip_by_global_norm(gradients, 0.05)[0], variables)
+
+
+def test_another_mistake_in_the_gradients_does_not_hide_that_batches_come_in_one_order(tensorflow):
+    report = checker(squashed).check(ClipsInOneOrder())
+    assert {finding.id for finding in report.findings} == {"clipping-differs", "not-reshuffled"}, report
 
 
 class NearlyTheSame(Rounded):
