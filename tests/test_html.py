@@ -151,6 +151,15 @@ def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
             assert re.sub(r"\s+", " ", text) in said
 
 
+def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> None:
+    verdict = read_verdict(recorded.different(tmp_path / "run") / "verdict.json")
+    cause = verdict["comparisons"][0]["causes"][0]
+    cause["source"] = {"file": "mine.py", "line": 14, "text": "loss = loss_fn(y, logits) < 1"}
+    text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
+    assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
+    assert re.sub(r"\s+", " ", CATALOGUE[cause["id"]].wrong) not in text, "instead of an example"
+
+
 def test_the_page_of_other_numbers_from_equal_weights_says_which_and_what_to_do(tmp_path: Path) -> None:
     verdict = read_verdict(recorded.identical(tmp_path / "run") / "verdict.json")
     (entry,) = verdict["comparisons"]
