@@ -153,7 +153,7 @@ def test_the_page_of_a_difference_tells_where_and_why(tmp_path: Path) -> None:
 
 def test_the_page_cites_the_users_own_line_where_it_was_seen(tmp_path: Path) -> None:
     verdict = read_verdict(recorded.different(tmp_path / "run") / "verdict.json")
-    cause = verdict["comparisons"][0]["causes"][0]
+    cause = next(cause for entry in verdict["comparisons"] for cause in entry["causes"])
     cause["source"] = {"file": "mine.py", "line": 14, "text": "loss = loss_fn(y, logits) < 1"}
     text = re.sub(r"\s+", " ", Page(finish(tmp_path / "run", verdict=verdict) / "report.html").text)
     assert "Your code, mine.py, line 14 loss = loss_fn(y, logits) < 1" in text
