@@ -31,7 +31,7 @@ from compare.trainers import losses
 from compare.trainers.callbacks import Callbacks
 from compare.trainers.coordinator import train_with_coordinator
 from compare.trainers.iteration import Iteration, function_options
-from compare.trainers.outputs import KERAS_3, Outputs
+from compare.trainers.outputs import Outputs
 
 
 class CustomLoop:
@@ -190,15 +190,15 @@ class CustomLoop:
     def _output_loss(self, loss: Any, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
         """Computes the loss of one output on this replica, a scalar."""
         is_sum = losses.reduction(loss) == "sum"
-        mask = _mask(predictions, getattr(loss, "dtype", predictions.dtype))
+        mask = losses.mask_of(predictions, getattr(loss, "dtype", predictions.dtype))
         if mask is not None:
             # Padding must not count, but Loss.call ignores masks. The unmasked positions are weighted up, so that the
             # division by the number of all positions below amounts to a division by the number of unmasked ones.
             if not is_sum:
                 mask *= tf.math.divide_no_nan(tf.cast(tf.size(mask), mask.dtype), tf.reduce_sum(mask))
             sample_weight = _times(sample_weight, mask)
-        # Loss.call returns one value per example. Loss.__call__ would reduce them, and does so differently in
-        # Keras 3 (mean / replicas) and Keras 2 (an error inside strategy.run).
+        # Loss.call returns one value per example. Loss.__call__ would reduce them to their mean, divided by the number
+        # of replicas.
         per_example_loss = losses.per_example(loss, y, predictions, sample_weight)
         if is_sum:  # the sum over all replicas, which train_step will divide by the number of replicas
             return tf.reduce_sum(per_example_loss) * self.strategy.num_replicas_in_sync
@@ -229,8 +229,7 @@ class CustomLoop:
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
         self.loss_metric.update_state(loss, sample_weight=examples)
         for output, labels, outputs, weights in self.outputs.split(y, predictions, sample_weight):
-            # Keras 3's metrics read the mask from the predictions; Keras 2's receive it as sample weights.
-            mask = None if KERAS_3 else _mask(outputs, outputs.dtype)
+            mask = losses.mask_for_metrics(outputs)
             for metric in output.metrics:
                 metric.update_state(labels, outputs, *([] if mask is None else [mask]))
             for metric in output.weighted_metrics:
@@ -248,15 +247,6 @@ class CustomLoop:
         for metric in metrics.values():
             metric.reset_state()  # otherwise validation and the next epoch would add to these results
         return results
-
-
-def _mask(predictions: tf.Tensor, dtype: Any) -> Any:
-    """Returns the Keras mask of the predictions (of ``mask_zero``, say) as 1 and 0; None without a mask.
-
-    Keras attaches the mask to the tensor itself. Any operation on the tensor loses it, even a cast.
-    """
-    mask = getattr(predictions, "_keras_mask", None)
-    return None if mask is None else tf.cast(mask, dtype)
 
 
 def _times(sample_weight: Any, mask: Any) -> Any:

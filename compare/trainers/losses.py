@@ -14,6 +14,20 @@ SCOPE = "compile_loss/" if KERAS_3 else ""
 """The name scope in which ``fit`` computes losses; ``total`` explains why names matter."""
 
 
+def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
+    """Returns the Keras mask of the predictions (of ``mask_zero``, say) as 1 and 0; None without a mask.
+
+    Keras attaches the mask to the tensor itself. Any operation on the tensor loses it, even a cast.
+    """
+    mask = getattr(predictions, "_keras_mask", None)
+    return None if mask is None else tf.cast(mask, dtype)
+
+
+def mask_for_metrics(predictions: tf.Tensor) -> Any:
+    """Returns the mask by which a metric's sample weights are multiplied; None for Keras 3's, which read it."""
+    return None if KERAS_3 else mask_of(predictions, predictions.dtype)
+
+
 def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_weight: Any) -> Any:
     """Multiplies the sample weights by the weight of each example's class.
 
