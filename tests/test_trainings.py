@@ -293,6 +293,20 @@ def test_variables_of_equal_shape_that_an_optimizer_gets_in_another_order_are_pa
     assert [each.name for each in other[1].variables] == ["W", "B"] and not begin_equal(*other)
 
 
+def test_a_model_that_a_script_makes_and_does_not_train_takes_no_weights_away(watch: Watch, tmp_path: Path) -> None:
+    """As in Keras's guide to custom loops, which makes its model twice."""
+
+    def guide() -> None:
+        first, second = make(), make()
+        assert len(first.weights) == len(second.weights)
+        by_hand(second, graph=False)
+
+    reference = watch(fit)
+    (tmp_path / "initial" / ENDED).touch()  # nothing more comes
+    ((one, two),) = compared(reference, watch(guide))
+    assert begin_equal(one, two) and two.alike and one.last == two.last
+
+
 def test_a_script_that_does_not_repeat_itself_is_said() -> None:
     model = SimpleNamespace(names=("fit", "trainer"), lengths=(12, 12))
     departure: Any = SimpleNamespace(step=7, model=model)

@@ -133,13 +133,13 @@ class Group:
 
     Attributes:
         seeds: the states of its random number generators.
-        used: the numbers of the values that were given to a variable.
+        used: the variables that values were given to, by the number of the value.
     """
 
     names: list[str]
     values: list[np.ndarray]
     seeds: list[np.ndarray] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
+    used: dict[int, Mark] = field(default_factory=dict)
 
 
 def matching(
@@ -353,8 +353,7 @@ class InitialWeights:
         with self.aside():
             for variable, (group, i) in zip(variables, found, strict=True):
                 set_value(variable, group.values[i])
-                group.used.add(i)
-                mark = mark_of(variable)
+                group.used[i] = mark = mark_of(variable)
                 mark.value, mark.alike = value_of(variable), alike
             group, seeds = found[0][0], seeds_of(root) if root is not None else []
             whole = len(group.values) == len(found) and all(each is group for each, _ in found)
@@ -383,9 +382,15 @@ class InitialWeights:
                     with np.load(path) as content:
                         given, *values = (content[name] for name in content.files)
                     self._read[path.name] = Group(given.tolist(), values[: len(given)], values[len(given) :])
-            if over and self._vain.get(tuple(names)) == len(paths):
+            if over and not late and self._vain.get(tuple(names)) == len(paths):
                 return [], True
-            found, sure = matching([self._read[path.name] for path in paths], names, shapes, over)
+            groups = [self._read[path.name] for path in paths]
+            found, sure = matching(groups, names, shapes, over)
+            if over and late and not found:
+                # A script may have made a model for a first try, which it does not train: its values are free again.
+                for group in groups:
+                    group.used = {i: mark for i, mark in group.used.items() if mark.used}
+                found, sure = matching(groups, names, shapes, over)
             if found:
                 return found, sure
             if over:
