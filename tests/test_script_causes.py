@@ -665,6 +665,18 @@ def test_regularizers_left_out_beside_losses_that_the_model_adds() -> None:
     assert accused(right, with_loss(OFF, LOSS - 0.5)) == [("loss", "regularization-missing")]
     assert "it lacks 2 of the model's 3 own losses, 0.5" in evidence_of(right, with_loss(OFF, LOSS - 0.5))
     assert accused(right, with_loss(OFF, LOSS - 0.4)) == []
+    for lacking, of in ((LOSS - 0.5, 1), (0.375, 1), (LOSS - 0.125, 2)):
+        told = evidence_of(right, with_loss(OFF, LOSS - lacking))
+        assert f"it lacks {of} of the model's 3 own losses, {lacking:.6g}" in told
+
+
+def test_a_factor_of_the_examples_losses_alone_is_said_to_be_theirs() -> None:
+    of_examples, of_all = (evidence_of(RIGHT, with_loss(OFF, 8 * (LOSS - own) + own)) for own in (PENALTY, 0.0))
+    assert " in fit: that of the examples is 8 times as much, the number of examples in the batch" in of_examples
+    assert " in fit: 8 times as much, the number of examples in the batch" in of_all
+    first, second = found_causes(RIGHT, with_loss(OFF, 8 * (LOSS - PENALTY)))
+    assert "it lacks the model's own losses" in first.evidence
+    assert "that of the examples is 8 times as much" in second.evidence
 
 
 @pytest.mark.parametrize(("factor", "named"), [(2, True), (4, False)])

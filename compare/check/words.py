@@ -44,7 +44,7 @@ class _Sentences(string.Formatter):
 
 
 SENTENCES = _Sentences()
-OPTIONAL = ("epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "training", "when")
+OPTIONAL = ("alone", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "training", "when")
 
 
 def said(measurement: Measurement) -> str:
@@ -521,10 +521,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "probabilities for logits",
     "script-from-logits": "; that of {side} is the one with from_logits={from_logits}",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
-    "script-loss-constant-denominator": ": {examples}/{full} of it, as this batch has {examples} examples, not {full}",
-    "script-loss-summed": ": {examples} times as much, the number of examples in the batch",
-    "script-loss-not-divided-by-replicas": ": {replicas} times as much, on {replicas} replicas",
-    "script-loss-divided-twice": ": 1/{replicas} of it, on {replicas} replicas",
+    "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "
+    "{examples} examples, not {full}",
+    "script-loss-summed": ": {alone:?that of the examples is }{examples} times as much, the number of examples in the "
+    "batch",
+    "script-loss-not-divided-by-replicas": ": {alone:?that of the examples is }{replicas} times as much, on {replicas} replicas",
+    "script-loss-divided-twice": ": {alone:?that of the examples is }1/{replicas} of it, on {replicas} replicas",
     "script-losses-summed": ": {other} takes the gradient of {losses} losses, not of their mean, so that of their sum",
     # Two scripts: gradients, update and state
     "script-not-scaled": "the loss is {loss_scale:,.0f} times as large in {other} as in {side}, whose optimizer "

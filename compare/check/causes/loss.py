@@ -79,7 +79,8 @@ def _recorded_share(wanted: str) -> Recorded:
         if wanted == next(cause for cause, each in factors.items() if same(each, factor)):
             numbers = {"examples": sum(recorded.split.sizes), "full": recorded.split.global_batch_size}
             seen = Measurement.of(f"script-{wanted}", **numbers, replicas=sides.replicas)
-            yield Variant({"share": OTHER_SHARES[wanted]}, seen)
+            alone = seen.but(alone=True) if recorded.penalty else seen
+            yield Variant({"share": OTHER_SHARES[wanted]}, alone)
             yield Variant({"share": OTHER_SHARES[wanted], "regularization": factor}, seen)
 
     return recognise
@@ -273,10 +274,12 @@ def _recorded_without_penalty(sides: Sides, located: Located) -> Iterator[Varian
         return
     yield Variant({"regularization": 0.0}, Measurement.of("script-no-penalty", penalty=recorded.penalty))
     own = recorded.penalties
-    for count in range(1, len(own)):  # the first ones may come from add_loss, such as the loss of the examples
-        numbers = {"losses": len(own) - count, "of": len(own), "penalty": sum(own[count:])}
-        omitted = frozenset(range(count, len(own)))
-        yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **numbers))
+    numbers = range(len(own))
+    parts = [{i} for i in numbers]  # the first ones come from add_loss, the others from regularizers
+    parts += [set(part) for count in numbers[2:] for part in (numbers[:count], numbers[-count:])]
+    for omitted in dict.fromkeys(map(frozenset, parts if len(own) > 1 else [])):
+        lacking = {"losses": len(omitted), "of": len(own), "penalty": sum(own[i] for i in omitted)}
+        yield Variant({"omitted": omitted}, Measurement.of("script-some-penalties", **lacking))
 
 
 def _of_data_and_layers(case: Case, recipe: Recipe, span: Span) -> tuple[np.ndarray, np.ndarray]:
