@@ -525,7 +525,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{examples} examples, not {full}",
     "script-loss-summed": ": {alone:?that of the examples is }{examples} times as much, the number of examples in the "
     "batch",
-    "script-loss-not-divided-by-replicas": ": {alone:?that of the examples is }{replicas} times as much, on {replicas} replicas",
+    "script-loss-not-divided-by-replicas": ": {alone:?that of the examples is }{replicas} times as much, on "
+    "{replicas} replicas",
     "script-loss-divided-twice": ": {alone:?that of the examples is }1/{replicas} of it, on {replicas} replicas",
     "script-losses-summed": ": {other} takes the gradient of {losses} losses, not of their mean, so that of their sum",
     # Two scripts: gradients, update and state
