@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from test_stages import ADAM, NAMES, STEP, linear_step, loss_step, sides
 
-from compare.app.scripts_explain import _called_first, _earlier
+from compare.app.script_runs import EpochEnds
+from compare.app.scripts_explain import _called_first, _earlier, _found
 from compare.check import recorded, words
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.stages import Located, locate
@@ -668,6 +669,22 @@ def test_regularizers_left_out_beside_losses_that_the_model_adds() -> None:
     for lacking, of in ((LOSS - 0.5, 1), (0.375, 1), (LOSS - 0.125, 2)):
         told = evidence_of(right, with_loss(OFF, LOSS - lacking))
         assert f"it lacks {of} of the model's 3 own losses, {lacking:.6g}" in told
+
+
+def test_a_loss_that_is_not_finite_is_the_cause_where_weights_stay_finite() -> None:
+    departure: Any = SimpleNamespace(name="loop", model=SimpleNamespace(epochs=EpochEnds((1, 2))))
+    other = with_loss(OFF, np.inf)
+    both = replace(sides(other), close_ups=(RIGHT, other))
+    ((cause,), _) = _found(departure, locate(RIGHT, other, [], STEP, NAMES), both, {})
+    assert (cause.id, cause.side) == ("not-finite", "loop")
+    assert cause.evidence.startswith("in step 1 of epoch 2, first the loss: inf, where fit has 7.8")
+    assert cause.evidence.endswith("the weights stay finite")
+
+
+def test_the_step_of_a_cause_is_given_in_its_epoch_too() -> None:
+    other = with_loss(OFF, LOSS - PENALTY)
+    assert ": step 2: the loss is" in evidence_of(RIGHT, other, ends=(2,))
+    assert ": step 2 (step 1 of epoch 2): the loss is" in evidence_of(RIGHT, other, ends=(1, 2))
 
 
 def test_a_factor_of_the_examples_losses_alone_is_said_to_be_theirs() -> None:

@@ -297,6 +297,32 @@ def labelled(close_up: CloseUp, labels: Sequence[int] | None) -> CloseUp:
     return replace(close_up, steps={**close_up.steps, STEP: events})
 
 
+@pytest.mark.parametrize(("gradient", "offset", "stage"), [(0.9, 0, "gradients"), (0.9, 0.1, "predictions")])
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_layers_that_are_called_one_by_one_predict_what_the_last_of_them_gives(
+    gradient: float, offset: float, stage: str, hidden: int
+) -> None:
+    own, other = linear_step(), linear_step(gradient=gradient, offset=offset)
+    (batch,) = own.arrays(STEP, "inputs")
+    (last,) = (each for each in other.steps[STEP] if each.kind == "predictions")
+    between = np.repeat(batch[:, :1], hidden, axis=1)
+    first, *rest = (each for each in other.steps[STEP] if each.kind != "predictions")
+    calls = [
+        replace(first, info={"model": "dense"}),
+        Event("predictions", 0, {"model": "dense"}, [between]),
+        Event("inputs", 0, {"model": "dense_1"}, [between]),
+        replace(last, info={**last.info, "model": "dense_1"}, arrays=[last.arrays[0][:, None]]),
+    ]
+    whole = replace(own, steps={**own.steps, STEP: [
+        replace(each, arrays=[each.arrays[0][:, None]]) if each.kind == "predictions" else each
+        for each in own.steps[STEP]
+    ]})  # fmt: skip
+    events = [*calls, *(replace(each, info={"model": "dense"}) if each.kind == "weights" else each for each in rest)]
+    parts = replace(other, steps={**other.steps, STEP: events})
+    assert locate(whole, parts, [TWIN], STEP, NAMES).stage == stage
+    assert locate(parts, whole, [], STEP, NAMES).stage == stage, "whichever side calls them"
+
+
 LABELS = [0, 1, 2, 2, 0, 1, 1, 1]
 
 
@@ -330,7 +356,7 @@ def test_examples_known_neither_by_value_nor_by_label_are_other_examples(
     assert examples is not None
     if stage == "examples":
         count = {"others": "none of them", "some": "6 of them not"}[values]
-        assert examples.candidate == f"8 examples, {count} recognised"
+        assert examples.candidate == f"8 examples ({count} recognised)"
         both = replace(sides(other), close_ups=(labelled(own, LABELS), other))
         assert name_causes(found, both) == [], "they are neither dropped nor repeated"
         told = hints(found, both)[0]

@@ -13,7 +13,7 @@ from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.causes.reporting import not_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
-from compare.check.not_finite import FirstValue, first_of_steps
+from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
@@ -204,6 +204,9 @@ def _found(
     """The causes of a difference, or else what may explain it: the difference of another model, for example."""
     maker, earlier, further = None, _earlier(departure, seen), list[Finding]()
     if sides is not None:
+        place = departure.model.epochs.place(max(located.step, 1))
+        if lost := of_step(sides.names, sides.close_ups, located, place):
+            return lost, []
         maker = _called_first(seen[departure.name], seen)
         another = maker or (earlier and located.stage in (EXAMPLES, INPUTS))  # which another model may make
         causes = [] if another else name_causes(located, sides)

@@ -185,7 +185,8 @@ class Checker:
         later = inside.weights if inside.weights and inside.weights > located.step else None
         weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
-        found = not_finite.of_step(names, (inside.reference.steps, inside.candidate.steps), located, (epoch, step))
+        both = inside.reference.steps, inside.candidate.steps
+        found = not_finite.of_step(names, both, located, (epoch, step), " of the check")
         report = replace(report, findings=(*found, *report.findings))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)

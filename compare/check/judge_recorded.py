@@ -27,6 +27,7 @@ from compare.check.recorded import (
     known_rows,
     optimizer_of,
     penalty_of,
+    place_of,
     same,
     steps_of_epoch,
     with_own_predictions,
@@ -139,12 +140,14 @@ def _of_later(located: Located, sides: Sides) -> list[Finding]:
 
 def _findings(sides: Sides, located: Located, explanation: Sequence[Shown]) -> list[Finding]:
     used = used_by(sides.other_trace, sides.right_trace)
+    epoch, step = place_of(sides)
+    place = {"at_step": sides.step} if epoch == 1 else {"at_step": sides.step, "at_place": [epoch, step]}
     return [
         named(
             cause.id,
             cause.kind,
             sides.right_name if variant.by_right else sides.other_name,
-            sides.named(variant.evidence).but(at_step=sides.step),
+            sides.named(variant.evidence).but(**place),
             variant.remedy or cause.remedy_for(used),
             cause.line_in(sides.right if variant.by_right else sides.other, sides.step, located.stage or ""),
         )

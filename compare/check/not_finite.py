@@ -184,13 +184,19 @@ def led(verdict: Verdict, inside: Mapping[str, FirstValue]) -> Verdict:
     return replace(verdict, comparisons=tuple(comparisons))
 
 
-def of_step(names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Located, place: Place) -> list[Finding]:
-    """The cause, where what differs first in a step is not finite on one side, and the weights are on both."""
+def of_step(
+    names: tuple[str, str], sides: tuple[CloseUp, CloseUp], located: Located, place: Place, of: str = ""
+) -> list[Finding]:
+    """The cause, where what differs first in a step is not finite on one side, and the weights are on both.
+
+    Args:
+        of: which training is meant, as in ``findings``.
+    """
     for side in (0, 1):
         first = first_value(sides[side], sides[1 - side], located.step, sides[0].names)
         if first is not None and first.stage == located.stage:
             found = NotFinite(names[side], *place, (), len(sides[0].names))
-            return [_of_training(found, names[1 - side], first, " of the check")]
+            return [_of_training(found, names[1 - side], first, of)]
     return []
 
 

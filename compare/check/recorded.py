@@ -214,9 +214,19 @@ def known_rows(sides: Sides) -> set[int]:
     return {row for step in sides.right.steps for row in example_rows(sides.right, step)}
 
 
+def place_of(sides: Sides) -> tuple[int, int]:
+    """The epoch of fit in which the trainings diverge, and the step of it."""
+    begin = max((end for end in _ends(sides) if end < sides.step), default=0)
+    return sum(end < sides.step for end in _ends(sides)) + 1, sides.step - begin
+
+
 def steps_of_epoch(sides: Sides) -> list[int]:
     """The steps of fit's epoch in which the trainings diverge, as far as they were seen."""
-    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
-    begin = max((end for end in ends if end < sides.step), default=0) + 1
-    end = next((end for end in ends if end >= sides.step), max(sides.right.steps, default=sides.step))
+    begin = sides.step - place_of(sides)[1] + 1
+    end = next((end for end in _ends(sides) if end >= sides.step), max(sides.right.steps, default=sides.step))
     return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
+
+
+def _ends(sides: Sides) -> list[int]:
+    """The number of steps at the end of each epoch."""
+    return [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]

@@ -221,7 +221,7 @@ def _examples(at: _Step, elsewhere: Collection[int]) -> StageValues:
     unknown = sum(row not in known for row in b)
     if unknown and (other or not _same_examples(at)):
         some_of = "none of them" if unknown == len(b) else f"{unknown} of them not"
-        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], f"{shown[1]}, {some_of} recognised")
+        return StageValues(EXAMPLES, 1.0, 0.0, shown[0], f"{shown[1]} ({some_of} recognised)")
     return StageValues(EXAMPLES, float(other), 0.0, shown[0], shown[1])
 
 
@@ -300,20 +300,42 @@ def _range(values: np.ndarray) -> str:
 
 
 def _predictions(at: _Step) -> StageValues:
-    events = at.of(lambda each, step: model_events(each, step, "predictions"))
-    rows, arrays = at.of(example_rows)[:2], [array for event in events[1] for array in event.arrays]
+    *both, twins = at.of(_outputs)
+    if not all(both) or not _same_inputs(at):
+        return StageValues(PREDICTIONS, None)
+    names = [next(iter(each)) for each in both]
+    if len(both[0]) != len(both[1]):  # one side may call the layers one by one: the last gives the output
+        parts = int(len(both[1]) > len(both[0]))
+        whole = both[1 - parts][names[1 - parts]]
+        alike = [name for name, each in both[parts].items() if _sizes(each) == _sizes(whole)]
+        if not alike:
+            return StageValues(PREDICTIONS, None)
+        names[parts] = min(alike, key=lambda name: relative_gap(_joined(whole), _joined(both[parts][name])))
+    reference, candidate = both[0][names[0]], both[1][names[1]]
+    rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
     moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
-    if moved and len(events[1]) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
+    if moved and len(candidate) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
         order = np.argsort(rows[1], kind="stable")[np.argsort(np.argsort(rows[0], kind="stable"))]
-        events = events[0], [replace(events[1][0], arrays=[np.asarray(array)[order] for array in arrays])], events[2]
+        candidate = [replace(candidate[0], arrays=[np.asarray(array)[order] for array in arrays])]
     elif moved:
         return StageValues(PREDICTIONS, None)
-    a, b, *twins = map(_joined, (*events[:2], *events[2]))
-    if not a.size or not b.size or not _same_inputs(at):
-        return StageValues(PREDICTIONS, None)
-    gap, noise = _compared(a, b, twins)
+    a, b = _joined(reference), _joined(candidate)
+    gap, noise = _compared(a, b, [_joined(twin[names[0]]) for twin in twins if names[0] in twin])
     where = _first_layer(at) if gap > noise and not moved else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
+
+
+def _outputs(close_up: CloseUp, step: int) -> dict[str, list[Event]]:
+    """The predictions of each model that a step calls, in the order of the calls: of all micro-batches and replicas."""
+    events = [event for event in close_up.of(step, "predictions") if _joined([event]).size]
+    models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
+    outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
+    return {name: output for name, output in outputs.items() if output}
+
+
+def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:
+    """The shapes of the outputs of one example."""
+    return [np.shape(array)[1:] for array in events[0].arrays]
 
 
 def _first_layer(at: _Step) -> str:

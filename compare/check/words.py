@@ -71,6 +71,10 @@ def _explained(text: str, q: Mapping[str, Any]) -> str:
     return f"{text}; this explains {_what(q)} {precision} ({without})"
 
 
+def _in_epoch(*place: int) -> str:
+    return " (step {1:,} of epoch {0})".format(*place) if place else ""
+
+
 def _what(q: Mapping[str, Any]) -> str:
     """What is explained: what the optimizer was seen to do in so many steps or epochs, or a reported number."""
     return EXPLAINED[q["explains"]].format_map(q)
@@ -93,7 +97,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
     "right_loss": lambda text, q: _losses(**q) + text,
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
-    "at_step": lambda text, q: f"step {q['at_step']}: {text}",
+    "at_step": lambda text, q: f"step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}",
 }
 """What quantities that any measurement may have add to its sentence, in this order."""
 
@@ -559,9 +563,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
-    "unknown-examples": "{side} was not seen to have {examples} of the {of} examples that {other} has in "
+    "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
-    "reordered": "both see the same {examples} examples in this epoch, in another order; give both the same order",
+    "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "calls-alone": "only {side} calls {functions:some}",
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
