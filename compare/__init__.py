@@ -219,6 +219,7 @@ def assert_alike(
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent  # noqa: PLC0415 (lazy)
+    from compare.reporting.terminal import as_text  # noqa: PLC0415 (lazy)
     from compare.verdict import EXIT_STATUS, warning  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
@@ -231,7 +232,7 @@ def assert_alike(
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
-        raise AssertionError(str(report))
+        raise AssertionError(as_text(report.as_verdict()))
 
 
 def report(epoch: int = 0, **metrics: float) -> None:

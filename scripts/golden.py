@@ -201,7 +201,7 @@ def check_loops(folder: Path, replicas: int, wanted: list[str]) -> None:
             (not bug.training and not bug.reporting) or planted.shows(bug, model, optimizer, replicas)
         ):
             try:
-                said = json.dumps(checker.check(bug.trainer()).as_json(), indent=1)
+                said = json.dumps(checker.check(bug.trainer()).as_verdict().content(), indent=1)
             except Exception as error:
                 said = json.dumps({"verdict": f"raised {type(error).__name__}: {error}", "comparisons": []})
             (folder / f"{bug.name}.json").write_text(said)

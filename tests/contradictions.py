@@ -45,6 +45,6 @@ def install() -> None:
     def checked_init(self, *args, **options):
         init(self, *args, **options)
         if self.seconds:  # it is finished
-            self.as_json()
+            self.as_verdict().content()
 
     Verdict.content, Report.__init__ = checked_content, checked_init

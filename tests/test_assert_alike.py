@@ -47,7 +47,7 @@ def test_a_mistyped_metric_is_a_warning_with_the_name_that_was_meant(tensorflow,
 
 def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
     monkeypatch.setattr("compare.check.check", lambda *args, **options: checked("different", {}))
-    with pytest.raises(AssertionError, match="training different") as caught:
+    with pytest.raises(AssertionError, match=r"^different: loop does not train like fit") as caught:
         compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     shown = [entry.path for entry in caught.traceback.filter(caught)]
     assert [path.name for path in shown] == ["test_assert_alike.py"]
@@ -58,7 +58,8 @@ def test_the_command_can_check_alone(tensorflow, tmp_path, capsys):
     arguments += ["--strategy", "one-device"]
     assert cli.main([*arguments, "--reports", str(tmp_path), "--name", "run"]) == 1
     out = capsys.readouterr().out
-    assert "short check on 1 replica:" in out, "under mirrored, it would be on 2 as well"
+    assert "Checked on 1 replica in " in out, "under mirrored, it would be on 2 as well"
+    assert str(compare.load(tmp_path / "run")) in out, "one way to say a verdict"
     assert "loss-constant-denominator" in out
     verdict = json.loads((tmp_path / "run/verdict.json").read_text())
     assert verdict["scope"] == "check"

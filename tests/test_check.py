@@ -7,6 +7,8 @@ import functools
 import pytest
 from corpus import planted
 
+from compare.check.stage_views import stage_sentence
+
 MODELS = ("mlp-l2-bn", "mlp-weights", "mlp-dropout", "regression")
 SPECIAL = ("mlp-float16", "mlp-callback", "mlp-smoothed", "words-masked")
 
@@ -141,8 +143,7 @@ def test_a_mistake_is_located_in_its_stage_of_the_step(tensorflow, replicas):
         first = report.comparison.training.first_difference
         assert (first.epoch, first.step, first.stage) == (epoch, step, stage), report
         assert where is None or first.where == where, report
-        assert f"first difference: step {step} of epoch {epoch} of the check. Inside that step, " in str(report)
-        (entry,) = report.as_json()["comparisons"]
+        (entry,) = report.as_verdict().content()["comparisons"]
         assert entry["training"]["first_difference"]["stage"] == stage
         equal = {each["stage"]: each["equal"] for each in entry["stages"]}
         order = list(equal)
@@ -158,8 +159,9 @@ def test_looking_inside_leaves_keras_as_it_was(tensorflow):
     before = [getattr(owner, name) for owner, name in places]
     same, trainer = checker("mlp-l2-bn", "momentum", 1), planted.NoPenaltyInTraining()
     report = same.check(trainer)
-    assert "Inside that step, examples, inputs and predictions agree; the loss does not: " in str(report)
-    (entry,) = report.as_json()["comparisons"]
+    said = stage_sentence(report.judged, report.reference)
+    assert said.startswith("Inside that step, examples, inputs and predictions agree; the loss does not: ")
+    (entry,) = report.as_verdict().content()["comparisons"]
     assert entry["training"]["first_difference"] == {"epoch": 1, "step": 1, "stage": "loss", "where": ""}
     assert [each["stage"] for each in entry["stages"] if each["equal"]][:3] == ["examples", "inputs", "predictions"]
     assert [getattr(owner, name) for owner, name in places] == before

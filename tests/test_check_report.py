@@ -19,6 +19,7 @@ from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged, named
 from compare.check.stages import Located
 from compare.check.words import TEXTS, said
+from compare.reporting.terminal import as_text
 from compare.verdict import Comparison, Reporting, StageValues, Training
 
 TRAINING_IDS = [
@@ -139,7 +140,8 @@ def test_the_worse_verdict_counts():
 
 
 def test_a_report_is_a_verdict_file():
-    content = report("different", "identical", [finding()], unexplained=(Measurement.of("same-order"),)).as_json()
+    unexplained = (Measurement.of("same-order"),)
+    content = report("different", "identical", [finding()], unexplained=unexplained).as_verdict().content()
     assert content["scope"] == "check"
     assert content["verdict"] == "different"
     (comparison,) = content["comparisons"]
@@ -161,11 +163,12 @@ def test_several_replica_counts_are_one_report():
     assert both.seconds == 5
 
 
-def test_a_report_reads_well():
-    text = str(report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),)))
-    assert text.splitlines() == [
-        "mine against fit, short check on 1 replica: training different, reporting identical",
-        "training: loss-summed (in mine): the loss has a constant factor of 2",
-        "  do this",
-        "not applicable: this: that",
+def test_a_report_reads_as_every_other_verdict():
+    found = report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),))
+    first, *others = as_text(found.as_verdict()).splitlines()
+    assert first.startswith("different: mine does not train like fit: ")
+    assert others == [
+        "  cause: loss-summed (in mine): the loss has a constant factor of 2.",
+        "    do this",
+        "  not applicable: this: that",
     ]

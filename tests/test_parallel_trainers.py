@@ -425,5 +425,5 @@ def test_the_command_checks_on_one_and_on_two_replicas_at_the_same_time(tmp_path
     else:
         assert (done.returncode, comparison["training"]["verdict"]) == (1, "different")
         assert "loss-not-divided-by-replicas" in [cause["id"] for cause in comparison["causes"]]
-        assert "short check on 1 and 2 replicas" in done.stdout
+        assert "Checked on 1 and 2 replicas" in done.stdout
     assert done.stderr == ""

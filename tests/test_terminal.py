@@ -28,6 +28,7 @@ from compare.reporting.sentences import sentence
 from compare.reporting.terminal import (
     RunningGap,
     TrainerProgress,
+    as_text,
     details,
     epoch_table,
     print_table,
@@ -46,6 +47,7 @@ from compare.verdict import (
     NotApplicable,
     Reporting,
     Training,
+    Verdict,
     not_comparable,
 )
 from compare.verdict.exact import unequal
@@ -244,12 +246,15 @@ def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None
     assert told[0] == "tensorflow 2.21.0" and "a file" in told[1] and "aa" in told[2] and "bb" in told[3]
     off = DifferingVariable("dense/kernel", 0.25), DifferingVariable("dense/bias", None)
     training = Training("different", None, None, 1, differing_variables=off)
-    skipped = (NotApplicable("several processes", "one only"),)
-    assert variables(Comparison("loop", training, Reporting(None, {}), not_applicable=skipped)) == [
+    probes = (NotApplicable("several processes", "one only"),)
+    comparison = Comparison("loop", training, Reporting(None, {}), not_applicable=probes)
+    assert variables(comparison) == [
         "  differs at that step: dense/kernel, by 2.5e-01 (Euclidean norm)",
         "  differs at that step: dense/bias",
-        "  not applicable: several processes: one only",
     ]
+    skipped = "  not applicable: several processes: one only"
+    assert skipped not in as_text(Verdict.of("fit", [comparison])).splitlines()
+    assert skipped in as_text(Verdict.of("fit", [comparison], scope="check")).splitlines(), "what a check says anyway"
 
 
 NAMES = ["[/road]", "[red]mine[/red]", ":smile:", "=cmd()", "<b>", "a\x1b[2Jb", "a\x07\u202eb"]

@@ -27,7 +27,7 @@ from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
-from compare.reporting.terminal import say, style_of, tell
+from compare.reporting.terminal import print_verdict, say, tell
 from compare.user_errors import without_exit
 from compare.verdict import Verdict
 
@@ -126,12 +126,9 @@ def _check(
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
         reports.append(dataclasses.replace(report, comparison=comparison, not_applicable=not_applicable))
-        console.print()
-        first, *others = reports[-1].lines()
-        tell(console, first, style_of(report.verdict), head=f"{report.verdict}: ")
-        for line in others:
-            tell(console, line)
-        tell(console, f"Checked in {report.seconds:.1f} s.")
+        print_verdict(reports[-1].as_verdict(), console, verbose=options.verbose)
+        replicas = f"{' and '.join(map(str, report.replicas))} replica{'s' * (report.replicas != (1,))}"
+        tell(console, f"Checked on {replicas} in {report.seconds:.1f} s.")
     verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")
     verdict.write(folder / "verdict.json")
     run = RunJson.read(folder)

@@ -2,8 +2,7 @@
 
     from compare.check import check
     report = check(experiment, MyLoop())
-    print(report)                                  # the verdict, and causes with evidence and remedy
-    [finding.id for finding in report.findings]    # as in verdict.json
+    report.verdict, [finding.id for finding in report.findings]    # as in verdict.json
 
 A report is plain data. ``compare.check.causes.CATALOGUE`` holds all causes that can be named.
 """

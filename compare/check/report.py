@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from compare.check import words
 from compare.check.measurement import Measurement
-from compare.check.stage_views import stage_sentence
 from compare.check.stages import LOSS, Located
-from compare.naming import Code
 from compare.verdict import (
     FROM_BEST,
     Comparison,
@@ -20,7 +17,6 @@ from compare.verdict import (
     Source,
     StageValues,
     Verdict,
-    warning,
 )
 
 TRAINING = "training"
@@ -122,36 +118,9 @@ class Report:
             stages=self.stages or None,
         ).settled()
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of ``verdict.json`` for this check alone."""
-        return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas).content()
-
-    def __str__(self) -> str:
-        """The report as the message of a failed assertion."""
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """The report's lines; those of remedies are ``Code``."""
-        candidate = self.comparison.candidate
-        replicas = " and ".join(map(str, self.replicas))
-        training, reporting = self.comparison.training.verdict, self.comparison.reported
-        lines = [
-            f"{candidate} against {self.reference}, short check on {replicas} replica{'s' * (self.replicas != (1,))}: "
-            f"training {training}, reporting {reporting or 'not compared'}"
-        ]
-        if self.stages and (first := self.comparison.training.first_difference):
-            text = stage_sentence(self.judged, self.reference)
-            lines.append(f"first difference: step {first.step} of epoch {first.epoch} of the check. {text}.")
-        if text := warning(self.comparison, self.reference):
-            lines.append(f"WARNING: {text}")
-        for finding in self.findings:
-            lines.append(f"{finding.kind}: {finding.id} (in {finding.side}): {finding.evidence}")
-            lines += [Code(f"  at {finding.source}")] if finding.source else []
-            lines += [Code(f"  {line}") for line in finding.remedy.splitlines()]
-        if who := self.comparison.training.steps_not_reported_by:
-            lines.append(f"{who} never calls run.end_step(): its weights were compared at the ends of epochs only")
-        lines += [f"evidence: {text}" for text in self.evidence]
-        return [*lines, *(f"not applicable: {entry.probe}: {entry.reason}" for entry in self.not_applicable)]
+    def as_verdict(self) -> Verdict:
+        """The verdict of this check alone."""
+        return Verdict.of(self.reference, [self.judged], scope="check", replicas=self.replicas)
 
 
 def merged(reports: Sequence[Report]) -> Report:

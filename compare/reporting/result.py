@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import REPORTING
 from compare.records import read_rows, read_verdict
-from compare.reporting.live import UNLIMITED
 from compare.reporting.run_files import usable
 from compare.reporting.sentences import worst_first
-from compare.reporting.terminal import print_verdict
+from compare.reporting.terminal import as_text
 from compare.verdict import EXIT_STATUS, Comparison, Difference, Finding, Verdict
 
 if TYPE_CHECKING:
@@ -90,9 +87,7 @@ class Result:
 
     def __str__(self) -> str:
         """What the terminal says at the end of a comparison."""
-        text = StringIO()
-        print_verdict(self._verdict, Console(file=text, color_system=None, width=UNLIMITED))
-        return text.getvalue().strip()
+        return as_text(self._verdict)
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -334,6 +335,8 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
             tell(console, text + ".")
         for line in variables(each) if verbose else ():
             tell(console, line)
+        for line in skipped(each) if verbose or verdict.scope == "check" else ():
+            tell(console, line)
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
         tell(console, "The run was interrupted after training; what there is was judged.")
     for text in stops(verdict):
@@ -342,12 +345,22 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
         tell(console, truth_sentence(verdict.truth) + ".")
 
 
+def as_text(verdict: Verdict) -> str:
+    """What ``print_verdict`` prints, without styles and in lines of any length."""
+    text = StringIO()
+    print_verdict(verdict, Console(file=text, color_system=None, width=UNLIMITED))
+    return text.getvalue().strip()
+
+
 def variables(comparison: Comparison) -> list[str]:
-    """The lines that ``--verbose`` adds to a verdict: variables that differ first, and probes that could not run."""
+    """The lines on the variables that differ first, which ``--verbose`` adds to a verdict."""
     differing = comparison.training.differing_variables
-    lines = [f"  differs at that step: {variable.name}" + _by(variable.gap) for variable in differing]
-    skipped = comparison.not_applicable or ()
-    return lines + [f"  not applicable: {each.probe}: {each.reason}" for each in skipped]
+    return [f"  differs at that step: {variable.name}" + _by(variable.gap) for variable in differing]
+
+
+def skipped(comparison: Comparison) -> list[str]:
+    """The lines on probes that could not run, which a check says, and of other comparisons ``--verbose``."""
+    return [f"  not applicable: {each.probe}: {each.reason}" for each in comparison.not_applicable or ()]
 
 
 def _by(gap: float | None) -> str:
