@@ -215,6 +215,20 @@ def test_the_last_batch_of_the_epoch_tells_more_of_the_loss() -> None:
         assert [each.id for each in name_further(found, both, [])] == causes
 
 
+def test_other_examples_are_not_named_after_a_step_whose_own_are_not_known() -> None:
+    def after(first: CloseUp, rows: slice) -> CloseUp:
+        return replace(first, steps={**first.steps, STEP + 1: of_zeros(rows=rows).steps[STEP]})
+
+    nothing = changed(of_zeros(), "inputs", lambda e: replace(e, arrays=[e.arrays[0][:0]], rows=()))
+    right, other = after(of_zeros(), slice(8, 16)), after(nothing, slice(4, 12))
+    given = replace(sides(other), close_ups=(right, other))
+    both = replace(given, traces=(replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)]), given.traces[1]))
+    found = locate(right, other, [], STEP, NAMES)
+    assert name_further(replace(found, stage="inputs"), both, []) == []
+    inputs = found.of("inputs")
+    assert inputs is not None and inputs.candidate == "no values"
+
+
 def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> None:
     right = of_zeros()
     assert further(right, of_zeros(offset=1.0, rate=0.2)) == ["optimizer-differs"]

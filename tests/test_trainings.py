@@ -18,7 +18,15 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from compare.app.script_pairs import begin_equal, changed_apart, changed_last, left_out, left_over, paired_models
+from compare.app.script_pairs import (
+    begin_equal,
+    changed_apart,
+    changed_last,
+    further_trainings,
+    left_out,
+    left_over,
+    paired_models,
+)
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on, _not_repeated
@@ -287,6 +295,13 @@ def test_variables_of_equal_shape_that_an_optimizer_gets_in_another_order_are_pa
     (pair,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("W", 8), ("B", 7))]], 10)
     assert [each.name for each in pair[1].variables] == ["B", "W"] and begin_equal(*pair)
     assert pair[1].unsure == ("B", "W"), "they may have been given each other's values before"
+    first, second, third = (
+        replace(trace(("b", 7), ("w", 8)), number=i, began=2 * i + 1, ended=2 * i + 1) for i in range(3)
+    )
+    (one,) = paired_models([[first, second, third]], 10)
+    assert further_trainings("both", [first, second, third], [one]) == [
+        "another training of both (b, 1 steps): its first two are compared"
+    ]
     (same,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("B", 7), ("W", 8))]], 10)
     assert not same[1].unsure
     (other,) = paired_models([[trace(("b", 7), ("w", 8))], [trace(("W", 9), ("B", 7))]], 10)

@@ -249,6 +249,17 @@ def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Se
     return found
 
 
+def further_trainings(name: str, traces: Sequence[Trace], pairs: Sequence[Pair]) -> list[str]:
+    """The trainings of one script that are neither of the two that are compared, as sentences."""
+    taken = {trace.number for pair in pairs for trace in pair}
+    return [
+        f"another training of {name} ({trace.model or trace.variables[0].name}, {trace.last:,} steps): its first two "
+        "are compared"
+        for trace in traces
+        if trace.number not in taken and not trace.state
+    ]
+
+
 def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changing: bool) -> list[str]:
     """The state that only one of two trainings has, as sentences.
 

@@ -16,6 +16,7 @@ from compare.app.script_pairs import (
     begin_equal,
     changed_apart,
     changed_last,
+    further_trainings,
     left_out,
     left_over,
     paired_models,
@@ -137,7 +138,9 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
-    if not session.alone:
+    if session.alone:
+        session.left_out += further_trainings(session.names[0], traces[0], paired)
+    else:
         session.left_over = left_over(session.names, traces, paired)
         unknown[f"other trainings of {session.names[1]}"] = session.left_over
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)

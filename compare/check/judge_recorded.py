@@ -127,7 +127,8 @@ def _of_settings(located: Located, sides: Sides) -> list[Finding]:
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:
     """The cause of other examples in a later step of the epoch, which does not depend on weights."""
-    if located.stage == EXAMPLES:
+    examples = located.of(EXAMPLES)
+    if examples is None or not examples.equal:  # what the step itself has is not known to be right
         return []
     for step in (each for each in steps_of_epoch(sides) if each > sides.step):
         rows = [example_rows(side, step) for side in (sides.right, sides.other)]

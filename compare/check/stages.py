@@ -286,7 +286,10 @@ def _inputs(at: _Step) -> StageValues:
     gap = 0.0
     if sorted(rows[0]) != sorted(rows[1]):
         gap = relative_gap(*numbers) if numbers[0].size else 1.0  # text
-    return StageValues(INPUTS, gap, FEW_ROUNDINGS, _range(numbers[0]), _range(numbers[1]))
+    shown = [_range(each) for each in numbers]
+    if any(shown):  # of text, there is nothing to show
+        shown = [each or "no values" for each in shown]
+    return StageValues(INPUTS, gap, FEW_ROUNDINGS, shown[0], shown[1])
 
 
 def _joined(events: Sequence[Event]) -> np.ndarray:
