@@ -14,10 +14,8 @@ import xxhash
 from recorded import as_json
 
 from compare.check import not_finite
-from compare.check.judge import _multiple
 from compare.check.recipe import distance
 from compare.check.stages import gradients_of, locate, relative_gap
-from compare.check.weight_gaps import WeightGaps
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
@@ -296,6 +294,8 @@ def test_logs(ours: float, theirs: float, verdict: str) -> None:
 )
 def test_a_weight_gap(gap: float, noise: float, match: bool) -> None:
     one = np.array([[gap]])
+    from compare.check.weight_gaps import WeightGaps
+
     gaps = WeightGaps(["kernel"], 1, one, np.array([[noise]]), np.array([[0.1]]))
     assert gaps.all_match == gaps.trained_match == match
     assert gaps.failing == ([] if match else [0])
@@ -304,6 +304,8 @@ def test_a_weight_gap(gap: float, noise: float, match: bool) -> None:
 
 def test_no_weights_at_all_match() -> None:
     empty = np.zeros((0, 0))
+    from compare.check.weight_gaps import WeightGaps
+
     assert WeightGaps([], 0, empty, empty, empty).all_match
 
 
@@ -338,6 +340,8 @@ def test_the_relative_gap_of_equal_losses_and_of_other_shapes() -> None:
     ],
 )
 def test_a_multiple_of_a_gradient_is_a_number_or_said_in_words(observed: Any, right: Any, text: str) -> None:
+    from compare.check.judge import _multiple  # with TensorFlow, which the other tests here do without
+
     assert _multiple(np.array(observed), np.array(right)) == text
 
 
