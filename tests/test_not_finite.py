@@ -442,3 +442,9 @@ def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
     files = RunFiles(Path(), {"options": {}, "trainers": ["fit", "loop"]}, None, [], {}, [])
     view = comparison_view(Comparison("loop", training, Reporting(None, {})), files, "")
     assert [each.name for each in view.variables] == ["b", "c", "a"]
+
+
+def test_an_array_without_numbers_is_shown_by_its_size() -> None:
+    assert not_finite.shown(np.zeros(0, np.float32)) == "0 values"
+    assert not_finite.shown(np.array([1, 2])) == "2 values"
+    assert not_finite.shown(np.array([1.0, 2.0])) == "1 to 2"

@@ -16,7 +16,7 @@ from compare.app.scripts_explain import _called_first, _earlier, _found
 from compare.check import recorded, words
 from compare.check.judge_recorded import hints, name_causes, name_further
 from compare.check.stages import Located, locate
-from compare.check.targets import targets_of, value_of
+from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict import Finding, StageValues
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch
@@ -792,3 +792,12 @@ def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> N
     assert cause.id == "optimizer-differs" and "learning_rate=0.1000005 instead of 0.1" in cause.evidence
     moved = replace(close, after={**close.after, STEP: [each * (1 + 1e-4) for each in close.after[STEP]]})
     assert configured(RIGHT, moved, {}, {}) == []
+
+
+def test_labels_meet_every_prediction_only_where_predictions_are_one_column() -> None:
+    def broadcast(shape: tuple[int, ...]) -> float | None:
+        true, predicted = np.zeros(shape), np.full(shape, 0.5)
+        return value_of(Targets("mean_squared_error", true, predicted, None, False, 0.0).broadcast())
+
+    assert broadcast((2, 1)) == 0.25
+    assert broadcast((1, 2)) is None
