@@ -13,8 +13,13 @@ from test_stages import ADAM, NAMES, STEP, linear_step, loss_step, sides
 
 from compare.app.script_runs import EpochEnds
 from compare.app.scripts_explain import _called_first, _earlier, _found
-from compare.check import recorded, words
+from compare.check import not_finite, recorded, words
+from compare.check.causes import CATALOGUE
+from compare.check.causes.base import Variant
 from compare.check.judge_recorded import hints, name_causes, name_further
+from compare.check.measurement import Measurement
+from compare.check.recipe import Recipe
+from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
 from compare.verdict import Finding, StageValues
@@ -168,6 +173,21 @@ def test_a_layer_that_only_one_script_calls_is_said_where_predictions_differ() -
     assert [words.said(each) for each in hints(found, given)] == ["only fit calls Masking in this step"]
 
 
+def test_gradients_that_are_rounding_have_any_factor() -> None:
+    """Such as that of a bias before batch normalization, a millionth of the others."""
+    kernel, bias = np.ones((3, 1)), np.array([1e-6])
+    for error, fits in ((1e-7, True), (1e-3, False)):
+        pair = with_gradients(RIGHT, kernel, bias), with_gradients(RIGHT, 2 * kernel, 2 * bias + error)
+        assert recorded.have_factor(replace(sides(pair[1]), close_ups=pair), 2.0) == fits, error
+
+
+@pytest.mark.parametrize(("stage", "named"), [("loss", ["not-finite"]), ("gradients", [])])
+def test_a_value_that_is_lost_is_the_cause_at_its_own_stage_only(stage: str, named: list[str]) -> None:
+    lost = with_loss(RIGHT, np.inf)
+    found = not_finite.of_step(("fit", "loop"), (RIGHT, lost), Located(STEP, stage), (1, STEP))
+    assert [(each.id, each.side) for each in found] == [(id, "loop") for id in named]
+
+
 # What goes wrong after the first stage that differs
 
 
@@ -254,6 +274,21 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
     assert found.evidence == f"step 2: loop's Adam has learning_rate=0.2 instead of 0.1 for {NAMES[1]}"
     (whole,) = found_causes(RIGHT, in_parts(linear_step(rate=0.2), 0.2, 0.2), rate=0.1)
     assert whole.evidence == "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"
+
+
+def test_equal_schedules_after_other_numbers_of_steps_are_no_other_setting() -> None:
+    right, other = of_zeros(), of_zeros(offset=1.0, rate=0.2)
+    given = replace(sides(other), close_ups=(right, other))
+    for schedules, causes in (
+        (({"decay": 0.5}, {"decay": 0.5}), []),
+        (({"decay": 0.5}, {"decay": 0.9}), ["optimizer-differs"]),
+        ((0.001, 0.001), ["optimizer-differs"]),
+    ):
+        adams = [{"class": "Adam", "config": {**ADAM["config"], "learning_rate": each}} for each in schedules]
+        traces = [replace(t, optimizers=[adam]) for t, adam in zip(given.traces, adams, strict=True)]
+        both = replace(given, traces=(traces[0], traces[1]))
+        found = name_further(locate(right, other, [], STEP, NAMES), both, [])
+        assert [cause.id for cause in found] == causes, schedules
 
 
 def test_other_examples_are_named_in_a_later_step() -> None:
@@ -801,3 +836,18 @@ def test_labels_meet_every_prediction_only_where_predictions_are_one_column() ->
 
     assert broadcast((2, 1)) == 0.25
     assert broadcast((1, 2)) is None
+
+
+def test_the_next_best_explanation_is_that_of_another_cause() -> None:
+    first, second = list(CATALOGUE.values())[:2]
+
+    def variants(*factors: float) -> Any:
+        seen = Measurement.of("no-layer-losses")
+        return lambda right: [Variant({"regularization": factor}, seen) for factor in factors]
+
+    def residual(recipe: Recipe) -> float:
+        return abs(recipe.regularization - 2)
+
+    found = find_explanations(Recipe(), [(first, variants(2.0, 2.5)), (second, variants(3.0))], residual, 0.1)
+    assert [each.ids for each in found.explanations] == [{first.id}]
+    assert found.next_best == 1.0, "not the half of the same cause's other variant"
