@@ -22,6 +22,7 @@ from compare.check.recipe import Recipe
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
+from compare.check.used import SCRIPT_ALONE, Used
 from compare.verdict import Finding, StageValues
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch
@@ -106,6 +107,13 @@ def test_a_loss_that_is_nearly_zero_on_one_side_is_no_scale_for_the_other() -> N
     for loss, stage in ((-7.4, "loss"), (1e-3, "loss"), (-5e-8, "gradients")):
         other = with_loss(OFF, loss)
         assert locate(zero, other, [twin], STEP, NAMES).stage == stage, loss
+
+
+def test_a_model_that_is_trained_by_batches_is_told_to_have_the_regularizer_itself() -> None:
+    cause = CATALOGUE["regularization-missing"]
+    on_batches = Used.of({"script": True, "alone": True, "train_on_batch": True})
+    assert "kernel_regularizer" in cause.remedy_for(on_batches) and "loss" not in cause.remedy_for(on_batches)
+    assert cause.remedy_for(SCRIPT_ALONE) == "loss += tf.add_n(model.losses)"
 
 
 LINES = {"inputs": 5, "targets": 6, "loss": 7, "gradients": 8}

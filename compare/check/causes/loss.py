@@ -38,6 +38,7 @@ from compare.check.stages import (
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.check.used import ALONE, SCRIPT
+from compare.watch.trace import ON_BATCHES
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -572,7 +573,10 @@ CAUSES = (
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
-        remedies={ALONE: "loss += tf.add_n(model.losses)"},
+        remedies={
+            ON_BATCHES: "layer = layers.Dense(units, kernel_regularizer=regularizer)  # as in the model that fit trains",
+            ALONE: "loss += tf.add_n(model.losses)",
+        },
         recognised="The gradients match if the layers' losses, or some of them, are left out and the data's loss is "
         "complete.",
         met='"Unused kernel regularizers during training", '
