@@ -574,7 +574,7 @@ CAUSES = (
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
         remedy="loss += tf.add_n(model.losses) / strategy.num_replicas_in_sync",
         remedies={
-            ON_BATCHES: "layer = layers.Dense(units, kernel_regularizer=regularizer)  # as in the model that fit trains",
+            ON_BATCHES: "layer = layers.Dense(units, kernel_regularizer=regularizer)  # as in fit's model",
             ALONE: "loss += tf.add_n(model.losses)",
         },
         recognised="The gradients match if the layers' losses, or some of them, are left out and the data's loss is "
