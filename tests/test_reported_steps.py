@@ -100,13 +100,13 @@ def accumulating(tensorflow):
 
 def test_accumulation_by_hand_is_an_optimizer_that_accumulates(accumulating):
     compare.assert_alike(accumulating, Accumulating())
-    with pytest.raises(AssertionError, match="training different") as wrong:
+    with pytest.raises(AssertionError, match="different: mine does not train like fit") as wrong:
         compare.assert_alike(accumulating, UpdateLeftOut())
     assert "batch-size-differs" not in str(wrong.value), "the optimizer uses both batches, too"
 
 
 def test_a_batch_that_is_reported_and_not_trained_on_is_named(tensorflow):
-    with pytest.raises(AssertionError, match=r"training: examples-dropped \(in mine\): the last batch of each epoch"):
+    with pytest.raises(AssertionError, match=r"cause: examples-dropped \(in mine\): the last batch of each epoch"):
         compare.assert_alike(tasks.experiment(), ShortBatchLeftOut())
 
 

@@ -15,9 +15,10 @@ from compare.verdict import Difference
 
 @pytest.fixture(scope="module", params=["fit", "loop", "train-step", "tutorial"])
 def trainer(request, tensorflow):
+    from compare import options
     from compare.app.loading import load_trainers
 
-    return load_trainers(request(trainers=(request.param, "fit")))[0][1]
+    return load_trainers(options.request(trainers=(request.param, "fit")))[0][1]
 
 
 def train(trainer, experiment, *, replicas=2, epochs=range(1, 3), seed=0):
