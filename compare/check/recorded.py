@@ -61,8 +61,7 @@ class RecordedLoss:
             return None
         examples = len(example_rows(close_up, step))
         full = max((len(example_rows(close_up, each)) for each in close_up.steps), default=examples)
-        first = [event for event in close_up.of(step, "loss") if event.replica == 0]
-        own = [float(np.sum(array)) for event in first for array in event.arrays[event.info["targets"] :]]
+        own = [float(np.sum(array)) for array in _own_losses(close_up, step)]
         sizes = tuple(len(part) for part in np.array_split(range(examples), sides.replicas))
         penalty = penalty_of(close_up, step)
         return cls(sides, loss - penalty, penalty, own, Split(sizes, full))
@@ -128,8 +127,7 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     data, penalty = value_of(taken), penalty_of(sides.other, step)
     if data is None:
         return None
-    first = [event for event in sides.other.of(step, "loss") if event.replica == 0]
-    penalties = [array for event in first for array in event.arrays[event.info["targets"] :]]
+    penalties = _own_losses(sides.other, step)
     info = sides.right.of(step, "targets")[0].info
     weights = [] if own.weight is None else [own.weight]
     events = [
@@ -152,6 +150,12 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     if own is None or (right.weight is not None and own.weight is None):
         return None
     return replace(right, true=own.true, predicted=own.predicted, weight=own.weight)
+
+
+def _own_losses(close_up: CloseUp, step: int) -> list[np.ndarray]:
+    """The model's own losses, on the first replica."""
+    first = [event for event in close_up.of(step, "loss") if event.replica == 0]
+    return [array for event in first for array in event.arrays[event.info["targets"] :]]
 
 
 def penalty_of(close_up: CloseUp, step: int) -> float:
