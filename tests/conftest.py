@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import contradictions
@@ -38,19 +37,31 @@ def tensorflow():
     return tf
 
 
+def pytest_addoption(parser):
+    parser.addoption("--texts-as-ids", action="store_true", help="replace evidence and remedies: no judge reads them")
+
+
+def _replace_texts(patch):
+    """Replaces every sentence on a measurement by its kind, and every remedy by its cause's id."""
+    from compare.check import report, words
+
+    said, finding = words.said, report.Finding
+    patch.setattr(words, "said", lambda seen: seen.kind if said(seen) else "")  # still made: it may lack a quantity
+    patch.setattr(report, "Finding", lambda id, *given: finding(id, *given[:3], id, *given[4:]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _texts_as_asked(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--texts-as-ids"):
+            _replace_texts(patch)
+        yield
+
+
 @pytest.fixture
 def texts_by_id(monkeypatch):
-    """Replaces, when it is called, every sentence on a measurement and every remedy by its id."""
-    from compare.check import words
-    from compare.check.causes import CATALOGUE
-
-    def replace_texts():
-        monkeypatch.setattr(words, "TEXTS", {kind: kind for kind in words.TEXTS})
-        monkeypatch.setattr(words, "MORE", {})
-        for id, cause in CATALOGUE.items():
-            monkeypatch.setitem(CATALOGUE, id, replace(cause, remedy=id, remedies={}))
-
-    return replace_texts
+    """Runs a test of judging without the texts."""
+    _replace_texts(monkeypatch)
 
 
 LONGEST = (

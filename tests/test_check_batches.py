@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compare.check import words
 from compare.check.batches import FULL_BATCHES, UserRun, craft_batches
-from compare.check.measurement import Measurement
 
 
 def split(size, replicas):
@@ -37,13 +35,6 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
     elif batch_size > 1:
         assert (last < found.full) == (sum(own) < batch_size * replicas)
         assert (len(set(split(last, replicas))) > 1) == (len(set(own)) > 1)
-
-
-def test_a_users_run_is_told_in_its_own_numbers():
-    for examples, told in {60_000: "(60,000 examples are 937 × 64 + 32)", 1024: "(1,024 examples are 16 × 64)"}.items():
-        last = UserRun(examples, 64).last
-        seen = Measurement.of("last-batch-as-full", last=last, global_batch_size=64, examples=examples)
-        assert words.said(seen).endswith(told)
 
 
 def test_large_examples_come_in_smaller_batches():

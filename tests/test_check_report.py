@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-import compare
-from compare.check import NotApplicable, Report
+from compare.check import Report
 from compare.check.causes import CATALOGUE
-from compare.check.causes.optimizer import FORMULAS
 from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged, named
 from compare.check.stages import Located
-from compare.check.words import TEXTS, said
-from compare.reporting.terminal import as_text
 from compare.verdict import Comparison, Reporting, StageValues, Training
 
 TRAINING_IDS = [
@@ -83,50 +76,12 @@ def test_the_catalogue_has_every_cause_of_the_interfaces_and_no_other():
     assert {id for id, cause in CATALOGUE.items() if cause.kind == REPORTING} == set(REPORTING_IDS)
 
 
-@pytest.mark.parametrize("id", [*TRAINING_IDS, *REPORTING_IDS])
-def test_an_entry_has_its_texts(id):
-    cause = CATALOGUE[id]
-    assert cause.id == id
-    assert cause.symptom and cause.explanation and cause.remedy
-
-
-def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
-    files = [path.read_text() for path in Path(compare.__file__).parent.rglob("*.py")]
-    kinds = set(re.findall(r'(?:Measurement\.of|_of|_one)\(\s*(?:case, |"[\w-]+",\s*)?"([\w-]+)"', "".join(files)))
-    formulas = {f"formula-{name}" for names in FORMULAS.values() for name in names}
-    others = {kind for kind in TEXTS if f'"{kind}"' in "".join(files).replace(f'"{kind}":', "")}
-    losses = {f"script-{id}" for id in CATALOGUE} | {f"reported-{id}" for id in CATALOGUE}
-    assert kinds <= set(TEXTS) and set(TEXTS) <= kinds | formulas | others | losses
-
-
-def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
-    factor = Measurement.of(
-        "loss-factor", factor=np.float32(2), explains="updates", places=6, residual=np.float64(1e-8)
-    )
-    assert factor.as_json() == {
-        "kind": "loss-factor",
-        "factor": 2.0,
-        "explains": "updates",
-        "places": 6,
-        "residual": 1e-8,
-    }
-    explained = "the loss has a constant factor of 2; this explains all 6 updates to a relative error of 1.0e-08"
-    assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
-    assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
-    assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"
-    unexplained = factor.but(otherwise=np.inf)
-    for seen in (unexplained, Measurement.all([unexplained, Measurement.of("same-order")])):
-        assert said(Measurement.read(json.loads(json.dumps(seen.as_json())))) == said(seen)
-    factor = Measurement.of("loss-factor", factor=2)
-    assert said(factor.but(since_step=3, since_epoch=2)).startswith("from step 3 (epoch 2) on, the loss has")
-
-
-@pytest.mark.parametrize(("gap", "who"), [(0.0, "every gradient has"), (0.5, "the loss has")])
-def test_a_factor_that_the_loss_does_not_have_is_said_to_be_the_gradients(gap, who):
+@pytest.mark.parametrize(("gap", "kind"), [(0.0, "gradients-factor"), (0.5, "loss-factor")])
+def test_a_factor_that_the_loss_does_not_have_is_the_gradients(gap, kind):
     located = Located(1, "gradients", stages=[StageValues("loss", gap), StageValues("gradients", 0.5)])
     seen = report("different", findings=[finding("loss-scaled"), finding("metrics-not-reset", REPORTING)])
     (factor, _) = seen.of_gradients(located).findings
-    assert factor.id == "loss-scaled" and factor.evidence.startswith(f"{who} a constant factor of 2")
+    assert factor.id == "loss-scaled" and factor.measurements == {"kind": kind, "factor": 2}
 
 
 def test_reports_and_catalogue_do_without_tensorflow():
@@ -145,10 +100,11 @@ def test_a_report_is_a_verdict_file():
     assert content["scope"] == "check"
     assert content["verdict"] == "different"
     (comparison,) = content["comparisons"]
-    said = "the loss has a constant factor of 2"
-    cause = {"id": "loss-summed", "side": "mine", "evidence": said, "remedy": "do this"}
-    assert comparison["causes"] == [{**cause, "measurements": {"kind": "loss-factor", "factor": 2}}]
-    assert comparison["evidence"] == ["the second epoch has the order of the first"]
+    (cause,) = comparison["causes"]
+    assert list(cause) == ["id", "side", "evidence", "remedy", "measurements"]
+    assert (cause["id"], cause["side"]) == ("loss-summed", "mine")
+    assert cause["measurements"] == {"kind": "loss-factor", "factor": 2}
+    assert cause["evidence"] and len(comparison["evidence"]) == 1
     json.dumps(content, allow_nan=False)
 
 
@@ -161,14 +117,3 @@ def test_several_replica_counts_are_one_report():
     assert [each.id for each in both.findings] == ["loss-summed", "metrics-not-reset"]
     assert both.reporting[0].measurements["factor"] == 1
     assert both.seconds == 5
-
-
-def test_a_report_reads_as_every_other_verdict():
-    found = report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),))
-    first, *others = as_text(found.as_verdict()).splitlines()
-    assert first.startswith("different: mine does not train like fit: ")
-    assert others == [
-        "  cause: loss-summed (in mine): the loss has a constant factor of 2.",
-        "    do this",
-        "  not applicable: this: that",
-    ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -13,10 +11,7 @@ import numpy as np
 import pytest
 from test_thresholds import record as judged_record
 
-import compare.check
 from compare.app import scripts_explain
-from compare.check import words
-from compare.check.causes import CATALOGUE
 from compare.check.causes.reporting import other_metrics
 from compare.check.recorded_numbers import (
     Losses,
@@ -25,12 +20,13 @@ from compare.check.recorded_numbers import (
     name_reporting,
     validation_by_epoch,
 )
-from compare.check.used import ALONE, AVERAGES, SCRIPT, SETS_RATE, Used
 from compare.records import step_dtype
 from compare.verdict import compare_records
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
-from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, Trace
+from compare.watch.trace import FitEpoch, Measured, Reported, Trace
+
+pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence
 
 LOSSES = {1: Losses([2.0, 1.5, 1.0], [64, 64, 8]), 2: Losses([0.9, 0.8, 0.3], [64, 64, 8])}
 
@@ -157,9 +153,10 @@ def test_accuracies_that_measure_something_else_are_named_with_both_classes(
     fit = measured("SparseCategoricalAccuracy", [None, 1], [None, 4], by_fit=True)
     found = other_metrics(fit, measured(kind, true, predicted), [2], {"accuracy"}, "fit")
     assert list(found) == ["accuracy"] * differs
-    for text in map(words.said, found.values()):
-        assert text.startswith(f"accuracy is {kind} of labels ")
-        assert text.endswith("in fit it is SparseCategoricalAccuracy of labels [n, 1] and predictions [n, 4]")
+    for seen in found.values():
+        assert seen.quantities["side"]["metric_class"] == kind
+        right = {"metric_class": "SparseCategoricalAccuracy", "labels": [None, 1], "predictions": [None, 4]}
+        assert (seen.quantities["other"], seen.quantities["expected"]) == ("fit", right)
     assert other_metrics(fit, measured(kind, true, predicted), [2], {"loss"}, "fit") == {}, "it does not differ"
     both: Any = SimpleNamespace(trainer="loop", logs={1: {"accuracy": 0.9}})
     named = name_reporting(both, both, metrics=found)
@@ -259,12 +256,11 @@ def test_validation_that_goes_on_with_the_state_of_training(second: float, cause
     assert name_reporting(fit, fit) == []
 
 
-def test_evidence_has_the_numbers_of_the_run() -> None:
+def test_a_cause_has_the_numbers_of_the_run() -> None:
     (found,) = name_reporting(FIT, record("loop", [1.5, 2 / 3]), LOSSES)
-    assert found.evidence == (
-        "loss in epoch 1 is 1.5, the mean over 3 batches, of which the last has 8 examples; the mean over its 136 "
-        "examples is 1.70588"
-    )
+    seen = {"kind": "reported-loss-averaged-over-batches", "metric": "loss", "epoch": 1, "value": 1.5, "batches": 3}
+    right = pytest.approx(LOSSES[1].mean)
+    assert found.measurements == {**seen, "last": 8, "examples": 136, "right": right, "penalty": 0}
 
 
 def test_a_loss_that_two_mistakes_explain_alone_has_no_name() -> None:
@@ -358,15 +354,16 @@ def test_every_mistake_of_the_validation_loss_is_named(regularized: bool, averag
 def test_a_validation_loss_of_the_last_batch_alone_is_named() -> None:
     last = [batches[-1][0] + SEEN[epoch].penalties[0] for epoch, batches in BATCHES.items()]
     (found,) = name_reporting(of_validation("fit", val_losses()), of_validation("loop", last), {}, SEEN)
-    assert found.id == "last-batch-only" and "that of the epoch's last batch alone" in found.evidence
+    assert (found.id, found.measurements["kind"]) == ("last-batch-only", "reported-last-batch-only")
 
 
-def test_evidence_of_the_validation_loss_has_both_numbers() -> None:
+def test_causes_of_the_validation_loss_have_both_numbers() -> None:
     loop = of_validation("loop", val_losses(regularized=False, averaged=True))
     lacking, averaged = name_reporting(of_validation("fit", val_losses()), loop, {}, SEEN)
-    shown = "val_loss in epoch 1 is 0.833333, and 0.786765 in fit: "
-    assert lacking.evidence == f"{shown}it lacks the model's own losses, 0.125"
-    assert averaged.evidence == f"{shown}it is the mean over 3 batches, of which the last has 8 examples"
+    shown = {"metric": "val_loss", "epoch": 1, "value": 0.8333333, "right": 0.7867647, "other": "fit"}
+    for cause, more in ((lacking, {"penalty": 0.125}), (averaged, {"batches": 3, "last": 8})):
+        expected = {"kind": f"reported-{cause.id}", **shown, **more}
+        assert {name: cause.measurements[name] for name in expected} == pytest.approx(expected)
 
 
 def test_a_missing_penalty_is_named_where_no_batch_was_seen() -> None:
@@ -406,39 +403,3 @@ def test_the_losses_of_validation_are_those_seen_after_the_last_step_of_an_epoch
     seen = CloseUp({}, untaped={2: [(0.5, 64), (1.0, 8)], 3: [(9.0, 1)]}, penalties={1: 0.4, 2: 0.3, 4: 0.2})
     found = validation_by_epoch(seen, [2, 4, 6])
     assert found == {1: Losses([0.8, 1.3], [64, 8], [0.3, 0.3]), 2: Losses([], [], [0.2])}
-
-
-def test_remedies_for_several_replicas_use_the_strategy() -> None:
-    loop = record("loop", [np.mean(each.values) for each in LOSSES.values()])
-    remedies = [name_reporting(FIT, loop, LOSSES, used=used)[0].remedy for used in (script(), Used.of({SCRIPT: True}))]
-    assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
-
-
-def script(*words: str, optimizer: str = "Adam") -> Used:
-    """What a script on one replica uses."""
-    return Used(frozenset((SCRIPT, ALONE, *words)), optimizer)
-
-
-def test_remedies_use_what_the_scripts_use() -> None:
-    optimizer, schedule = CATALOGUE["optimizer-differs"], CATALOGUE["learning-rate-schedule-missing"]
-    assert "use_ema" not in optimizer.remedy_for(script(optimizer="SGD"))
-    assert "optimizers.SGD(" in optimizer.remedy_for(script(optimizer="SGD"))
-    assert "finalize_variable_values" not in optimizer.remedy_for(script())
-    assert "finalize_variable_values" in optimizer.remedy_for(script(AVERAGES))
-    assert "epoch" not in schedule.remedy_for(script())
-    assert "epoch" in schedule.remedy_for(script(SETS_RATE))
-    for cause in ("loss-averaged-over-batches", "last-batch-only", "metrics-not-reset"):
-        remedy = CATALOGUE[cause].remedy_for(script(ON_BATCHES))
-        assert "train_on_batch" in remedy and "loss_metric" not in remedy and "metric in metrics" not in remedy
-
-
-def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:
-    named = {
-        cause
-        for file in ("judge_recorded.py", "recorded_numbers.py")
-        for cause, entry in CATALOGUE.items()
-        if entry.recorded or f'"{cause}"' in (Path(compare.check.__file__).parent / file).read_text()
-    }
-    of_several = {"loss-not-divided-by-replicas", "regularization-not-divided-by-replicas", "gradients-not-reduced"}
-    for cause in named - of_several:
-        assert not re.search(r"strategy|replica|\brun\.", CATALOGUE[cause].remedy_for(script())), cause

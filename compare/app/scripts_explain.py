@@ -10,6 +10,7 @@ from pathlib import Path
 
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
+from compare.check import words
 from compare.check.causes.reporting import not_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
@@ -24,7 +25,6 @@ from compare.check.recorded_numbers import (
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, some
 from compare.check.used import used_by
-from compare.check.words import said
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.reporting.terminal import tell
 from compare.verdict import (
@@ -185,7 +185,7 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         Reporting(DIFFERENT if numbers else None, {}),
         certain=departure.start is None or departure.step > min(lengths),
         causes=(*causes, *numbers),
-        evidence=tuple(map(said, evidence)),
+        evidence=tuple(map(words.said, evidence)),
         not_applicable=(),
         stages=tuple(located.stages),
     )
@@ -264,7 +264,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         Reporting(DIFFERENT, {}),
         certain=False,
         causes=tuple(causes),
-        evidence=tuple(map(said, evidence)),
+        evidence=tuple(map(words.said, evidence)),
         not_applicable=(),
     )
     return {found.candidate: found}

@@ -1,0 +1,175 @@
+"""The words of evidence and remedies, which no verdict rests on; no TensorFlow here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_check_report import finding, report
+from test_script_causes import LOSS, OFF, PENALTY, RIGHT, found_causes, linear_step, with_loss
+from test_script_numbers import FIT, LOSSES, name_reporting, record
+
+import compare
+import compare.check
+from compare.check import NotApplicable
+from compare.check.batches import UserRun
+from compare.check.causes import CATALOGUE
+from compare.check.causes.optimizer import FORMULAS
+from compare.check.measurement import Measurement
+from compare.check.used import ALONE, AVERAGES, SCRIPT, SCRIPT_ALONE, SETS_RATE, Used
+from compare.check.words import TEXTS, said
+from compare.reporting.terminal import as_text
+from compare.watch.trace import ON_BATCHES
+
+
+@pytest.mark.parametrize("id", CATALOGUE)
+def test_an_entry_has_its_texts(id):
+    cause = CATALOGUE[id]
+    assert cause.id == id
+    assert cause.symptom and cause.explanation and cause.remedy
+
+
+def test_each_kind_of_measurement_has_a_sentence_and_each_sentence_is_used():
+    files = [path.read_text() for path in Path(compare.__file__).parent.rglob("*.py")]
+    kinds = set(re.findall(r'(?:Measurement\.of|_of|_one)\(\s*(?:case, |"[\w-]+",\s*)?"([\w-]+)"', "".join(files)))
+    formulas = {f"formula-{name}" for names in FORMULAS.values() for name in names}
+    others = {kind for kind in TEXTS if f'"{kind}"' in "".join(files).replace(f'"{kind}":', "")}
+    losses = {f"script-{id}" for id in CATALOGUE} | {f"reported-{id}" for id in CATALOGUE}
+    assert kinds <= set(TEXTS) and set(TEXTS) <= kinds | formulas | others | losses
+
+
+def test_a_measurement_is_numbers_in_json_and_a_sentence_for_people():
+    factor = Measurement.of(
+        "loss-factor", factor=np.float32(2), explains="updates", places=6, residual=np.float64(1e-8)
+    )
+    assert factor.as_json() == {
+        "kind": "loss-factor",
+        "factor": 2.0,
+        "explains": "updates",
+        "places": 6,
+        "residual": 1e-8,
+    }
+    explained = "the loss has a constant factor of 2; this explains all 6 updates to a relative error of 1.0e-08"
+    assert said(factor.but(otherwise=0.5)) == f"{explained} (0.5 without it)"
+    assert said(factor.but(otherwise=np.inf)) == f"{explained} (nothing else does)"
+    assert factor.but(otherwise=np.inf).as_json()["otherwise"] is None, "JSON has no infinity"
+    unexplained = factor.but(otherwise=np.inf)
+    for seen in (unexplained, Measurement.all([unexplained, Measurement.of("same-order")])):
+        assert said(Measurement.read(json.loads(json.dumps(seen.as_json())))) == said(seen)
+    factor = Measurement.of("loss-factor", factor=2)
+    assert said(factor.but(since_step=3, since_epoch=2)).startswith("from step 3 (epoch 2) on, the loss has")
+
+
+def test_a_report_reads_as_every_other_verdict():
+    found = report("different", "identical", [finding()], not_applicable=(NotApplicable("this", "that"),))
+    first, *others = as_text(found.as_verdict()).splitlines()
+    assert first.startswith("different: mine does not train like fit: ")
+    assert others == [
+        "  cause: loss-summed (in mine): the loss has a constant factor of 2.",
+        "    do this",
+        "  not applicable: this: that",
+    ]
+
+
+def test_a_users_run_is_told_in_its_own_numbers():
+    for examples, told in {60_000: "(60,000 examples are 937 × 64 + 32)", 1024: "(1,024 examples are 16 × 64)"}.items():
+        last = UserRun(examples, 64).last
+        seen = Measurement.of("last-batch-as-full", last=last, global_batch_size=64, examples=examples)
+        assert said(seen).endswith(told)
+
+
+SIDES = {"side": "loop", "other": "fit"}
+
+
+@pytest.mark.parametrize(("kind", "quantities", "sentence"), [
+    ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
+    ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": ["0.2", "0.1"]}, "at_step": 2},
+     "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
+    ("script-limits", {"limited": "the norm", "replicas": 1, "clipping": {}, "other_clipping": {"clipnorm": 0.5}},
+     "loop limits the norm before it applies the gradients; fit clips by its optimizer's clipnorm=0.5"),
+    ("script-limits", {"limited": "the norm", "replicas": 2, "clipping": {"clipvalue": 0.1}, "other_clipping": {}},
+     "loop limits the norm on each replica before it applies the gradients, and its optimizer clips by clipvalue=0.1; "
+     "fit does not"),
+    ("script-no-penalty", {"loss": 1.0, "right_loss": 1.5, "penalty": 0.5, "at_step": 2, "at_place": [2, 1]},
+     "step 2 (step 1 of epoch 2): the loss is 1 in loop and 1.5 in fit; it lacks the model's own losses, 0.5"),
+    ("script-loss-summed", {"examples": 8, "alone": True},
+     ": that of the examples is 8 times as much, the number of examples in the batch"),
+    ("script-flag", {"training": "not given", "by_fit": True},
+     "loop calls the model without training=, fit with training=True: fit passes it only to a model whose call() takes "
+     "it"),
+    ("reported-loss-averaged-over-batches",
+     {"metric": "loss", "epoch": 1, "value": 1.5, "right": 1.75, "batches": 3, "last": 8.0},
+     "loss in epoch 1 is 1.5, and 1.75 in fit: it is the mean over 3 batches, of which the last has 8 examples"),
+    ("gradients-factor", {"factor": 2}, "every gradient has a constant factor of 2, and the loss agrees: the factor "
+     "comes between tape.gradient and apply_gradients"),
+    ("same-order", {"own_data": True}, "the loop does not use run.train_dataset: the second epoch has the order of "
+     "the first"),
+])  # fmt: skip
+def test_the_quantities_of_a_measurement_are_in_its_sentence(kind, quantities, sentence):
+    assert said(Measurement(kind, {**SIDES, **quantities})) == sentence
+
+
+def test_a_number_that_only_one_side_reports_is_held_against_the_mean_over_examples():
+    (found,) = name_reporting(FIT, record("loop", [1.5, 2 / 3]), LOSSES)
+    assert found.evidence == (
+        "loss in epoch 1 is 1.5, the mean over 3 batches, of which the last has 8 examples; the mean over its 136 "
+        "examples is 1.70588"
+    )
+
+
+# Remedies
+
+
+def test_a_model_that_is_trained_by_batches_is_told_to_have_the_regularizer_itself():
+    cause = CATALOGUE["regularization-missing"]
+    on_batches = Used.of({"script": True, "alone": True, "train_on_batch": True})
+    assert "kernel_regularizer" in cause.remedy_for(on_batches) and "loss" not in cause.remedy_for(on_batches)
+    assert cause.remedy_for(SCRIPT_ALONE) == "loss += tf.add_n(model.losses)"
+
+
+def test_a_cause_of_two_scripts_has_the_remedy_of_what_they_use():
+    (missing,) = found_causes(RIGHT, with_loss(OFF, LOSS - PENALTY))
+    assert missing.remedy == "loss += tf.add_n(model.losses)"
+    without = linear_step(offset=0.01, flag="not given")
+    for pair, remedy in (
+        ((without, RIGHT), "training=None"),
+        ((RIGHT, without), "predictions = model(x, training=True)"),
+    ):
+        (cause,) = found_causes(*pair)
+        assert remedy in cause.remedy
+    loop = record("loop", [np.mean(each.values) for each in LOSSES.values()])
+    remedies = [name_reporting(FIT, loop, LOSSES, used=used)[0].remedy for used in (script(), Used.of({SCRIPT: True}))]
+    assert ["strategy.num_replicas_in_sync" in remedy for remedy in remedies] == [False, True]
+
+
+def script(*words: str, optimizer: str = "Adam") -> Used:
+    """What a script on one replica uses."""
+    return Used(frozenset((SCRIPT, ALONE, *words)), optimizer)
+
+
+def test_remedies_use_what_the_scripts_use() -> None:
+    optimizer, schedule = CATALOGUE["optimizer-differs"], CATALOGUE["learning-rate-schedule-missing"]
+    assert "use_ema" not in optimizer.remedy_for(script(optimizer="SGD"))
+    assert "optimizers.SGD(" in optimizer.remedy_for(script(optimizer="SGD"))
+    assert "finalize_variable_values" not in optimizer.remedy_for(script())
+    assert "finalize_variable_values" in optimizer.remedy_for(script(AVERAGES))
+    assert "epoch" not in schedule.remedy_for(script())
+    assert "epoch" in schedule.remedy_for(script(SETS_RATE))
+    for cause in ("loss-averaged-over-batches", "last-batch-only", "metrics-not-reset"):
+        remedy = CATALOGUE[cause].remedy_for(script(ON_BATCHES))
+        assert "train_on_batch" in remedy and "loss_metric" not in remedy and "metric in metrics" not in remedy
+
+
+def test_remedies_for_one_replica_use_neither_a_strategy_nor_a_run() -> None:
+    named = {
+        cause
+        for file in ("judge_recorded.py", "recorded_numbers.py")
+        for cause, entry in CATALOGUE.items()
+        if entry.recorded or f'"{cause}"' in (Path(compare.check.__file__).parent / file).read_text()
+    }
+    of_several = {"loss-not-divided-by-replicas", "regularization-not-divided-by-replicas", "gradients-not-reduced"}
+    for cause in named - of_several:
+        assert not re.search(r"strategy|replica|\brun\.", CATALOGUE[cause].remedy_for(script())), cause
