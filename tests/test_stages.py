@@ -451,7 +451,7 @@ def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(
     following = CloseUp({STEP + 1: right.steps[STEP]}), CloseUp({STEP + 1: events})
     close_ups = tuple(
         replace(each, steps={**each.steps, **later.steps})
-        for each, later in zip((linear_step(), linear_step(gradient=0.3)), following, strict=True)
+        for each, later in zip((linear_step(), linear_step(gradient=0.31234)), following, strict=True)
     )
     found = located(close_ups[1])
     assert found.stage == "gradients"
@@ -474,11 +474,29 @@ def test_a_cause_never_contradicts_a_stage_that_agrees() -> None:
     assert all(set(cause.stages) <= set(STAGES) for cause in CATALOGUE.values())
 
 
-def test_one_factor_of_all_gradients_is_said_where_the_loss_agrees() -> None:
-    other = linear_step(gradient=0.5)
-    found = located(other)
-    assert name_causes(found, sides(other)) == []
-    assert hints(found, sides(other)) == [hint("gradients-have-factor", factor=pytest.approx(0.5))]
+@pytest.mark.parametrize(("factor", "causes"), [(0.5, ["loss-scaled"]), (1 / 3, ["loss-scaled"]), (0.51234, [])])
+def test_one_factor_of_all_gradients_is_a_cause_if_it_may_be_written_and_a_hint_else(
+    factor: float, causes: list[str]
+) -> None:
+    other = linear_step(gradient=factor)
+    found, seen = located(other), hint("gradients-have-factor", factor=pytest.approx(factor))
+    named = name_causes(found, sides(other))
+    assert [cause.id for cause in named] == causes
+    assert [cause.measurements["factor"] for cause in named] == [pytest.approx(factor)] * len(causes)
+    assert hints(found, sides(other)) == [seen]
+
+
+def test_gradients_that_are_zero_are_not_said_to_be_missing() -> None:
+    other = linear_step(gradient=0.0)
+    given = sides(other)
+    (cause,) = name_causes(located(other), given)
+    assert (cause.id, cause.measurements["kind"]) == ("variables-not-trained", "script-zero-gradient")
+    still = replace(given.traces[1], steps=np.zeros(3, step_dtype(2, 1)))
+    assert still.never_changes
+    (cause,) = name_causes(located(other), replace(given, traces=(given.traces[0], still)))
+    assert (cause.id, cause.measurements["kind"], cause.measurements["zero"]) == (
+        "variables-not-trained", "weights-never-change", "gradients"
+    )  # fmt: skip
 
 
 def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
@@ -658,7 +676,15 @@ def test_a_second_call_of_the_optimizer_is_part_of_the_step_whose_gradients_it_g
     update = found.of("update")
     assert found.stage == "update" and update is not None
     assert (update.reference, update.candidate) == ("1 call of the optimizer", "2 calls of the optimizer")
-    assert hints(found, sides(twice))[0] == hint("applied-times", times=2)
+    for both in (sides(twice), replace(sides(twice), swapped=True, close_ups=(twice, once))):
+        (cause,) = name_causes(found, replace(both, close_ups=(once, twice)) if not both.swapped else both)
+        assert (cause.id, cause.side, cause.measurements["times"]) == ("optimizer-differs", both.other_name, 2)
+    (cause,) = name_causes(found, replace(sides(twice), close_ups=(twice, once)))
+    assert (cause.id, cause.side) == ("optimizer-differs", "fit"), "the one that does it"
+    others = [replace(each, arrays=[each.arrays[0], *(2 * g for g in each.arrays[1:])]) for each in gradients]
+    apart = replace(twice, steps={**twice.steps, STEP + 1: others})
+    assert name_causes(found, replace(sides(apart), close_ups=(once, apart))) == []
+    assert hints(found, sides(apart))[0] == hint("applied-times", times=2)
 
 
 @pytest.mark.parametrize("clipping", [0, 1])

@@ -528,7 +528,21 @@ def test_one_model_that_is_trained_twice_makes_two_trainings_if_its_weights_are_
 def test_the_same_optimizer_after_a_reset_is_seen_with_its_iterations(watch: Watch) -> None:
     ((one, two),) = compared(watch(again(put_back, fit_again), alone=True))
     assert (one.last, two.last) == (3, 3)
-    assert _continuations(two) == ["it begins with an optimizer at iteration 3, so it goes on with an earlier training"]
+    (kept,) = _continuations(two, one)
+    assert _continuations(one, two) == [] and _continuations(two) != [kept], "its weights are those of a new training"
+
+
+def test_slots_that_are_kept_when_weights_are_set_back_are_named(watch: Watch, tmp_path: Path) -> None:
+    ((one, two),) = compared(watch(again(put_back, fit_again), alone=True, close_up=((1, 2),)))
+    seen = [read_close_up(tmp_path / "0", each.number, each.order) for each in (one, two)]
+    assert seen[0] is not None and seen[1] is not None
+    found = locate(seen[0], seen[1], [], 1, [variable.name for variable in one.variables])
+    for traces, side in (((one, two), "second"), ((two, one), "first")):
+        close_ups = tuple(seen if traces[0] is one else seen[::-1])
+        (cause,) = name_causes(found, Sides(("first", "second"), traces, close_ups, 1))
+        assert (found.stage, cause.id, cause.side) == ("update", "optimizer-differs", side)
+        assert cause.measurements is not None
+        assert (cause.measurements["iterations"], cause.measurements["expected"]) == (3, 0)
 
 
 @pytest.mark.parametrize(("train", "iterations"), [(fit, 0), (fit_again, 3), (by_hand, 0)])
@@ -928,6 +942,57 @@ def raw_variables() -> Any:
     return lambda x: tf.tanh(x @ w + b) @ v + c, lambda: [w, b, v, c]
 
 
+def deep_variables(trained: slice) -> Callable[[], Any]:
+    """Variables of which some have equal shapes, and some of these equal values; a loop trains some of them."""
+
+    def make_net() -> Any:
+        random = np.random.default_rng(0)
+        v, w = (tf.Variable(random.normal(size=(8, 8)).astype("float32")) for _ in range(2))
+        b, c = tf.Variable(tf.zeros(8)), tf.Variable(tf.zeros(8))
+        out = tf.Variable(np.ones((8, 1), np.float32))
+        return lambda x: tf.tanh(tf.tanh(x @ v + b) @ w + c) @ out, lambda: [v, b, w, c, out][trained]
+
+    return make_net
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize(("first", "second"), [
+    (lambda graph: loop_over(deep_variables(slice(None)), tf.reduce_mean, graph), deep_variables(slice(2, None))),
+    (lambda graph: fit_with_sgd(), lambda: some_of(raw_variables)),
+], ids=["variables and variables", "fit and variables"])  # fmt: skip
+def test_variables_that_one_loop_does_not_train_are_named(
+    watch: Watch, tmp_path: Path, first: Any, second: Any, graph: bool
+) -> None:
+    scripts = [watch(partial(first, graph), close_up=((1, 2),))]
+    scripts.append(watch(lambda: loop_over(second, tf.reduce_mean, graph), close_up=((1, 2),)))
+    ((one, two),) = compared(*scripts)
+    assert begin_equal(one, two) and len(two.trained) == len(one.trained) - 2
+    seen = [read_close_up(tmp_path / str(i), each.number, each.order) for i, each in enumerate((one, two))]
+    assert seen[0] is not None and seen[1] is not None
+    found = locate(seen[0], seen[1], [], 1, [variable.name for variable in one.variables])
+    (cause,) = name_causes(found, Sides(("one", "two"), (one, two), (seen[0], seen[1]), 1))
+    assert (found.stage, cause.id, cause.side) == ("gradients", "variables-not-trained", "two")
+    assert not any(two.changes(i) for i in range(2)), "those that are not trained come first in the other's order"
+    assert cause.measurements is not None
+    assert cause.measurements["variables"] == [each.name for each in one.variables[:2]]
+
+
+def some_of(make_net: Callable[[], Any]) -> Any:
+    predict, variables = make_net()
+    return predict, lambda: variables()[2:]
+
+
+def test_a_variable_that_a_script_sums_up_in_is_compared_with_nothing(watch: Watch) -> None:
+    def summing() -> None:
+        total = tf.Variable(0.0)
+        loop_over(raw_variables, tf.reduce_mean, graph=False)
+        total.assign_add(1.0)
+
+    traces = [watch(summing), watch(lambda: loop_over(raw_variables, tf.reduce_mean, graph=False))]
+    ((one, two),) = compared(*traces)
+    assert np.array_equal(one.steps["hashes"], two.steps["hashes"]) and not (one.left_out or two.left_out)
+
+
 def fit_with_sgd() -> None:
     model = make()
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -940,13 +1005,13 @@ WRONG: dict[str, tuple[Any, Any, str, list[str]]] = {
         fit_with_sgd, lambda graph: loop_over(bare_layer, tf.reduce_sum, graph), "loss", ["loss-summed"],
     ),
     "bare layer whose gradients are doubled": (
-        fit_with_sgd, lambda graph: loop_over(bare_layer, tf.reduce_mean, graph, 2.0), "gradients", [],
+        fit_with_sgd, lambda graph: loop_over(bare_layer, tf.reduce_mean, graph, 2.0), "gradients", ["loss-scaled"],
     ),
     "raw variables whose loss is a sum": (
         fit_with_sgd, lambda graph: loop_over(raw_variables, tf.reduce_sum, graph), "loss", ["loss-summed"],
     ),
     "raw variables whose gradients are doubled": (
-        fit_with_sgd, lambda graph: loop_over(raw_variables, tf.reduce_mean, graph, 2.0), "gradients", [],
+        fit_with_sgd, lambda graph: loop_over(raw_variables, tf.reduce_mean, graph, 2.0), "gradients", ["loss-scaled"],
     ),
 }  # fmt: skip
 

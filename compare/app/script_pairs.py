@@ -113,11 +113,14 @@ Likely = list[tuple[tuple[bool, int], Pair]]
 def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> Likely:
     """Two trainings of which one trains all that the other does, and models besides that never change beside the other.
 
-    All weights must have the same names and shapes, and begin with the same values.
+    All weights must have the same names and shapes, and begin with the same values; variables that are in no model, the
+    same shapes and values.
     """
     for first, second in ((one, other.beside(still[1])), (one.beside(still[0]), other)):
         few, many = (second, first) if second.still else (first, second)
         same = by_key(PATH, *_of(few, range(len(few.variables))), *_of(many, range(len(many.variables))))
+        if len(same) < len(many.variables):
+            same = _by_first_update(few, many)
         own = len(few.variables) - sum(len(each.variables) for each in few.still)
         untrained = any(same.get(i, 0) >= own for i in many.trained)
         if untrained and len(same) == len(many.variables) and set(range(own)) <= set(same.values()):
@@ -219,6 +222,29 @@ def _by_beginning(one: Trace, other: Trace) -> list[int]:
     known = {key: i for i, key in enumerate(keys[1])}
     alike = len(known) == len(keys[1]) and set(keys[0]) == set(known)
     return [known[key] for key in keys[0]] if alike else []
+
+
+def _by_first_update(few: Trace, many: Trace) -> dict[int, int]:
+    """Pairs variables by shape and initial value, those of equal ones by their first update: many's, and few's.
+
+    Few's own variables choose first; those that it does not train take what is left.
+    """
+    keys = [
+        [(tuple(each.shape), row.tobytes()) for each, row in zip(trace.variables, trace.initial, strict=True)]
+        if trace.initial is not None
+        else []
+        for trace in (few, many)
+    ]
+    rows, found = [_rows(trace, range(len(trace.variables))).get(INITIAL + 1) for trace in (few, many)], {}
+    if rows[0] is None or rows[1] is None or few.replicas != many.replicas:
+        return {}
+    for i, key in enumerate(keys[0]):
+        free = [j for j, each in enumerate(keys[1]) if each == key and j not in found]
+        if free:
+            updates = rows[0]["projections"][i], rows[1]["projections"][free]
+            gaps = variable_norms(np.repeat(updates[0][None], len(free), 0), updates[1])
+            found[free[int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))]] = i
+    return found
 
 
 def _rows(trace: Trace, numbers: Sequence[int]) -> dict[int, np.ndarray]:

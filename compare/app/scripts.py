@@ -173,9 +173,9 @@ def _failed(session: ScriptsSession, message: str, side: str = "", error: str = 
 def _say_what_trained(session: ScriptsSession) -> None:
     several = sum(model.traces[0].state != LEFT for model in session.models)
     for model in session.models:
-        for name, trace in zip(model.names, model.traces, strict=True):
+        for name, trace, other in zip(model.names, model.traces, model.traces[::-1], strict=True):
             what = f" ({trace.model})" if several > 1 and trace.model else ""
-            parts = "".join(f"; {text}" for text in _continuations(trace))
+            parts = "".join(f"; {text}" for text in _continuations(trace, other))
             made = f"{trace.last:,} steps by {trace.trained_by}{parts}"
             made = "changed without an optimizer, so compared as it is at the end" if trace.state else made
             made = "the weights that its training leaves" if trace.state == LEFT else made
@@ -191,10 +191,12 @@ def _say_what_trained(session: ScriptsSession) -> None:
         tell(session.console, f"Not compared: {text}", style="yellow")
 
 
-def _continuations(trace: Trace) -> list[str]:
+def _continuations(trace: Trace, other: Trace | None = None) -> list[str]:
     """Where a training goes on from what was trained before."""
     (_, iterations), *parts = trace.parts or [(0, 0)]
-    begun = [f"it begins with an optimizer at iteration {iterations:,}, so it goes on with an earlier training"]
+    reset = other is not None and begin_equal(trace, other) and not dict(other.parts).get(0)
+    whence = "which keeps its slots, but with the weights of the other" if reset else "so it goes on with an earlier"
+    begun = [f"it begins with an optimizer at iteration {iterations:,}, {whence} training"]
     if len(parts) > FEW_PARTS:
         after = some([f"{step:,}" for step, _ in parts])
         texts = [f"after each of the steps {after} it goes on from the trained weights"]

@@ -23,7 +23,7 @@ from compare.check.recorded import (
     SMALL,
     RecordedLoss,
     both_gradients,
-    have_factor,
+    factor_of_gradients,
     known_rows,
     optimizer_of,
     penalty_of,
@@ -358,9 +358,7 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     right, other = both_gradients(sides)
     if not right or right.keys() != other.keys():
         return
-    norm = sum(float(np.vdot(each, each)) for each in right.values())
-    factor = sum(float(np.vdot(right[i], other[i])) for i in right) / norm if norm else 0.0
-    if factor and have_factor(sides, factor):
+    if factor := factor_of_gradients(sides):
         yield Measurement.of("gradients-have-factor", factor=factor)
         return
     weights = sides.right.arrays(sides.step, "weights")

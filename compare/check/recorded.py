@@ -198,6 +198,43 @@ def clipped(gradients: Mapping[int, np.ndarray], clip: Clip) -> Mapping[int, np.
     return dict(zip(gradients, clip.of(list(gradients.values())), strict=True))
 
 
+def clipping_alike(sides: Sides) -> bool:
+    """Whether both optimizers make the same of the gradients of the side at fault when they clip."""
+    _, own = both_gradients(sides)
+    return equal_gradients(*(_clipped(own, clipping_of(trace)) for trace in (sides.right_trace, sides.other_trace)))
+
+
+def clip_alike(sides: Sides) -> bool:
+    """Whether both sides have the same gradients once their optimizers have clipped them."""
+    pairs = zip(both_gradients(sides), (sides.right_trace, sides.other_trace), strict=True)
+    return equal_gradients(*(_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs))
+
+
+def clipping_of(trace: Trace) -> dict[str, float]:
+    """How a training's optimizer clips."""
+    config: dict[str, Any] = (optimizer_of(trace) or {"config": {}})["config"]
+    return {option: float(config[option]) for option in OF_OPTION if config.get(option)}
+
+
+OF_OPTION = {"clipnorm": "norm", "global_clipnorm": "global", "clipvalue": "value"}
+"""The kind of clipping of each option of an optimizer."""
+
+
+def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float]) -> Mapping[int, np.ndarray]:
+    """The gradients as an optimizer clips them."""
+    for option, limit in list(clipping.items())[:1]:
+        return clipped(gradients, Clip(OF_OPTION[option], limit))
+    return gradients
+
+
+def factor_of_gradients(sides: Sides) -> float:
+    """The factor by which all gradients of the side at fault are the right ones; 0 if there is none."""
+    right, other = both_gradients(sides)
+    norm = sum(float(np.vdot(each, each)) for each in right.values())
+    factor = sum(float(np.vdot(right[i], other[i])) for i in right if i in other) / norm if norm else 0.0
+    return factor if factor and have_factor(sides, factor) else 0.0
+
+
 def without_gradient(sides: Sides) -> list[str]:
     """The names of the variables to which only the right side's optimizer applies a gradient."""
     right, other = both_gradients(sides)

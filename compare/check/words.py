@@ -252,6 +252,7 @@ def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any
 def _script_limits(
     *,
     limited: str,
+    limit: float,
     side: str,
     other: str,
     replicas: int,
@@ -263,7 +264,7 @@ def _script_limits(
     each = " on each replica" if replicas > 1 else ""
     then = f", and its optimizer clips by {own}" if own else ""
     does = f"clips by its optimizer's {others}" if others else "does not"
-    return f"{side} limits {limited}{each} before it applies the gradients{then}; {other} {does}"
+    return f"{side} limits {limited} to {limit:.4g}{each} before it applies the gradients{then}; {other} {does}"
 
 
 def _script_settings(
@@ -540,6 +541,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-not-unscaled": "the loss is scaled, but the gradients are {loss_scale:,.0f} times as large in {side} as in "
     "{other}: nothing divides them by the scale",
     "script-no-gradient": "{variables:some}: {side}'s optimizer gets no gradient",
+    "script-zero-gradient": "{variables:some}: the gradient that {side}'s optimizer gets is zero",
     "script-first-replica": "{side} applies the gradients of the first replica only",
     "script-limits": _script_limits,
     "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
@@ -550,6 +552,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
     "script-schedule": "the learning rate is {expected:.4g} in {other} ({schedule}), {learning_rate:.4g} in {side}",
     "script-settings": _script_settings,
+    "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
+    "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",
     "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",
     "script-changed-between": lambda variable, steps, **_: f"{variable} changed between steps {steps} and {steps + 1}",
     # Two scripts: what may explain a difference

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from compare.check.causes import CATALOGUE
 from compare.check.causes.base import Cause
 from compare.check.stage_views import StageView, stage_sentence, stage_views
+from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
 from compare.reporting.run_files import RunFiles
@@ -146,6 +147,8 @@ def _basis_of_weights(training: Training, scope: str) -> list[tuple[str, str]]:
     elif steps:
         how = "bit for bit, by a hash of all weights on every replica after each step"
         basis.append(("Weights", f"{steps:,} optimizer steps were compared {how}."))
+    elif training.first_difference is not None and training.first_difference.step == INITIAL:
+        basis.append(("Weights", "Those before the first step differ, so none were compared after it."))
     elif training.first_difference is not None or training.verdict == "identical":
         basis.append(("Weights", "The weights were compared bit for bit at the end of every epoch."))
     if who := training.steps_not_reported_by:

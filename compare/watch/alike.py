@@ -256,6 +256,11 @@ class InitialWeights:
         roots: list[Any] = [reference() for reference in self._roots]
         return [root for root in roots if root is not None and not isinstance(root, tf.Variable) and root.built]
 
+    def variables(self) -> list[Any]:
+        """The script's own variables that exist, in their order."""
+        roots: list[Any] = [reference() for reference in self._roots]
+        return [root for root in roots if isinstance(root, tf.Variable)]
+
     def place(self, root: Any) -> int:
         """The number of a model or layer in the order of creation; one that is not known comes last."""
         return next((i for i, reference in enumerate(self._roots) if reference() is root), len(self._roots))

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import keras
@@ -159,6 +160,7 @@ class Here(threading.local):
         models: those called since the outermost tape began.
         losses: what gradients were taken of since then.
         last: the event that was last added to a graph.
+        clip: the script's line that has limited gradients since they were taken.
     """
 
     tapes = 0
@@ -168,6 +170,7 @@ class Here(threading.local):
     losses: tuple[Any, ...] = ()
     in_loss = False
     last: Any = None
+    clip: tuple[str, int, str] | None = None
     applying = False
 
     @contextmanager
@@ -203,7 +206,7 @@ class Observer:
         self.after_steps: Callable[[int], None] = lambda steps: None
         self._moment = 0
         self._round: list[Training] = []
-        self._models: list[tuple[weakref.ref[Any], list[np.ndarray | None]]] = []
+        self._models: list[tuple[Callable[[], Any], list[np.ndarray | None]]] = []
         self._trained: set[int] = set()
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
@@ -594,6 +597,8 @@ class Observer:
                 self.initial.step_made()
                 roots = sorted(self.initial.roots(), key=lambda root: len(root.weights))
                 self._models = [(weakref.ref(root), [mark_of(each).value for each in root.weights]) for root in roots]
+                for variable in self.initial.variables():  # which a function of the script's may be the last to have
+                    self._models.append((partial(_same, variable), [mark_of(variable).value]))
             training.steps = made
             for optimizer in training.optimizers:
                 if not any(optimizer is each for each in training.described):
@@ -634,10 +639,12 @@ class Observer:
             root = reference()
             if root is None:
                 continue
-            state = Training(next(numbers), root, self.initial.place(root), root.weights)
+            state = Training(next(numbers), root, self.initial.place(root), _weights(root))
             initial = [value for value in values if value is not None]
             if not state.ids or state.ids & known or len(initial) != len(state.variables):
                 continue
+            if isinstance(root, tf.Variable) and not np.array_equal(value_of(root), initial[0]):
+                continue  # such as a sum over steps
             known |= state.ids
             state.state = INSIDE if any(state.ids <= each.ids for each in self.trainings) else APART
             state.initial, fingerprint = initial, self._fingerprint(state)
@@ -697,6 +704,7 @@ class Observer:
 
     def fits(self, model: Any) -> None:
         """Says that ``fit`` of a model begins; it may go on with a training."""
+        self._find_resets()
         training = self.training_of(model)
         count = None if training is None else training.counts.get(id(getattr(model, "optimizer", None)))
         if training is not None and count is not None and training.steps:
@@ -745,6 +753,15 @@ IDLE_SECONDS = 20
 """How long calls are left out that would only go on with a training whose steps are enough."""
 VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bool, int, float, str, bytes)
 """What may be another one at every call of a step."""
+
+
+def _same(root: T) -> T:
+    return root
+
+
+def _weights(root: Any) -> list[Any]:
+    """The weights of a model or layer; of a variable itself."""
+    return [root] if isinstance(root, tf.Variable) else list(root.weights)
 
 
 def _leaves(*arguments: Any) -> list[Any]:

@@ -40,6 +40,8 @@ OF_TENSORFLOW = (
     "sparse_softmax_cross_entropy_with_logits",
 )
 """Loss functions of ``tf.nn``, which take labels and logits."""
+CLIPS = ("clip_by_global_norm", "clip_by_norm", "clip_by_value")
+"""Functions of ``tf`` that limit gradients."""
 LOSS_FUNCTIONS = tuple(
     name for name in dir(keras.losses) if name.islower() and callable(getattr(keras.losses, name)) and "_" in name
 )
@@ -86,6 +88,8 @@ class StageObserver(Observer):
                     patch(module, name, partial(self._call_loss_function, name))
         for name in OF_TENSORFLOW:
             patch(tf.nn, name, partial(self._call_loss_function, name))
+        for name in CLIPS:
+            patch(tf, name, self._clip)
 
     # What is seen while a step is computed, or its graph is traced.
 
@@ -180,14 +184,23 @@ class StageObserver(Observer):
             info = {"targets": len(targets), "penalties": len(penalties), "of": of}
             self._record("loss", info, [*targets, *penalties])
         gradients = original(tape, target, sources, *args, **options)
+        self._here.clip = None
         if tf.executing_eagerly() or not watched:
             return gradients
         # An optimizer may be applied inside of a condition, whose events have to come after those outside.
         with self._after_earlier_events():
             return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), gradients)
 
+    def _clip(self, original: Any, *args: Any, **options: Any) -> Any:
+        """Remembers the line that limits gradients, if that is what comes between a tape and an optimizer."""
+        if not self._here.applying:
+            self._here.clip = self.line() or self._here.clip
+        return original(*args, **options)
+
     def on_apply(self, training: Training, optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         """Records the gradients that an optimizer is given, and completes the step."""
+        if self._here.clip:
+            self._record("clip", {"line": self._here.clip}, [])
         context, replicas = tf.distribute.get_replica_context(), strategy_of(training.variables).num_replicas_in_sync
         places = {id(distributed(variable)): i for i, variable in enumerate(training.variables)}
         positions, tensors = [], []

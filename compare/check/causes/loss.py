@@ -24,7 +24,16 @@ from compare.check.recipe import (
     multiple,
     norm_of,
 )
-from compare.check.recorded import RecordedLoss, both_gradients, have_factor, penalty_of, same
+from compare.check.recorded import (
+    CLOSE,
+    RecordedLoss,
+    both_gradients,
+    clip_alike,
+    factor_of_gradients,
+    have_factor,
+    penalty_of,
+    same,
+)
 from compare.check.sides import Sides
 from compare.check.stages import (
     GRADIENTS,
@@ -208,6 +217,21 @@ def _next_targets(sides: Sides) -> Targets | None:
     if right is None or len(predictions) != 1:
         return None
     return replace(right, predicted=np.asarray(predictions[0], np.float64))
+
+
+def _recorded_gradients(sides: Sides, located: Located) -> Iterator[Variant]:
+    """Gradients that are the right ones times a factor, where the loss is the same."""
+    variants = list(_recorded_micro_batches(sides, located))
+    factor, length = factor_of_gradients(sides), norm_of(list(both_gradients(sides)[1].values()))
+    clips = clip_alike(sides) or abs(length - float(f"{length:.2g}")) <= 1e-4 * length  # or a norm may be limited
+    if not variants and factor and sides.replicas == 1 and not clips and _is_written(factor):
+        variants.append(Variant({}, Measurement.of("gradients-have-factor", factor=factor), measured=True))
+    yield from variants
+
+
+def _is_written(factor: float) -> bool:
+    """Whether a factor, or what is divided by, has three digits, as people write it; that of a norm's limit has not."""
+    return any(abs(each - float(f"{each:.3g}")) <= CLOSE * abs(each) for each in (factor, 1 / factor))
 
 
 def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
@@ -527,7 +551,7 @@ CAUSES = (
         met='"[BERT/TF] gradients scale up with the number of gradient accumulation", '
         "https://github.com/NVIDIA/DeepLearningExamples/issues/713",
         gradient=_scaled,
-        recorded={LOSS: _recorded_factor, GRADIENTS: _recorded_micro_batches},
+        recorded={LOSS: _recorded_factor, GRADIENTS: _recorded_gradients},
     ),
     Cause(
         id="loss-scale-missing",

@@ -6,16 +6,23 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
-from compare.check.recipe import Clip, Recipe, Update
-from compare.check.recorded import CLOSE, both_gradients, clipped, equal_gradients, optimizer_of, same
+from compare.check.recipe import Recipe, Update
+from compare.check.recorded import CLOSE, clipping_alike, equal_gradients, optimizer_of, same
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, STATE, UPDATE, Located, learning_rates_of, relative_gap
+from compare.check.stages import (
+    EXAMPLES,
+    STATE,
+    UPDATE,
+    Located,
+    calls_of,
+    gradients_of,
+    learning_rates_of,
+    relative_gap,
+)
 from compare.check.used import AVERAGES, RUN, SCRIPT, SETS_RATE
-from compare.watch.trace import CLIPPING, Trace
+from compare.watch.trace import CLIPPING
 
 if TYPE_CHECKING:
     from compare.check.case import Case
@@ -95,7 +102,7 @@ def _applied_again(case: Case) -> Variant:
     seen = Measurement.of("applied-again", times=case.repeated)
     scheduled = len(set(_rates(case, reference=True))) > 1
     changes = {"times": case.repeated} | ({"learning_rates": None} if scheduled else {})
-    return Variant(changes, seen, remedy="optimizer.apply_gradients(zip(gradients, variables))  # once in each step")
+    return Variant(changes, seen, remedy=ONCE)
 
 
 def _applied_in_parts(case: Case) -> Iterator[Variant]:
@@ -343,6 +350,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     if right["class"] != other["class"]:
         seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
         return "optimizer-differs", Variant({}, seen)
+    if found := _applied_otherwise(sides) or _kept(sides):
+        return "optimizer-differs", found
     a, b = right["config"], other["config"]
     if apart > CLOSE and isinstance(a.get("learning_rate"), dict) and not isinstance(b.get("learning_rate"), dict):
         schedule = a["learning_rate"].get("class_name", "a schedule")
@@ -351,7 +360,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         return "learning-rate-schedule-missing", Variant({}, seen)
     differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
     clipping = [key for key in differing if "clip" in key]
-    if clipping and not _clipping_alike(sides):
+    if clipping and not clipping_alike(sides):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings, variables=[])
         return "clipping-differs", Variant({}, seen)
@@ -382,6 +391,32 @@ def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], li
     return (right[first], other[first]), names if len(names) < len(both) else []
 
 
+def _applied_otherwise(sides: Sides) -> Variant | None:
+    """An optimizer that only one side applies several times to the same gradients."""
+    calls = [calls_of(each, sides.step) or 0 for each in (sides.right, sides.other)]
+    more = int(calls[1] > calls[0])
+    close_up, times = (sides.right, sides.other)[more], calls[more]
+    steps = [gradients_of(close_up, step) for step in range(sides.step, sides.step + times)]
+    if calls[1 - more] != 1 or times < 2 or not all(equal_gradients(steps[0], each) for each in steps):
+        return None
+    return Variant({}, Measurement.of("applied-again", times=times), remedy=ONCE, by_right=not more)
+
+
+def _kept(sides: Sides) -> Variant | None:
+    """An optimizer that only one side has used before its first step, from equal weights."""
+    traces = sides.right_trace, sides.other_trace
+    begun = [trace.parts[0][1] if trace.parts else 0 for trace in traces]
+    configs = [(optimizer_of(trace) or {"config": {}})["config"] | {"name": ""} for trace in traces]
+    if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
+        return None
+    more, names = int(begun[1] > begun[0]), (sides.right_name, sides.other_name)
+    numbers = {"iterations": begun[more], "expected": begun[1 - more]}
+    used = str((optimizer_of(traces[more]) or {"class": "optimizer"})["class"])
+    seen = Measurement.of("script-kept-optimizer", optimizer=used, side=names[more], other=names[1 - more], **numbers)
+    remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
+    return Variant({}, seen, remedy=remedy, by_right=not more)
+
+
 def made_again(sides: Sides) -> Measurement | None:
     """Evidence that one side makes the same optimizer again, where the sides part as an epoch begins."""
     made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
@@ -390,35 +425,6 @@ def made_again(sides: Sides) -> Measurement | None:
     if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends:
         return None
     return Measurement.of("script-new-optimizer", optimizer=made[0][0])
-
-
-def _clipping_alike(sides: Sides) -> bool:
-    """Whether both optimizers make the same of the gradients of the side at fault when they clip."""
-    _, own = both_gradients(sides)
-    return equal_gradients(*(_clipped(own, clipping_of(trace)) for trace in (sides.right_trace, sides.other_trace)))
-
-
-def clip_alike(sides: Sides) -> bool:
-    """Whether both sides have the same gradients once their optimizers have clipped them."""
-    pairs = zip(both_gradients(sides), (sides.right_trace, sides.other_trace), strict=True)
-    return equal_gradients(*(_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs))
-
-
-def clipping_of(trace: Trace) -> dict[str, float]:
-    """How a training's optimizer clips."""
-    config: dict[str, Any] = (optimizer_of(trace) or {"config": {}})["config"]
-    return {option: float(config[option]) for option in OF_OPTION if config.get(option)}
-
-
-OF_OPTION = {"clipnorm": "norm", "global_clipnorm": "global", "clipvalue": "value"}
-"""The kind of clipping of each option of an optimizer."""
-
-
-def _clipped(gradients: Mapping[int, np.ndarray], clipping: Mapping[str, float]) -> Mapping[int, np.ndarray]:
-    """The gradients as an optimizer clips them."""
-    for option, limit in list(clipping.items())[:1]:
-        return clipped(gradients, Clip(OF_OPTION[option], limit))
-    return gradients
 
 
 def _recorded_callbacks(
@@ -451,6 +457,7 @@ def _recorded_list(sides: Sides) -> list[str]:
     return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
 
 
+ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"
 OPTIONS_OF_FIT = "optimizer = tf.keras.optimizers.{optimizer}(...)  # with fit's options"
@@ -479,7 +486,8 @@ CAUSES = (
         id="optimizer-differs",
         stages=(UPDATE, STATE),
         symptom="Training is faster, slower or less stable than with fit, from the same gradients.",
-        explanation="The loop creates its own optimizer, or changes a hyperparameter of the experiment's.",
+        explanation="The loop creates its own optimizer, changes a hyperparameter of the experiment's, applies it "
+        "twice in a step, or goes on with one that has made steps before.",
         wrong="optimizer = tf.keras.optimizers.Adam(0.003)  # the experiment's is Adam()",
         remedy=f"{OWN_OPTIMIZER}\n{OF_EMA}",
         remedies={

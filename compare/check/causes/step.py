@@ -9,10 +9,10 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.causes.loss import OF_OUTPUTS, scaled
-from compare.check.causes.optimizer import clip_alike, clipping_of, kind_of_setting
+from compare.check.causes.optimizer import kind_of_setting
 from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
-from compare.check.recorded import both_gradients, clipped, equal_gradients, without_gradient
+from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
 from compare.check.sides import Sides
 from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, Located, gradients_of, model_events
 from compare.check.used import SCRIPT
@@ -136,7 +136,7 @@ def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
             continue
         if all(equal_gradients(a, clipped(b, Clip(kind, limit))) for a, b in pairs):
             clipping = {"clipping": clipping_of(sides.other_trace), "other_clipping": clipping_of(sides.right_trace)}
-            seen = Measurement.of("script-limits", limited=limited, replicas=sides.replicas, **clipping)
+            seen = Measurement.of("script-limits", limited=limited, limit=limit, replicas=sides.replicas, **clipping)
             yield Variant({}, seen, measured=True)
             return
 
@@ -210,8 +210,16 @@ def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
-    if untrained := without_gradient(sides):
-        yield Variant({}, Measurement.of("script-no-gradient", variables=untrained))
+    untrained, (_, given) = without_gradient(sides), both_gradients(sides)
+    if untrained and sides.other_trace.never_changes:
+        yield Variant({}, Measurement.of("weights-never-change", zero="gradients"))
+    elif untrained:
+        names = [variable.name for variable in sides.right_trace.variables]
+        zero = [name for name in untrained if names.index(name) in given]
+        none = [name for name in untrained if name not in zero]
+        parts = {"script-no-gradient": none, "script-zero-gradient": zero}
+        seen = [Measurement.of(kind, variables=each, side=sides.other_name) for kind, each in parts.items() if each]
+        yield Variant({}, Measurement.all(seen))
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
@@ -272,7 +280,7 @@ CAUSES = (
     Cause(
         id="clipping-differs",
         stages=(GRADIENTS, UPDATE),
-        called="gradients",
+        called="clip",
         symptom="Training differs while gradients are large, mostly in the first steps.",
         explanation="fit or the loop clips gradients and the other does not, or they clip at different limits or at "
         "different stages: Keras 3's optimizers clip each replica's gradient before the sum over replicas.",
