@@ -974,7 +974,7 @@ def test_variables_that_one_loop_does_not_train_are_named(
     assert (found.stage, cause.id, cause.side) == ("gradients", "variables-not-trained", "two")
     assert not any(two.changes(i) for i in range(2)), "those that are not trained come first in the other's order"
     assert cause.measurements is not None
-    assert cause.measurements["variables"] == [each.name for each in one.variables[:2]]
+    assert len(set(cause.measurements["variables"])) == 2, "told by their shapes where names are the same"
 
 
 def some_of(make_net: Callable[[], Any]) -> Any:

@@ -235,11 +235,14 @@ def factor_of_gradients(sides: Sides) -> float:
     return factor if factor and have_factor(sides, factor) else 0.0
 
 
-def without_gradient(sides: Sides) -> list[str]:
-    """The names of the variables to which only the right side's optimizer applies a gradient."""
+def without_gradient(sides: Sides) -> dict[int, str]:
+    """The variables to which only the right side's optimizer applies a gradient that is not zero, with their names."""
     right, other = both_gradients(sides)
     lacking = [i for i in right if np.any(right[i]) and (i not in other or not np.any(other[i]))]
-    return [sides.right_trace.variables[i].name for i in lacking] if other else []
+    variables = sides.right_trace.variables
+    names = [variable.name for variable in variables]
+    shown = [f"{each.name} {list(each.shape)}" if names.count(each.name) > 1 else each.name for each in variables]
+    return {i: shown[i] for i in lacking} if other else {}
 
 
 # Optimizers and epochs

@@ -199,7 +199,7 @@ def _without_gradient(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
     """Layers that are not trainable, and so predict otherwise."""
-    untrained = without_gradient(sides)
+    untrained = list(without_gradient(sides).values())
     flagged = all(flag is True for flags in _flags(sides) for flag in flags)
     if flagged and any(located.where in name.split("/") for name in untrained):
         remedy = (
@@ -211,15 +211,21 @@ def _recorded_frozen(sides: Sides, located: Located) -> Iterator[Variant]:
 
 def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Variant]:
     untrained, (_, given) = without_gradient(sides), both_gradients(sides)
+    remedy = "" if sides.other_trace.model else OF_VARIABLES
     if untrained and sides.other_trace.never_changes:
-        yield Variant({}, Measurement.of("weights-never-change", zero="gradients"))
+        yield Variant({}, Measurement.of("weights-never-change", zero="gradients"), remedy=remedy)
     elif untrained:
-        names = [variable.name for variable in sides.right_trace.variables]
-        zero = [name for name in untrained if names.index(name) in given]
-        none = [name for name in untrained if name not in zero]
+        zero = [name for i, name in untrained.items() if i in given]
+        none = [name for i, name in untrained.items() if i not in given]
         parts = {"script-no-gradient": none, "script-zero-gradient": zero}
         seen = [Measurement.of(kind, variables=each, side=sides.other_name) for kind, each in parts.items() if each]
-        yield Variant({}, Measurement.all(seen))
+        yield Variant({}, Measurement.all(seen), remedy=remedy)
+
+
+OF_VARIABLES = (
+    "gradients = tape.gradient(loss, variables)  # of all variables that are to be trained\n"
+    "optimizer.apply_gradients(zip(gradients, variables))  # in every step"
+)
 
 
 def _without_update(case: Case, update: Update) -> Iterable[Variant]:
