@@ -23,6 +23,7 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
     assert full == [found.full] * FULL_BATCHES
     assert len(set(split(found.full, replicas))) == 1
     assert min(split(last, replicas)) > 0
+    assert last <= found.full
     if batch_size is None:
         assert last < found.full
         assert (len(set(split(last, replicas))) > 1) == (replicas > 1)

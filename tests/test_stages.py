@@ -220,7 +220,7 @@ def test_an_optimizer_begun_anew_with_an_epoch_is_a_cause() -> None:
 def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too() -> None:
     other = linear_step(offset=0.01)  # such as other dropout
     plain = sides(other)
-    for optimizers, said in (([ADAM, ADAM], 1), ([ADAM], 0)):
+    for optimizers, said in (([ADAM, ADAM], 1), ([ADAM], 0), ([ADAM, ADAM, ADAM | {"class": "SGD"}], 0)):
         traces = (
             replace(plain.traces[0], epochs=[FitEpoch(STEP - 1, {}, 1.0)]),
             replace(plain.traces[1], optimizers=optimizers),

@@ -229,9 +229,9 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
         optimizer.exclude_from_weight_decay(var_list=[variables[i] for i in excluded])
     before = {name: getattr(optimizer, name) for name in overrides}
     for name, value in overrides.items():
-        setattr(optimizer, name, value)
-    optimizer.build(list(variables))  # with the slots that the overrides need
-    for name, value in before.items() if update.since else ():
+        setattr(optimizer, name, value or before[name])
+    optimizer.build(list(variables))  # with the slots that are needed before and after the change
+    for name, value in (before if update.since else overrides).items():
         setattr(optimizer, name, value)
     return optimizer
 
