@@ -152,6 +152,16 @@ def test_weights_of_a_column_are_one_for_each_example() -> None:
         assert value_of(targets) == pytest.approx((squares * weight).mean()), shape
 
 
+@pytest.mark.parametrize("several", [{"true": 2}, {"predicted": 2}, {"loss": "another"}])
+def test_calls_of_several_losses_or_outputs_have_no_targets(several: dict[str, Any]) -> None:
+    (event,) = RIGHT.of(STEP, "targets")
+    events = [event, replace(event, info={**event.info, **several})]
+    if "loss" not in several:
+        events.reverse()
+    assert targets_of(replace(RIGHT, steps={STEP: [event]}), STEP) is not None
+    assert targets_of(replace(RIGHT, steps={STEP: events}), STEP) is None
+
+
 def test_labels_that_are_to_be_the_inputs_are_shuffled_apart_by_the_side_whose_are_not() -> None:
     batch = RIGHT.of(STEP, "inputs")[0].arrays[0]
 

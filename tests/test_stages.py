@@ -229,6 +229,17 @@ def test_a_new_optimizer_is_said_where_something_before_the_update_differs_too()
         assert hints(located(other), replace(plain, traces=traces)) == [new] * said
 
 
+def test_weights_come_in_another_order_where_all_of_them_were_recorded() -> None:
+    weights = [np.full(1, each) for each in (0.0, 1.0)]
+    events = [Event("weights", 0, {}, weights), Event("updated", 0, {}, weights)]
+    seen = CloseUp({STEP: events}, after={STEP: weights}, names=["a", "b"])
+    both = seen.ordered([1, 0])
+    assert (both.names, both.arrays(STEP, "weights"), both.after[STEP]) == (["b", "a"], [1.0, 0.0], [1.0, 0.0])
+    beyond = seen.ordered([1, 0, 2])  # the third is of a model that was not recorded
+    assert (beyond.names, beyond.arrays(STEP, "weights"), beyond.after) == (["b", "a"], weights, {})
+    assert [each.kind for each in beyond.steps[STEP]] == ["weights"]
+
+
 def test_labels_with_other_names_are_not_shuffled() -> None:
     for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
         other = linear_step(**deviation, factor=1.1)  # other labels make another loss

@@ -202,6 +202,20 @@ def test_only_several_workers_of_a_parameter_server_do_not_wait(strategy: str, w
     assert judged([record("fit", 0, 1), record("loop", 0, 2)], strategy, workers).verdict == verdict
 
 
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_a_run_that_was_interrupted_is_said_to_be(status: str) -> None:
+    made = judged([record("fit", 0, 1), record("loop", 0, 1)], status=status, options={"epochs": 1})
+    assert made.interrupted == (status == "interrupted")
+
+
+def test_a_number_that_one_log_lacks_in_an_epoch_is_no_difference() -> None:
+    whole = {1: {"loss": 0.5, "accuracy": 0.25}, 2: {"loss": 0.25, "accuracy": 0.5}}
+    part = {1: {"loss": 0.5}, 2: {"loss": 0.25, "accuracy": 0.75}}
+    for first, second in ((whole, part), (part, whole)):
+        training = compare_logs([record("a", 0, logs=first)], [record("b", 0, logs=second)], ()).training
+        assert training.first_difference is not None and training.first_difference.epoch == 2
+
+
 # Two models of a script
 
 
