@@ -227,6 +227,24 @@ def test_a_loss_is_judged_by_the_predictions_it_was_given() -> None:
     assert further(linear_step(), other_labels) == [], "what is known of fit's loss does not give its value"
 
 
+def test_of_several_predictions_only_those_that_the_loss_can_have_had_are_its_own() -> None:
+    """A generator's images and a discriminator's scores of them, say."""
+    other = of_zeros(offset=1.0, with_penalty=False)
+
+    def in_two(axes: tuple[int, ...]) -> CloseUp:
+        return changed(
+            other,
+            "predictions",
+            lambda e: [
+                replace(e, arrays=[np.expand_dims(e.arrays[0][:4], axes)]),
+                replace(e, arrays=[e.arrays[0][4:]]),
+            ],
+        )
+
+    assert further(of_zeros(), in_two(())) == ["regularization-missing"]
+    assert further(of_zeros(), in_two((1, 2))) == []
+
+
 def test_the_last_batch_of_the_epoch_tells_more_of_the_loss() -> None:
     def epoch(*, divisor: int, rate: float) -> CloseUp:
         """A full batch of 8, and a short one of 4 whose loss is divided by a number."""

@@ -49,6 +49,7 @@ def test_identical_trainers_may_both_be_off(tensorflow, tmp_path, train, uneven)
     assert result.verdict == "identical"
     assert [each["candidate"] for each in result.details["comparisons"]] == ["loop"], "the truth is no candidate"
     assert tensorflow.keras.backend.floatx() == "float32", "restored"
+    assert tensorflow.keras.layers.Dense(1).dtype_policy.name == "float32", "restored"
     truth = result.details["truth"]
     assert truth["off"] is None
     last = distance(truth, (1, None), "fit")

@@ -145,7 +145,8 @@ def _own_targets(sides: Sides, right: Targets) -> Targets | None:
     step, own = sides.step, targets_of(sides.other, sides.step)
     if example_rows(sides.right, step) == example_rows(sides.other, step):
         predicted = [np.asarray(each, np.float64) for each in sides.other.arrays(step, "predictions")]
-        fits = predicted and sum(map(len, predicted)) == len(right.predicted)
+        fits = {each.shape[1:] for each in predicted} == {right.predicted.shape[1:]}
+        fits = fits and sum(map(len, predicted)) == len(right.predicted)
         return replace(right, predicted=np.concatenate(predicted)) if fits else None
     if own is None or (right.weight is not None and own.weight is None):
         return None

@@ -18,12 +18,15 @@ class Truth:
     name = "truth"
 
     def train(self, run: Run) -> None:
-        default = tf.keras.backend.floatx()
+        # Keras takes the dtype of layers from floatx, but from the global policy as soon as anybody has asked for that.
+        floatx, policy = tf.keras.backend.floatx(), tf.keras.mixed_precision.global_policy()
         tf.keras.backend.set_floatx("float64")
+        tf.keras.mixed_precision.set_global_policy("float64")
         try:
             CustomLoop().train(run)
         finally:
-            tf.keras.backend.set_floatx(default)
+            tf.keras.backend.set_floatx(floatx)
+            tf.keras.mixed_precision.set_global_policy(policy)
 
 
 def exact_task(task: TrainingTask) -> TrainingTask:
