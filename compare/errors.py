@@ -5,7 +5,12 @@ class RequestError(ValueError):
     """The request cannot be carried out; the message says in one line what is wrong and what to do.
 
     The command prints the message to stderr and exits with status 2; ``compare.run`` raises it.
+
+    Attributes:
+        blames: whether the message says which function of the user's is at fault, and where it is.
     """
+
+    blames = False
 
 
 class NoVerdictError(RuntimeError):

@@ -101,15 +101,15 @@ def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
     with without_exit(part, function):
         try:
             yield
-        except RequestError as error:
-            place = place_of(function)
-            if _raised_by_user(error):
-                raise RequestError(f"{part} raised {describe(error, place, 'fix it')}") from error
-            if ", line " in str(error) or not is_users(function):
-                raise
-            raise RequestError(f"{part} ({place}): {error}") from error
         except Exception as error:
-            raise RequestError(f"{part} raised {describe(error, place_of(function), 'fix it')}") from error
+            own = error if isinstance(error, RequestError) and not _raised_by_user(error) else None
+            if own and (own.blames or not is_users(function)):
+                raise
+            place = place_of(function)
+            text = f"{part} ({place}): {error}" if own else f"{part} raised {describe(error, place, 'fix it')}"
+            blame = RequestError(text)
+            blame.blames = True
+            raise blame from error
 
 
 class ProcessExit(BaseException):

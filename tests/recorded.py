@@ -30,6 +30,7 @@ from compare.records import (
 )
 from compare.reporting import html, plots
 from compare.verdict import Comparison, Failure, Verdict, compare_records, not_comparable
+from compare.verdict.codec import decode
 
 
 def as_json(reference: str, comparisons: Sequence[Comparison], **more: Any) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def finish(
             {"id": id, "side": entry["candidate"], "evidence": f"evidence of {id}", "remedy": CATALOGUE[id].remedy}
             for id in causes
         ]
-    write_checked(folder / "verdict.json", made | dict(verdict or {}))
+    decode(Verdict, made | dict(verdict or {})).write(folder / "verdict.json")
     if (folder / "metrics.csv").exists():
         plots.draw(folder)
     html.write(folder)

@@ -178,7 +178,7 @@ def test_dropped_weights_of_several_outputs_are_named(tensorflow):
 def test_dropped_class_weights_are_named(tensorflow):
     report = checker("class-weights", 1).check(NoClassWeights())
     assert_named(report, ["sample-weights-dropped"])
-    assert "class weights" in report.training[0].evidence
+    assert report.training[0].measurements["kind"] == "class-weights-unused"
     assert_passes(checker("class-weights", 1).check(Rounded()))
 
 
@@ -199,16 +199,16 @@ class Deaf(compare.CustomLoop):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "measured"),
     [
-        ("stops", "fit ends after epoch 1 (Stop), deaf after epoch 2"),
-        pytest.param("restores", "once more under fit (Restore)", marks=pytest.mark.slow),
+        ("stops", {"kind": "ends-earlier", "callbacks": ["Stop"], "expected": 1, "side": "deaf", "epochs": 2}),
+        pytest.param("restores", {"kind": "changed-after-training", "callbacks": ["Restore"]}, marks=pytest.mark.slow),
     ],
 )
-def test_a_loop_without_the_callbacks_that_end_training_is_different(tensorflow, name, told):
+def test_a_loop_without_the_callbacks_that_end_training_is_different(tensorflow, name, measured):
     report = checker(name, 1).check(Deaf())
     assert_named(report, ["callbacks-missing"])
-    assert told in report.training[0].evidence
+    assert report.training[0].measurements.items() >= measured.items()
     assert_passes(checker(name, 1).check(Rounded()))
 
 
@@ -271,7 +271,8 @@ def test_a_hand_written_optimizer_is_judged_by_its_weights(planted):
     assert_named(checker("momentum", 1).check(by_hand(planted.NoTrainingFlag)), ["training-flag-missing"])
     report = checker("momentum", 1).check(by_hand(planted.Loop, momentum=0.8))
     assert_named(report, ["optimizer-differs"])
-    assert "as with momentum 0.8; the experiment's SGD has 0.9" in report.training[0].evidence
+    measured = {"kind": "as-with", "name": "momentum", "value": 0.8, "expected": 0.9}
+    assert report.training[0].measurements.items() >= measured.items()
 
 
 def test_an_exception_of_the_loop_is_raised_with_its_line(tensorflow):

@@ -775,10 +775,15 @@ def test_a_recorded_run_is_loaded_with_its_figures(tmp_path: Path) -> None:
     assert "different" in shown and "loss-constant-denominator" in shown and "data:image/png;base64," in shown
 
 
+@pytest.mark.parametrize("kind", recorded.KINDS)
+def test_a_loaded_result_has_the_bytes_of_the_file(tmp_path: Path, kind: str) -> None:
+    folder = recorded.KINDS[kind](tmp_path / "run")
+    assert compare.load(folder).to_json() == (folder / "verdict.json").read_text()
+
+
 def test_a_loaded_result_names_causes_and_the_first_difference(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
     result = compare.load(folder)
-    assert result.to_json() == (folder / "verdict.json").read_text()
     first, second = result.causes
     assert (first.id, first.side, first.source) == ("loss-constant-denominator", "mine", None)
     assert (first.title, first.remedy) == (CATALOGUE[first.id].symptom, CATALOGUE[first.id].remedy)

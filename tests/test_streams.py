@@ -217,6 +217,10 @@ def test_a_list_of_arrays_is_several_inputs_and_other_lists_are_one_array(tf: An
             r"load_data raised InvalidArgumentError.*test_streams.py, line \d+\); give all examples the same shape",
         ),
         (lambda tf: lambda a, b: None, "must take one argument, the epoch, or none"),
+        (
+            lambda tf: lambda epoch: {}[epoch],
+            r"^the training data's .* epoch 1 raised KeyError: 1 \(\S*, line \d+\); fix it$",
+        ),
         (lambda tf: flowing(tf), r"streams.py, line \d+\): .*not NumpyArrayIterator; return a PyDataset's arrays, or"),
         (lambda tf: iter([1, 2]), "not list_iterator; an iterator can be read once only: return arrays, or"),
         (lambda tf: lambda: (pair for pair in ()), r"is of type generator: .*: return arrays, or .*from_generator\("),

@@ -1173,7 +1173,7 @@ def test_averages_that_a_loop_never_takes_over_are_a_difference_after_its_last_s
     assert np.array_equal(one.steps["hashes"], two.steps["hashes"])
     assert [trace.never_changes for trace in left] == [False, True]
     (found,) = name_left(("a", "b"), left)
-    assert (found.id, found.side) == ("optimizer-differs", "b") and "moving averages" in found.evidence
+    assert (found.id, found.side) == ("optimizer-differs", "b") and found.measurements["kind"] == "averages-not-taken"
     assert name_left(("a", "b"), left[::-1])[0].side == "a"
     assert compared(sides[1], watch(lambda: ending("forgotten, too")))[1:] == []
     rounded = [replace(trace, steps=trace.steps.copy()) for trace in sides[0]]

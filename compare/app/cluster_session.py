@@ -36,9 +36,6 @@ from compare.user_errors import without_exit
 from compare.verdict import DIFFERENT, EXIT_STATUS
 
 AnyTask = TypeVar("AnyTask", bound=Task)
-PREFIX = "compare.py: "
-"""The beginning of every line that the command writes to stderr."""
-
 GRACE_SECONDS = 10.0
 """Time that the other processes have to end by themselves after one has failed."""
 EXPOSED = (
@@ -200,7 +197,7 @@ def _wait(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, s
         )
     assert chief.stderr is not None
     with chief.stderr as errors:
-        return chief.returncode, errors.read().decode(errors="replace").strip().removeprefix(PREFIX)
+        return chief.returncode, errors.read().decode(errors="replace").strip()
 
 
 def _failed(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:

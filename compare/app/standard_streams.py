@@ -52,9 +52,9 @@ def print_traceback() -> None:
 
 
 def fail(program: str, error: object, status: int) -> int:
-    """Print to stderr, in one line, why a command ends with this exit status; returns it."""
+    """Print to stderr, in one line that begins with the program's name, why it ends with this status; returns it."""
     text = re.sub(r"(\S{300})\S{200,}", r"\1…", " ".join(str(error).split()))  # an endless name or value
-    print(f"{program}: {printable(text)}", file=forgiving(sys.stderr))
+    print(f"{program and f'{program}: '}{printable(text)}", file=forgiving(sys.stderr))
     return status
 
 
