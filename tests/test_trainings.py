@@ -30,6 +30,7 @@ from compare.app.script_pairs import (
 from compare.app.script_runs import EpochEnds, write_records
 from compare.app.scripts import _continuations
 from compare.app.scripts_explain import _checked, _goes_on, _not_repeated
+from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
@@ -1182,3 +1183,33 @@ def test_averages_that_a_loop_never_takes_over_are_a_difference_after_its_last_s
     (said,) = changed_last("ab", [rounded, sides[1]], compared(rounded, sides[1]))
     assert said.startswith("after its last step only a changes the weights of sequential")
     assert not changed_last("ab", sides, compared(*sides)), "that is a difference"
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "never reset"])
+def test_a_metric_that_goes_on_counting_is_seen_whatever_the_weights(watch: Watch, graph: bool, reset: bool) -> None:
+    def script() -> None:
+        model, optimizer, metric = make(), keras.optimizers.Adam(0.01), keras.metrics.MeanAbsoluteError()
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                predicted = model(x, training=True)
+                loss = 2 * tf.reduce_mean(tf.square(y - predicted))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            metric.update_state(y, predicted)
+
+        step = tf.function(step) if graph else step
+        for _ in range(2):
+            for x, y in BATCHES:
+                step(tf.constant(x), tf.constant(y))
+            metric.result()
+            if reset:
+                metric.reset_state()
+
+    def fit_with_metric() -> None:
+        model = make()
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+        model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
+
+    ((one, two),) = compared(watch(fit_with_metric), watch(script))
+    assert never_reset(two, (3, 6), one) == ({} if reset else {"mae": [48.0, 96.0]})

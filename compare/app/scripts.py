@@ -113,10 +113,10 @@ def _train(session: ScriptsSession) -> bool:
         if interrupted:
             return True
         raise _failed(session, _nothing_to_compare(session, runs, traces))
-    for pair in paired:
-        known = WEIGHTS in session.options.own or pair[1].alike or more_weights(*pair)
-        if not known and all(trace.initial is not None for trace in pair) and not begin_equal(*pair):
-            raise _failed(session, _other_weights(session.names[1], pair[1]))
+    if unlike := next((pair for pair in paired if not _begin_alike(session, pair)), None):
+        paired = _copies(session, traces)
+        if not paired:
+            raise _failed(session, _other_weights(session.names[1], unlike[1]))
     (first, second), *others = paired
     epochs = EpochEnds.of(first, second)
     session.models = [ModelPair((session.names[0], session.names[1]), (first, second), epochs)]
@@ -149,6 +149,12 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
     _say_what_trained(session)
     return interrupted
+
+
+def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:
+    """Whether a pair may be compared: its initial weights are equal, or known to differ for a reason."""
+    known = WEIGHTS in session.options.own or pair[1].alike or more_weights(*pair)
+    return bool(known) or any(trace.initial is None for trace in pair) or begin_equal(*pair)
 
 
 def _left_out(session: ScriptsSession, model: ModelPair, *, changing: bool) -> list[str]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
-from compare.check.causes.reporting import not_reset, other_metrics
+from compare.check.causes.reporting import never_reset, not_reset, other_metrics
 from compare.check.judge_recorded import hints, more_weights, name_causes, name_copies, name_further, name_left
 from compare.check.measurement import Measurement
 from compare.check.not_finite import FirstValue, first_of_steps, of_step
 from compare.check.recorded_numbers import (
     evidence_on_numbers,
     losses_by_epoch,
+    name_not_reset,
     name_own_loss,
     name_reporting,
     validation_by_epoch,
@@ -278,8 +279,12 @@ def _own_numbers(departure: Departure, sides: Sides) -> list[Finding]:
         name_own_loss(record, losses_by_epoch(close_up, departure.model.epochs.ends), used)
         for record, close_up in ((records[1 - at_fault], sides.right), (records[at_fault], sides.other))
     )
+    ends, both = departure.model.epochs.ends, (sides.right_trace, sides.other_trace)
     also = {cause.id for cause in right}  # what both do is no difference
-    return _with_lines([each for each in causes if each.id not in also], departure.model, at_fault)
+    known, kept = (never_reset(trace, ends, sides.right_trace) for trace in both)
+    causes += name_not_reset({name: kept[name] for name in kept.keys() - known.keys()}, records[at_fault], used)
+    found = {cause.id: cause for cause in causes if cause.id not in also}
+    return _with_lines(list(found.values()), departure.model, at_fault)
 
 
 def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[Finding]:

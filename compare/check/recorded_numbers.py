@@ -195,6 +195,15 @@ def name_own_loss(side: Record, losses: Mapping[int, Losses], used: Used) -> lis
     return _together(_of_loss("loss", replace(side, logs={}), seen, losses), side, used)
 
 
+def name_not_reset(counts: Mapping[str, Sequence[float]], side: Record, used: Used) -> list[Finding]:
+    """The cause of metrics that go on counting, from how many values each has counted at the end of each epoch."""
+    if not counts:
+        return []
+    names, (first, *_, last) = sorted(counts), counts[min(counts)]
+    numbers = {"epochs": len(counts[names[0]]), "first": first, "counted": last}
+    return _together([(NOT_RESET, Measurement.of("counts-all-epochs", metrics=names, **numbers))], side, used)
+
+
 def _together(found: Sequence[Named], side: Record, used: Used) -> list[Finding]:
     """Each cause once, with all its evidence."""
     causes: dict[str, list[Measurement]] = {}

@@ -585,6 +585,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     # Two scripts: reported numbers
     "running-means": "{metrics:and} in each epoch {metrics:is|are} the mean over all epochs so far of what {other} "
     "reports",
+    "counts-all-epochs": "at the end of epoch {epochs} {metrics:and} {metrics:is|are} the mean of {counted:,.0f} "
+    "values, and after the first of {first:,.0f}: those of all epochs so far",
     "mixed-means": "{metrics:and} in each epoch {metrics:is|are} the mean over training and validation: the metric's "
     "state is not reset between them",
     "reported-loss-without-regularization": _reported(_LACKS),

@@ -222,8 +222,13 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
-            report(training, str(metric.name), type(metric).__name__, value, **metrics.read(metric))
+            report(
+                training, str(metric.name), type(metric).__name__, value, **metrics.read(metric), counted=count(metric)
+            )
         return value
+
+    def count(metric: Any) -> float:
+        return _number(metric.count) or 0.0 if isinstance(getattr(metric, "count", None), keras.Variable) else 0.0
 
     def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
         number = _number(value)

@@ -62,6 +62,7 @@ class Reported:
         of_loss: whether it is a mean of the loss whose gradient is taken.
         line: the line of the script that reports it: its file, number and text.
         updating: whether the metric was called, which updates it and gives its value whether or not anyone reads it.
+        counted: how many values the metric is the mean of; 0 if it does not count them.
     """
 
     steps: int
@@ -74,6 +75,7 @@ class Reported:
     of_loss: bool = False
     line: tuple[str, int, str] | None = None
     updating: bool = False
+    counted: float = 0.0
 
 
 @dataclass(frozen=True)

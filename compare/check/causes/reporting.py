@@ -138,6 +138,17 @@ def over_epochs(reference: Record, candidate: Record) -> list[str]:
     return found
 
 
+def never_reset(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, list[float]]:
+    """The metrics that at the end of each epoch are the means of all values since the first, and how many these are."""
+    found = {}
+    for metric, name in names_by_metric(trace, ends, like).items():
+        read = {each.steps: each.counted for each in trace.reported if each.metric == metric}
+        counts = [read.get(end, 0.0) for end in ends]
+        if name and len(ends) > 1 and counts[0] and counts == [counts[0] * epoch for epoch in range(1, len(ends) + 1)]:
+            found[name] = counts
+    return found
+
+
 def with_training(reference: Record, candidate: Record) -> list[str]:
     """The numbers of validation that also contain those of training: each the same part in every epoch."""
     parts: dict[str, list[float]] = {}
