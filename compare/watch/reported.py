@@ -167,7 +167,9 @@ class _Metrics:
             if used.states > 1 or (training is not None and used.made == training.steps > 1):
                 used.with_steps = False
         of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
-        return {**of_metric, "updating": bool(self._called)}
+        count = getattr(metric, "count", None)
+        counted = _number(count) or 0.0 if isinstance(count, keras.Variable) else 0.0
+        return {**of_metric, "updating": bool(self._called), "counted": counted}
 
     def call(self, original: Any, metric: Any, *args: Any, **options: Any) -> Any:
         """Updates a metric, and gives its value."""
@@ -222,13 +224,8 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
             return value
         training = observer.reporting
         if training is not None and not observer.inside and tf.executing_eagerly():
-            report(
-                training, str(metric.name), type(metric).__name__, value, **metrics.read(metric), counted=count(metric)
-            )
+            report(training, str(metric.name), type(metric).__name__, value, **metrics.read(metric))
         return value
-
-    def count(metric: Any) -> float:
-        return _number(metric.count) or 0.0 if isinstance(getattr(metric, "count", None), keras.Variable) else 0.0
 
     def report(training: Training, name: str, kind: str, value: Any, epoch: int = 0, **of_metric: Any) -> None:
         number = _number(value)
