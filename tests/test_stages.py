@@ -449,13 +449,20 @@ def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> 
     ("pairs", "labels", "causes"),
     [(True, np.arange(8.0), ["label-shape-broadcast"]), (False, np.arange(8.0), []), (True, np.ones(8), [])],
 )
+@pytest.mark.parametrize("huber", [False, True], ids=["squared", "Huber"])
 def test_labels_that_meet_equal_predictions_are_named_by_the_next_step(
-    pairs: bool, labels: np.ndarray, causes: list[str]
+    pairs: bool, labels: np.ndarray, causes: list[str], huber: bool
 ) -> None:
     """Where all predictions are zero the loss is the same, and only the gradients differ, as with equal labels."""
     true, predicted = labels[:, None], np.linspace(0, 2, 8)[:, None]
-    call = ("MeanSquaredError", {"name": "mean_squared_error"}, true, predicted)
-    every = float(np.mean((true.T - predicted) ** 2)) if pairs else 1.2 * float(np.mean((true - predicted) ** 2))
+    squared = "MeanSquaredError", {"name": "mean_squared_error"}
+    call = (*(("Huber", {"name": "huber_loss", "delta": 1.5}) if huber else squared), true, predicted)
+
+    def mean(gaps: np.ndarray) -> float:
+        sizes = np.abs(gaps)
+        return float(np.mean(np.where(sizes <= 1.5, gaps**2 / 2, 1.5 * sizes - 1.125) if huber else gaps**2))
+
+    every = mean(true.T - predicted) if pairs else 1.2 * mean(true - predicted)
     right, other = loss_step(1.0, targets=call), loss_step(every + 0.25, targets=None)
     events = [each for each in other.steps[STEP] if each.kind != "predictions"]
     events.append(Event("predictions", 0, {"model": "m", "training": True}, [predicted]))

@@ -161,7 +161,10 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
         values = {comparison.candidate: of_candidate, reference: of_reference}
         place = {"epoch": number.epoch, "step": None, "stage": None, "where": number.metric}
         seen = Measurement.of("metric-not-finite", **place, metric=number.metric, values=values, training=of)
-        found.append(named(NOT_FINITE, REPORTING, number.side or "", seen, REMEDIES[REPORTING]))
+        # Nothing is divided by a count in a loss whose steps leave the weights finite.
+        loss = number.metric in ("loss", "val_loss")
+        remedy = CATALOGUE[NOT_FINITE].remedy if loss else REMEDIES[REPORTING]
+        found.append(named(NOT_FINITE, REPORTING, number.side or "", seen, remedy))
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from compare.watch.seen import CloseUp
 
+HUBER = "huber"
 TINY = 1e-7
 """Keras's epsilon, by which probabilities stay away from 0 and 1."""
 
@@ -25,6 +26,7 @@ class Targets:
         weight: the weight of each example; None if all count the same.
         from_logits: whether predictions are logits.
         label_smoothing: as in Keras.
+        delta: that of the Huber loss.
         paired: False if each label is compared with the prediction of every example.
     """
 
@@ -34,6 +36,7 @@ class Targets:
     weight: np.ndarray | None = None
     from_logits: bool = False
     label_smoothing: float = 0.0
+    delta: float = 1.0
     paired: bool = True
 
     def with_other_logits(self) -> Targets:
@@ -60,8 +63,8 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
         return None
     configuration: Mapping[str, Any] = first["configuration"]
     kind = str(configuration.get("name") or first["loss"])
-    kind = {"mse": "mean_squared_error", "mae": "mean_absolute_error"}.get(kind, kind)
-    if kind not in KINDS and kind != "sparse_categorical_crossentropy":
+    kind = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber_loss": HUBER}.get(kind, kind)
+    if kind not in KINDS and kind not in (HUBER, "sparse_categorical_crossentropy"):
         return None
     true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
     weights = [np.asarray(event.arrays[2]) for event in events if event.info["weights"]]
@@ -73,6 +76,7 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
         None if weight is None else weight.astype(np.float64),
         bool(configuration.get("from_logits", False)),
         float(configuration.get("label_smoothing", 0.0)),
+        float(configuration.get("delta", 1.0)),
     )
 
 
@@ -109,6 +113,10 @@ def _dense(targets: Targets) -> np.ndarray | None:
     if targets.label_smoothing:
         classes = true.shape[-1] if targets.kind == "categorical_crossentropy" else 2
         true = true * (1 - targets.label_smoothing) + targets.label_smoothing / classes
+    if targets.kind == HUBER:
+        gap = np.abs(true - predicted)
+        losses = np.where(gap <= targets.delta, np.square(gap) / 2, targets.delta * (gap - targets.delta / 2))
+        return np.asarray(losses.mean(-1))
     return KINDS[targets.kind](true, predicted, targets.from_logits)
 
 
