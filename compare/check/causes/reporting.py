@@ -142,7 +142,8 @@ def never_reset(trace: Trace, ends: Sequence[int], like: Trace) -> dict[str, lis
     """The metrics that at the end of each epoch are the means of all values since the first, and how many these are."""
     found = {}
     for metric, name in names_by_metric(trace, ends, like).items():
-        read = {each.steps: each.counted for each in trace.reported if each.metric == metric}
+        reads = [each for each in trace.reported if each.metric == metric]
+        read = {each.steps: each.counted for each in reversed(reads)}  # the next step's may come before its update
         counts = [read.get(end, 0.0) for end in ends]
         if name and len(ends) > 1 and counts[0] and counts == [counts[0] * epoch for epoch in range(1, len(ends) + 1)]:
             found[name] = counts
