@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import compare
-from compare.check.causes.loss import OTHER_SHARES
+from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
 from compare.check.observation import ApplyCall, Observation, OptimizerStep
 from compare.check.recipe import Clip, Recipe, Span, Update
 
@@ -111,6 +112,12 @@ def recipes() -> dict[str, tuple[dict[str, Any], np.ndarray]]:
     }
 
 
+def test_a_weight_of_an_output_that_may_be_left_out_is_any_but_none_and_one() -> None:
+    case: Any = SimpleNamespace(replay=SimpleNamespace(loss_weights=(("a", "b", "c"), (0.0, 1.0, 2.0))))
+    changed = [each.changes["loss_weights"] for each in _weight_of_output(case, RIGHT)]
+    assert changed == [(0.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
+
+
 @pytest.mark.parametrize("name", recipes())
 def test_a_gradient_is_that_of_its_formula(replay: Any, name: str) -> None:
     changes, expected = recipes()[name]
@@ -137,6 +144,7 @@ def test_a_nudge_changes_weights_by_one_unit_in_the_last_place_and_a_replay_repe
     steps = [np.abs(a - b) / np.spacing(np.abs(b)) for a, b in zip(nudged.state, [KERNEL, BIAS], strict=True)]
     assert all(((each >= 0.5) & (each <= 1)).all() for each in steps)
     assert replay.replica_pass(step, 0, LAST, Recipe(), 1) is nudged
+    assert not replay.scales_losses, "in float32"
     assert exact.penalty == pytest.approx(PENALTY * (KERNEL**2).sum())
 
 
@@ -201,6 +209,11 @@ def observed(replay: Any, recipe: Recipe = RIGHT, update: Update = OWN, *, name:
 
 @pytest.fixture(scope="module")
 def judged(replay: Any) -> Callable[..., Any]:
+    return judge_of(replay)
+
+
+def judge_of(replay: Any) -> Callable[..., Any]:
+    """Judges made-up steps of a loop, beside those of a right fit."""
     from compare.check.case import Case
     from compare.check.judge import judge_training
 
@@ -268,6 +281,51 @@ def test_the_cause_of_a_wrong_update_is_named(judged: Any, changes: dict[str, An
     assert not judgement.evidence
 
 
+ADAM = {"class_name": "adam", "config": {"learning_rate": RATE}}
+CLIPPING = {"class_name": "sgd", "config": {"learning_rate": RATE, "clipnorm": 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "settings", "recipe", "update", "causes"),
+    [
+        (1, ADAM, {}, {}, []),
+        (1, ADAM, {"regularization": 0.0}, {}, ["regularization-missing"]),
+        (1, ADAM, {"share": OTHER_SHARES["loss-summed"]}, {}, ["loss-summed"]),
+        (1, ADAM, {}, {"overrides": {"epsilon": 0.25}}, ["optimizer-differs"]),
+        (1, CLIPPING, {}, {}, []),
+        (1, CLIPPING, {}, {"overrides": {"clipnorm": None}}, ["clipping-differs"]),
+        (2, CLIPPING, {}, {"clip": "reduced"}, ["clipping-differs"]),
+        (1, CLIPPING, {"clip": Clip("norm", 0.25)}, {"overrides": {"clipnorm": None}}, []),
+    ],
+)
+def test_the_optimizer_says_what_is_a_mistake(
+    tensorflow: Any, replicas: int, settings: Any, recipe: Any, update: Any, causes: list[str]
+) -> None:
+    """Adam hides a factor of the gradients; what the optimizer clips, the loop may clip itself."""
+    replay = replay_of(tensorflow, replicas, lambda: tensorflow.keras.optimizers.deserialize(settings))
+    judgement = judge_of(replay)(Recipe(**recipe), Update(**update))
+    assert (list(judgement.causes), judgement.right, judgement.evidence) == (causes, not causes, [])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "update", "causes"),
+    [
+        ({}, {}, []),
+        ({"share": OTHER_SHARES["loss-summed"]}, {}, ["loss-summed"]),
+        ({"regularization": 0.0}, {}, ["regularization-missing"]),
+        ({}, {"overrides": {"nesterov": True}}, ["optimizer-differs"]),
+        ({}, {"overrides": {"momentum": 0.0}}, ["optimizer-differs"]),
+    ],
+)
+def test_without_an_optimizer_weights_alone_show_the_cause(judged: Any, recipe: Any, update: Any, causes: Any) -> None:
+    def by_hand(seen: Observation) -> None:
+        seen.optimizers, seen.optimizer_steps = [], []
+        seen.updates_made = [0] * len(seen.updates_made)
+
+    judgement = judged(Recipe(**recipe), Update(**update), changed=by_hand)
+    assert (list(judgement.causes), judgement.right, judgement.evidence) == (causes, not causes, [])
+
+
 # Weights and state besides the steps
 
 
@@ -311,19 +369,59 @@ def test_weights_that_the_update_does_not_explain_are_evidence(
     assert (judgement.right, kinds(judgement), judgement.causes) == (right, evidence, {})
 
 
+@pytest.mark.parametrize(
+    ("fit", "loop", "error"),
+    [(1.0, 1.0, "none"), (1.0, 2.0, 0.5), (np.nan, np.nan, "none"), (1.0, np.nan, None), (np.nan, 1.0, np.inf)],
+)
+def test_a_gradient_on_an_empty_replica_is_wrong_where_fits_is_not_the_same(
+    fit: float, loop: float, error: Any
+) -> None:
+    from compare.check.empty_replica import wrong_gradient
+
+    def seen(value: float) -> Observation:
+        step = OptimizerStep(1, [[np.full(2, value)]], [], [])
+        return Observation("", 1, optimizer_steps=[step])
+
+    found = wrong_gradient(seen(fit), seen(loop), 0.1)
+    assert ("none" if found is None else found.quantities["relative_error"]) == error
+
+
 # Reported numbers
 
 
-def losses(replay: Any, seen: Observation) -> Mapping[str, dict[int, list[tuple[int, float, float]]]]:
+@pytest.mark.parametrize(
+    ("kind", "labels", "predictions", "expected"),
+    [
+        ("BinaryAccuracy", [0, 1], [[0.9, 0.2], [0.8, 0.3]], 0.5),  # as one-hot vectors
+        ("BinaryAccuracy", [[1.0], [0.0]], [[0.9], [0.2]], 1.0),
+        ("SparseCategoricalAccuracy", [0, 1], [[0.9, 0.2], [0.8, 0.3]], 0.5),
+        ("CategoricalAccuracy", [[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]], 0.5),
+        ("SparseCategoricalAccuracy", {"a": [0]}, [[0.9, 0.2]], np.nan),
+    ],
+)
+def test_an_accuracy_of_another_kind_takes_the_labels_as_it_needs_them(
+    tensorflow: Any, kind: str, labels: Any, predictions: Any, expected: float
+) -> None:
+    from compare.check.metric_replay import _accuracy
+
+    given = labels if isinstance(labels, dict) else np.array(labels)
+    assert_allclose(_accuracy(kind, given, np.array(predictions, np.float32)), expected)
+
+
+Part = tuple[int, float, float, float]
+"""The number of examples, and their mean loss, accuracy, and loss without the penalty."""
+
+
+def losses(replay: Any, seen: Observation) -> Mapping[str, dict[int, list[Part]]]:
     """For training and validation, of each epoch and part of a batch: its examples, mean loss and accuracy."""
 
-    def part(x: np.ndarray, y: np.ndarray, weights: Any) -> tuple[int, float, float]:
+    def part(x: np.ndarray, y: np.ndarray, weights: Any) -> Part:
         logits = x.astype("float64") @ weights[0] + weights[1]
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        loss = -np.log(probabilities[np.arange(len(y)), y]).mean() + PENALTY * (weights[0] ** 2).sum()
-        return len(y), float(loss), float((logits.argmax(axis=1) == y).mean())
+        loss = float(-np.log(probabilities[np.arange(len(y)), y]).mean())
+        return len(y), loss + PENALTY * float((weights[0] ** 2).sum()), float((logits.argmax(axis=1) == y).mean()), loss
 
-    def parts(x: np.ndarray, y: np.ndarray, weights: Any) -> list[tuple[int, float, float]]:
+    def parts(x: np.ndarray, y: np.ndarray, weights: Any) -> list[Part]:
         half = -(-len(y) // 2)
         return [part(x[:half], y[:half], weights), part(x[half:], y[half:], weights)]
 
@@ -336,12 +434,12 @@ def losses(replay: Any, seen: Observation) -> Mapping[str, dict[int, list[tuple[
     return {"": train, "val_": validation}
 
 
-def mean(parts: list[tuple[int, float, float]], *, number: int = 1, by_examples: bool = True) -> float:
+def mean(parts: list[Part], *, number: int = 1, by_examples: bool = True) -> float:
     weights = [each[0] for each in parts] if by_examples else None
     return float(np.average([each[number] for each in parts], weights=weights))
 
 
-def of_batches(parts: list[tuple[int, float, float]]) -> float:
+def of_batches(parts: list[Part]) -> float:
     return float(np.mean([mean(parts[i : i + 2], by_examples=False) for i in range(0, len(parts), 2)]))
 
 
@@ -361,6 +459,8 @@ def of_batches(parts: list[tuple[int, float, float]]) -> float:
         ("val_loss", lambda now, before: mean(now[::2]), {"metrics-from-one-replica"}),
         ("val_accuracy", lambda now, before: mean(now[:2], number=2), {"validation-examples-dropped"}),
         ("loss", lambda now, before: 2 * mean(now), {"loss-not-reduced"}),
+        ("loss", lambda now, before: mean(now, number=3), {"loss-without-regularization"}),
+        ("val_loss", lambda now, before: mean(now, number=3), {"validation-loss-without-regularization"}),
         ("loss", lambda now, before: mean(now) + 0.01, None),
     ],
 )

@@ -141,6 +141,15 @@ def test_rounding_alone_is_no_difference_in_what_comes_before_the_update() -> No
     assert found.stage == "update", "by elimination, as the weights are known to differ by more than rounding"
 
 
+def test_text_among_the_inputs_has_no_gap_and_numbers_beside_it_have() -> None:
+    def seen(text: str, number: float) -> CloseUp:
+        arrays = [np.array([text]), np.array([[number]])]
+        return CloseUp({STEP: [Event("inputs", 0, {"model": "m"}, arrays, row_hashes(arrays))]})
+
+    values = locate(seen("a", 1.0), seen("a", 2.0), [], STEP, NAMES).of("inputs")
+    assert values is not None and values.gap == 0.5
+
+
 def test_the_layer_is_named() -> None:
     assert located(linear_step(offset=0.01)).where == "dense"
 
@@ -530,6 +539,18 @@ def test_a_penalty_without_a_gradient_is_said_to_be_that() -> None:
     found = located(other)
     assert (found.stage, name_causes(found, sides(other))) == ("gradients", [])
     assert hints(found, sides(other)) == [hint("apart-by-weights", variables=["dense/kernel"])]
+
+
+def test_gradients_that_are_apart_by_anything_else_are_no_penalty() -> None:
+    own = linear_step()
+    events = [
+        replace(each, arrays=[each.arrays[0], each.arrays[1] + [[0.5], [-0.25], [0.125]], each.arrays[2]])
+        if each.kind == "gradients"
+        else each
+        for each in own.steps[STEP]
+    ]
+    other = replace(own, steps={**own.steps, STEP: events})
+    assert located(other).stage == "gradients" and hints(located(other), sides(other)) == []
 
 
 def test_weights_that_never_change_are_said_to_be_that() -> None:
