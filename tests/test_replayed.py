@@ -282,6 +282,7 @@ def test_the_cause_of_a_wrong_update_is_named(judged: Any, changes: dict[str, An
 
 
 ADAM = {"class_name": "adam", "config": {"learning_rate": RATE}}
+PLAIN = {"class_name": "sgd", "config": {"learning_rate": RATE}}
 CLIPPING = {"class_name": "sgd", "config": {"learning_rate": RATE, "clipnorm": 0.25}}
 
 
@@ -296,6 +297,7 @@ CLIPPING = {"class_name": "sgd", "config": {"learning_rate": RATE, "clipnorm": 0
         (1, CLIPPING, {}, {"overrides": {"clipnorm": None}}, ["clipping-differs"]),
         (2, CLIPPING, {}, {"clip": "reduced"}, ["clipping-differs"]),
         (1, CLIPPING, {"clip": Clip("norm", 0.25)}, {"overrides": {"clipnorm": None}}, []),
+        (1, PLAIN, {"micro": 2}, {}, ["loss-scaled"]),
     ],
 )
 def test_the_optimizer_says_what_is_a_mistake(

@@ -410,12 +410,12 @@ OF_MICRO_BATCH = (
 
 def _accumulated(case: Case, recipe: Recipe) -> Iterable[Variant]:
     """Gradients of micro-batches that are added up, not averaged."""
-    factor = _factor(case, recipe, recipe.share)
-    size = case.expected[0].stop // case.replicas if case.expected else 0
-    if factor is None or recipe.micro or not size:
+    size, feed = case.expected[0].stop // case.replicas if case.expected else 0, case.feed(recipe)
+    if not feed or recipe.micro or not size:
         return
-    count = round(factor)
-    if count >= 2 and abs(factor - count) < 0.1 and size % count == 0:  # regularization may blur it
+    factor = multiple(case.effective[0], case.replay.gradients(case.steps[0], feed[0], recipe))
+    count = round(factor or 0)
+    if count >= 2 and abs((factor or 0) - count) < 0.1 and size % count == 0:  # batch normalization may blur it
         seen = Measurement.of("micro-batches-summed", examples=size // count, factor=count)
         yield Variant({"micro": size // count}, seen, measured=True, remedy=OF_MICRO_BATCH)
 
