@@ -88,31 +88,6 @@ def test_a_planted_mistake_is_caught_and_named(tensorflow, bug, where):
         assert report.comparison.training.verdict in ("identical", "alike"), report
 
 
-def test_no_verdict_or_cause_rests_on_a_sentence(tensorflow, request):
-    names = [
-        "NotDivided",
-        "NoTrainingFlag",
-        "ClippedByHand",
-        "OtherRate",
-        "TailDropped",
-        "WeightsAnew",
-        "NeverReset",
-        "GradientNoise",
-    ]
-    where = checker("mlp-l2-bn", "momentum", 2)
-
-    def judged(name):
-        trainer = getattr(planted, name)()
-        report = where.check(trainer)
-        training, reporting = report.comparison.training, report.comparison.reporting.verdict
-        causes = [(each.id, each.side, each.measurements) for each in report.findings]
-        return training.verdict, training.first_difference, reporting, causes, report.unexplained
-
-    right = [judged(name) for name in names]
-    request.getfixturevalue("texts_by_id")
-    assert [judged(name) for name in names] == right
-
-
 @pytest.mark.parametrize(
     "bug",
     [pytest.param(bug, id=bug.name, marks=[pytest.mark.slow] if i else []) for i, bug in enumerate(planted.UNKNOWN)],

@@ -9,7 +9,10 @@ import tasks
 
 import compare
 
-pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    pytest.mark.usefixtures("texts_by_id"),  # no verdict or cause rests on a sentence
+]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import tasks
 
-pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning"),
+    pytest.mark.usefixtures("texts_by_id"),  # no verdict or cause rests on a sentence
+]
 
 
 def words(optimizer):
