@@ -34,6 +34,7 @@ from compare.check.causes.reporting import never_reset
 from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
+from compare.engine.fingerprints import Fingerprinter
 from compare.records import MetricsFile, Variable, read_records, step_dtype
 from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.verdict.judge import with_located
@@ -368,6 +369,40 @@ def test_pairs_that_only_their_order_tells_are_never_called_different_before_the
     different = Comparison("b", Training(DIFFERENT, 0.1, Difference(1, 1), 2), Reporting(None, {}))
     judged = with_located(different, checked).training
     assert judged.verdict == verdict and (judged.first_difference is None) == ("a/bias, b/bias" in judged.reason)
+
+
+def test_variables_that_the_graph_of_the_first_step_makes_have_initial_values(watch: Watch) -> None:
+    def script() -> None:
+        made: list[Any] = []
+        optimizer = keras.optimizers.SGD(0.1)
+
+        @tf.function(autograph=False)
+        def step(x: Any) -> None:
+            if not made:
+                made.append(tf.Variable(lambda: tf.ones((8, 1))))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ made[0]) ** 2)
+            optimizer.apply(tape.gradient(loss, made), made)
+
+        for x, _ in BATCHES:
+            step(tf.constant(x))
+
+    trace = only(watch(script))
+    ones = Fingerprinter(tf.distribute.get_strategy(), [tf.Variable(tf.ones((8, 1)))])()[0]
+    assert trace.steps["step"].tolist() == [0, 1, 2, 3] and trace.steps["hashes"][0] == ones
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("turned", [False, True])
+def test_state_that_one_optimizer_is_given_is_left_out_whichever_script_it_is_in(watch: Watch, turned: bool) -> None:
+    def everything() -> None:
+        model = keras.Sequential([make(), layers.Dropout(1e-9)])
+        loop(lambda x: model(x, training=True), lambda: model.variables)
+
+    ((one, two),) = compared(*map(watch, (everything, fit) if turned else (fit, everything)))
+    assert len(one.variables) == len(two.variables) == 4
+    (said,) = left_out(["a", "b"], (one, two), [(one, two)], changing=True)
+    assert said.startswith("only a" if turned else "only b")
 
 
 def test_state_that_one_side_keeps_outside_of_its_model_is_left_out_and_said(watch: Watch) -> None:

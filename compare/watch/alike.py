@@ -415,8 +415,16 @@ def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
 
 
 def value_of(variable: Any) -> np.ndarray:
-    """The value of a variable, on the first replica."""
-    return np.array(copies_of(strategy_of([variable]), [variable])[0][0].numpy())
+    """The value of a variable, on the first replica.
+
+    Raises:
+        tf.errors.FailedPreconditionError: if it has none yet, as one that is made in a graph that has not run; read
+            as it is, it may have no elements.
+    """
+    value = np.array(copies_of(strategy_of([variable]), [variable])[0][0].numpy())
+    if not tf.TensorShape(variable.shape).is_compatible_with(value.shape):
+        raise tf.errors.FailedPreconditionError(None, None, "the variable has no value yet")
+    return value
 
 
 def set_value(variable: Any, value: np.ndarray) -> None:

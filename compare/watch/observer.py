@@ -213,6 +213,7 @@ class Observer:
         self._here = Here()
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(polymorphic_function.Function, "__call__", self._call)
+        patch(polymorphic_function.Function, "_initialize_uninitialized_variables", self._initialize)
         patch(tf.distribute.Strategy, "run", self._call)
         patch(BaseOptimizer, "apply", self._apply)
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
@@ -459,9 +460,7 @@ class Observer:
                 root, weights = self._weights_of(optimizer, variables)
                 if self._unused(weights):
                     if self._tracing:
-                        with suppress(tf.errors.FailedPreconditionError):  # variables of a graph that has not run yet
-                            self.initial.begin(weights, root, late=True)
-                            self.initial.restart(weights, root)
+                        self._begin_late(weights, root)
                     self.initial.use(weights)
                 training = self._continued(weights, root) or self._new(root, weights)
             if training is not None:
@@ -476,12 +475,35 @@ class Observer:
         if len(self.trainings) == self.settings.trainings:
             return None
         training = Training(len(self.trainings), root, self.initial.place(root), weights)
-        training.initial = self._beginning(weights)
-        training.alike = self.initial.alike(weights)
-        if training.initial is not None:
-            self.initial.keep(weights, training.initial, root)
+        self._set_out(training)
         self.trainings.append(training)
         return training
+
+    def _set_out(self, training: Training) -> None:
+        """Keeps what a training begins with, as far as its variables have values."""
+        training.initial = self._beginning(training.variables)
+        training.alike = self.initial.alike(training.variables)
+        if training.initial is not None:
+            self.initial.keep(training.variables, training.initial, training.root)
+
+    def _begin_late(self, weights: Sequence[Any], root: Any) -> None:
+        """Gives variables that are about to be trained their initial values, if they have any values yet."""
+        with suppress(tf.errors.FailedPreconditionError):  # variables of a graph that has not run yet
+            self.initial.begin(weights, root, late=True)
+            self.initial.restart(weights, root)
+
+    def _initialize(self, original: Any, *args: Any) -> None:
+        """Begins the trainings whose variables a graph has made: they get their values before its first run."""
+        original(*args)
+        late = [each for each in self.trainings if each.initial is None and not each.steps]
+        if late:
+            eagerly(lambda: self._began_late(late))
+
+    def _began_late(self, trainings: Sequence[Training]) -> None:
+        with self._aside():
+            for training in trainings:
+                self._begin_late(training.variables, training.root)
+                self._set_out(training)
 
     def _beginning(self, weights: Sequence[Any]) -> list[np.ndarray] | None:
         """What a training begins with; None if it has no values yet.
