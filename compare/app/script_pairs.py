@@ -141,7 +141,8 @@ def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
     yield _ordered(one, other, everything[0], paired(*_of(other, everything[1]), *_of(one, everything[0])))
     if len(shapes[0]) > len(shapes[1]):
         order = paired(*_of(one, everything[0]), *_of(other, everything[1]))
-        yield _ordered(one, other, order, everything[1] if order else [])
+        pair = _ordered(one, other, order, everything[1] if order else [])
+        yield pair if pair and not any(changes for _, changes in pair[0].left_out) else None
     same = by_key(PATH, *_of(other, everything[1]), *_of(one, everything[0]))
     whole = len(same) == len(shapes[0]) == len(shapes[1])
     yield _ordered(one, other, everything[0], [same[i] for i in everything[0]] if whole else [])
