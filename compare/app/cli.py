@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -136,10 +135,9 @@ def command(arguments: Sequence[str] | None = None) -> int:
 def carry_out_and_report(options: Request, folder: Path, name: str | None = None) -> int:
     """Carry out a request and print its progress and errors; returns the exit status.
 
-    Results go to the folder; of a member of a cluster that is not its chief, checkpoints only. Errors begin with the
-    name of the program.
+    Results go to the folder; of a member of a cluster that is not its chief, checkpoints only. Errors begin with a
+    name, by default the program's.
     """
-    fail = partial(standard_streams.fail, program() if name is None else name)
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
 
@@ -157,18 +155,18 @@ def carry_out_and_report(options: Request, folder: Path, name: str | None = None
                     print_traceback()  # of what nobody expected
                 raise
     except RequestError as error:
-        return fail(error, EXIT_REQUEST)
+        return _fail(error, EXIT_REQUEST, name)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except NoVerdictError as error:
-        return fail(error, EXIT_NO_VERDICT)
+        return _fail(error, EXIT_NO_VERDICT, name)
     except Exception as error:
         # A user's trainer raised: the verdict says so, the traceback is in the log.
-        return fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT)
+        return _fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT, name)
 
 
-def _fail(error: object, status: int) -> int:
-    return standard_streams.fail(program(), error, status)
+def _fail(error: object, status: int, name: str | None = None) -> int:
+    return standard_streams.fail(program() if name is None else name, error, status)
 
 
 def _regular(path: str, flags: int) -> int:

@@ -15,7 +15,7 @@ def main() -> int:
     """Carry out the request in the first argument; returns the exit status."""
     told = json.loads(sys.argv[1])
     end_with(told["parent"])
-    # The process that the user started says what went wrong, and its own name.
+    # The process that the user started repeats the error, under its own name.
     return carry_out_and_report(request(**told["options"]), Path(told["folder"]), name="")
 
 

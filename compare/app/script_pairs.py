@@ -134,7 +134,8 @@ def _not_trained(one: Trace, other: Trace, still: Sequence[Sequence[Trace]]) -> 
 def _ways(one: Trace, other: Trace) -> Iterator[Pair | None]:
     """The ways to pair the variables of two trainings, the likeliest first.
 
-    With all variables; else with those that optimizers train, and the state that both have.
+    With all variables, but what one script alone has and never changes; else with those that optimizers train, and the
+    state that both have.
     """
     everything = range(len(one.variables)), range(len(other.variables))
     shapes = _shapes(one, everything[0]), _shapes(other, everything[1])
@@ -206,8 +207,7 @@ def _settled(one: Trace, other: Trace, first: Sequence[int], second: list[int]) 
             continue
         updates, left = [row[INITIAL + 1]["projections"] for row in rows], list(range(len(places)))
         for k, update in zip(places, updates[0], strict=True):
-            gaps = variable_norms(np.repeat(update[None], len(left), 0), updates[1][left])
-            settled[k] = second[places[left.pop(int(np.argmin(np.nan_to_num(gaps, nan=np.inf))))]]
+            settled[k] = second[places[left.pop(_nearest(update, updates[1][left]))]]
     return settled, tuple(unsure)
 
 
@@ -216,39 +216,38 @@ def _by_beginning(one: Trace, other: Trace) -> list[int]:
 
     Scripts that make variables of equal shape in one order may hand them to their optimizers in another.
     """
-    if one.initial is None or other.initial is None or one.replicas != other.replicas:
-        return []
-    keys = [
-        [(tuple(each.shape), row.tobytes()) for each, row in zip(trace.variables, trace.initial, strict=True)]
-        for trace in (one, other)
-        if trace.initial is not None
-    ]
-    known = {key: i for i, key in enumerate(keys[1])}
-    alike = len(known) == len(keys[1]) and set(keys[0]) == set(known)
-    return [known[key] for key in keys[0]] if alike else []
+    wanted, there = _beginnings(one), _beginnings(other)
+    known = {key: i for i, key in enumerate(there)}
+    alike = one.replicas == other.replicas and len(known) == len(there) and set(wanted) == set(known)
+    return [known[key] for key in wanted] if alike else []
 
 
 def _by_first_update(few: Trace, many: Trace) -> dict[int, int]:
-    """Pairs variables by shape and initial value, those of equal ones by their first update: many's, and few's.
+    """For variables of many, those of few of equal shape and initial value; of several, that of the nearest update.
 
     Few's own variables choose first; those that it does not train take what is left.
     """
-    keys = [
-        [(tuple(each.shape), row.tobytes()) for each, row in zip(trace.variables, trace.initial, strict=True)]
-        if trace.initial is not None
-        else []
-        for trace in (few, many)
-    ]
     rows, found = [_rows(trace, range(len(trace.variables))).get(INITIAL + 1) for trace in (few, many)], {}
     if rows[0] is None or rows[1] is None or few.replicas != many.replicas:
         return {}
-    for i, key in enumerate(keys[0]):
-        free = [j for j, each in enumerate(keys[1]) if each == key and j not in found]
+    there = _beginnings(many)
+    for i, key in enumerate(_beginnings(few)):
+        free = [j for j, each in enumerate(there) if each == key and j not in found]
         if free:
-            updates = rows[0]["projections"][i], rows[1]["projections"][free]
-            gaps = variable_norms(np.repeat(updates[0][None], len(free), 0), updates[1])
-            found[free[int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))]] = i
+            found[free[_nearest(rows[0]["projections"][i], rows[1]["projections"][free])]] = i
     return found
+
+
+def _beginnings(trace: Trace) -> list[tuple[tuple[int, ...], bytes]]:
+    """The shape and initial value of each variable; empty if the values are not known."""
+    rows = () if trace.initial is None else zip(trace.variables, trace.initial, strict=True)
+    return [(tuple(variable.shape), row.tobytes()) for variable, row in rows]
+
+
+def _nearest(update: np.ndarray, updates: np.ndarray) -> int:
+    """Which of some variables' fingerprints after the first step is nearest to one."""
+    gaps = variable_norms(np.repeat(update[None], len(updates), 0), updates)
+    return int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))
 
 
 def _rows(trace: Trace, numbers: Sequence[int]) -> dict[int, np.ndarray]:

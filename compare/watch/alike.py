@@ -253,13 +253,15 @@ class InitialWeights:
 
     def roots(self) -> list[Any]:
         """The models and layers that exist, in their order."""
-        roots: list[Any] = [reference() for reference in self._roots]
-        return [root for root in roots if root is not None and not isinstance(root, tf.Variable) and root.built]
+        return [root for root in self._there() if not isinstance(root, tf.Variable) and root.built]
 
     def variables(self) -> list[Any]:
         """The script's own variables that exist, in their order."""
+        return [root for root in self._there() if isinstance(root, tf.Variable)]
+
+    def _there(self) -> list[Any]:
         roots: list[Any] = [reference() for reference in self._roots]
-        return [root for root in roots if isinstance(root, tf.Variable)]
+        return [root for root in roots if root is not None]
 
     def place(self, root: Any) -> int:
         """The number of a model or layer in the order of creation; one that is not known comes last."""
@@ -279,9 +281,8 @@ class InitialWeights:
             return
         fresh = {id(variable) for variable in self._fresh}
         self._fresh.clear()
-        for reference in self._roots:
-            root = reference()
-            weights = [root] if isinstance(root, tf.Variable) else root.weights if root is not None else []
+        for root in self._there():
+            weights = weights_of(root)
             if any(id(container(weight)) in fresh for weight in weights):
                 for weight in weights:
                     mark_of(weight).value = value_of(weight)
@@ -407,6 +408,11 @@ class InitialWeights:
 def path_of(variable: Any) -> str:
     """The path of a variable."""
     return str(getattr(variable, "path", variable.name))
+
+
+def weights_of(root: Any) -> list[Any]:
+    """The weights of a model or layer; of a variable, itself."""
+    return [root] if isinstance(root, tf.Variable) else list(root.weights)
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:

@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.noise_twins import mover
 from compare.user_errors import line_now
-from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of
+from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.patching import patch
 from compare.watch.settings import Settings
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
@@ -488,7 +488,7 @@ class Observer:
 
     def _begin_late(self, weights: Sequence[Any], root: Any) -> None:
         """Gives variables that are about to be trained their initial values, if they have any values yet."""
-        with suppress(tf.errors.FailedPreconditionError):  # variables of a graph that has not run yet
+        with suppress(tf.errors.FailedPreconditionError):
             self.initial.begin(weights, root, late=True)
             self.initial.restart(weights, root)
 
@@ -497,9 +497,9 @@ class Observer:
         original(*args)
         late = [each for each in self.trainings if each.initial is None and not each.steps]
         if late:
-            eagerly(lambda: self._began_late(late))
+            eagerly(lambda: self._set_out_late(late))
 
-    def _began_late(self, trainings: Sequence[Training]) -> None:
+    def _set_out_late(self, trainings: Sequence[Training]) -> None:
         with self._aside():
             for training in trainings:
                 self._begin_late(training.variables, training.root)
@@ -661,7 +661,7 @@ class Observer:
             root = reference()
             if root is None:
                 continue
-            state = Training(next(numbers), root, self.initial.place(root), _weights(root))
+            state = Training(next(numbers), root, self.initial.place(root), weights_of(root))
             initial = [value for value in values if value is not None]
             if not state.ids or state.ids & known or len(initial) != len(state.variables):
                 continue
@@ -779,11 +779,6 @@ VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bo
 
 def _same(root: T) -> T:
     return root
-
-
-def _weights(root: Any) -> list[Any]:
-    """The weights of a model or layer; of a variable itself."""
-    return [root] if isinstance(root, tf.Variable) else list(root.weights)
 
 
 def _leaves(*arguments: Any) -> list[Any]:
