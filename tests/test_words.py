@@ -88,11 +88,13 @@ SIDES = {"side": "loop", "other": "fit"}
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": ["0.2", "0.1"]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
-    ("script-limits", {"limited": "the norm", "replicas": 1, "clipping": {}, "other_clipping": {"clipnorm": 0.5}},
-     "loop limits the norm before it applies the gradients; fit clips by its optimizer's clipnorm=0.5"),
-    ("script-limits", {"limited": "the norm", "replicas": 2, "clipping": {"clipvalue": 0.1}, "other_clipping": {}},
-     "loop limits the norm on each replica before it applies the gradients, and its optimizer clips by clipvalue=0.1; "
-     "fit does not"),
+    ("script-limits",
+     {"limited": "the norm", "limit": 0.25, "replicas": 1, "clipping": {}, "other_clipping": {"clipnorm": 0.5}},
+     "loop limits the norm to 0.25 before it applies the gradients; fit clips by its optimizer's clipnorm=0.5"),
+    ("script-limits",
+     {"limited": "the norm", "limit": 0.25, "replicas": 2, "clipping": {"clipvalue": 0.1}, "other_clipping": {}},
+     "loop limits the norm to 0.25 on each replica before it applies the gradients, and its optimizer clips by "
+     "clipvalue=0.1; fit does not"),
     ("script-no-penalty", {"loss": 1.0, "right_loss": 1.5, "penalty": 0.5, "at_step": 2, "at_place": [2, 1]},
      "step 2 (step 1 of epoch 2): the loss is 1 in loop and 1.5 in fit; it lacks the model's own losses, 0.5"),
     ("script-loss-summed", {"examples": 8, "alone": True},

@@ -215,10 +215,13 @@ def _recorded_without_gradient(sides: Sides, located: Located) -> Iterator[Varia
     if untrained and sides.other_trace.never_changes:
         yield Variant({}, Measurement.of("weights-never-change", zero="gradients"), remedy=remedy)
     elif untrained:
-        zero = [name for i, name in untrained.items() if i in given]
         none = [name for i, name in untrained.items() if i not in given]
-        parts = {"script-no-gradient": none, "script-zero-gradient": zero}
-        seen = [Measurement.of(kind, variables=each, side=sides.other_name) for kind, each in parts.items() if each]
+        zero = [name for i, name in untrained.items() if i in given]
+        both = (
+            Measurement.of("script-no-gradient", variables=none, side=sides.other_name),
+            Measurement.of("script-zero-gradient", variables=zero, side=sides.other_name),
+        )
+        seen = [each for each in both if each.quantities["variables"]]
         yield Variant({}, Measurement.all(seen), remedy=remedy)
 
 
