@@ -105,6 +105,7 @@ def test_a_report_is_a_verdict_file():
     assert (cause["id"], cause["side"]) == ("loss-summed", "mine")
     assert cause["measurements"] == {"kind": "loss-factor", "factor": 2}
     assert cause["evidence"] and len(comparison["evidence"]) == 1
+    assert comparison["measurements"] == [{"kind": "same-order"}]
     json.dumps(content, allow_nan=False)
 
 

@@ -304,7 +304,7 @@ def test_the_rate_of_an_optimizer_of_some_variables_only() -> None:
         "kind": "script-settings",
         "at_step": 2,
         "optimizer": "Adam",
-        "settings": {"learning_rate": ["0.2", "0.1"]},
+        "settings": {"learning_rate": [0.2, 0.1]},
     }
     (found,) = found_causes(in_parts(RIGHT, 0.1, 0.1), in_parts(linear_step(rate=0.2), 0.1, 0.2), rate=0.1)
     assert has(found, variables=[NAMES[1]], **expected)
@@ -811,7 +811,7 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
         return [(cause.id, cause.measurements["settings"]) for cause in configured(RIGHT, other, first, second)]
 
     slower, norm = linear_step(rate=0.05), float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
-    rates = {"learning_rate": ["0.05", "0.1"]}
+    rates = {"learning_rate": [0.05, 0.1]}
     assert named(slower, {"clipnorm": 2 * norm}, {}) == [("optimizer-differs", rates)], "no gradient is that long"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
     assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
@@ -823,7 +823,7 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
 def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> None:
     close = linear_step(rate=0.1 * (1 + 5e-6))
     (cause,) = configured(RIGHT, close, {}, {})
-    assert cause.id == "optimizer-differs" and has(cause, settings={"learning_rate": ["0.1000005", "0.1"]})
+    assert cause.id == "optimizer-differs" and has(cause, settings={"learning_rate": [0.1000005, 0.1]})
     moved = replace(close, after={**close.after, STEP: [each * (1 + 1e-4) for each in close.after[STEP]]})
     assert configured(RIGHT, moved, {}, {}) == []
 

@@ -86,7 +86,7 @@ SIDES = {"side": "loop", "other": "fit"}
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
-    ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": ["0.2", "0.1"]}, "at_step": 2},
+    ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("script-limits",
      {"limited": "the norm", "limit": 0.25, "replicas": 1, "clipping": {}, "other_clipping": {"clipnorm": 0.5}},

@@ -186,7 +186,7 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         Reporting(DIFFERENT if numbers else None, {}),
         certain=departure.start is None or departure.step > min(lengths),
         causes=(*causes, *numbers),
-        evidence=tuple(map(words.said, evidence)),
+        **words.as_evidence(evidence),
         not_applicable=(),
         stages=tuple(located.stages),
     )
@@ -265,7 +265,7 @@ def _explain_numbers(session: ScriptsSession, pair: Pair, model: ModelPair) -> d
         Reporting(DIFFERENT, {}),
         certain=False,
         causes=tuple(causes),
-        evidence=tuple(map(words.said, evidence)),
+        **words.as_evidence(evidence),
         not_applicable=(),
     )
     return {found.candidate: found}

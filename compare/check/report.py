@@ -112,7 +112,7 @@ class Report:
         return replace(
             self.comparison,
             causes=self.findings,
-            evidence=self.evidence,
+            **words.as_evidence(self.unexplained),
             not_applicable=self.not_applicable,
             certain=self.certain,
             stages=self.stages or None,

@@ -58,6 +58,11 @@ def said(measurement: Measurement) -> str:
     return text
 
 
+def as_evidence(seen: Sequence[Measurement]) -> dict[str, Any]:
+    """The fields of a ``Comparison`` that say what no cause explains: in words, and as quantities."""
+    return {"evidence": tuple(map(said, seen)), "measurements": tuple(each.as_json() for each in seen)}
+
+
 def _finite(number: float | None) -> bool:
     """Whether a number is finite; in JSON one that is not is null."""
     return number is not None and math.isfinite(number)
@@ -270,7 +275,8 @@ def _script_limits(
 def _script_settings(
     *, side: str, optimizer: str, settings: Mapping[str, Sequence[Any]], variables: Sequence[str] = (), **_: Any
 ) -> str:
-    shown = ", ".join(f"{key}={own} instead of {right}" for key, (own, right) in settings.items())
+    numbers = {key: [f"{x:.10g}" if isinstance(x, float) else x for x in both] for key, both in settings.items()}
+    shown = ", ".join(f"{key}={own} instead of {right}" for key, (own, right) in numbers.items())
     return f"{side}'s {optimizer} has {shown}" + (f" for {some(list(variables))}" if variables else "")
 
 

@@ -242,7 +242,8 @@ class Comparison:
         failure: why one side could not run; else None.
         causes: the named causes, those of training first.
         so_far: of an interrupted run, where the comparison ends; else None.
-        evidence: measurements that no cause explains; None if nothing looked for causes.
+        evidence: what no cause explains, in words; None if nothing looked for causes.
+        measurements: the same as quantities by name, one for each.
         not_applicable: the probes that could not be made; None if nothing looked for causes.
         certain: in the short check, whether the difference exceeds rounding beyond doubt; else None.
         stages: the stages of the first differing step; empty if they were not seen, None if nothing looked for them.
@@ -264,6 +265,7 @@ class Comparison:
     causes: tuple[Finding, ...] = field(default=(), metadata=ALWAYS)
     so_far: SoFar | None = None
     evidence: tuple[str, ...] | None = None
+    measurements: tuple[Mapping[str, Any], ...] = ()
     not_applicable: tuple[NotApplicable, ...] | None = None
     certain: bool | None = None
     stages: tuple[StageValues, ...] | None = None

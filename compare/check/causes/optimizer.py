@@ -370,7 +370,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
         differing.insert(0, "learning_rate")
         digits = 6 if apart > CLOSE else 10
-        a, b = ({**each, "learning_rate": f"{rate:.{digits}g}"} for each, rate in zip((a, b), rates, strict=True))
+        a, b = (each | {"learning_rate": float(f"{rate:.{digits}g}")} for each, rate in zip((a, b), rates, strict=True))
     if differing:
         settings = {key: [b.get(key), a.get(key)] for key in differing}
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
