@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up import RATE, judge_of, observed
 from numpy.testing import assert_allclose
 
 import compare
 from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
-from compare.check.observation import ApplyCall, Observation, OptimizerStep
+from compare.check.observation import Observation, OptimizerStep
 from compare.check.recipe import Clip, Recipe, Span, Update
 
 SIZES = (4, 4, 3)
@@ -21,8 +22,7 @@ LAST = Span(1, 8, 11)
 KERNEL = np.array([[0.5, -0.25, 0.125], [-0.5, 0.75, 0.25]], np.float32)
 BIAS = np.array([0.0, 0.125, -0.25], np.float32)
 PENALTY = 0.0625
-RATE = 0.125
-RIGHT, OWN = Recipe(), Update()
+RIGHT = Recipe()
 
 
 def examples(seed: int, sizes: tuple[int, ...] = SIZES) -> list[Any]:
@@ -183,51 +183,9 @@ def test_an_update_is_that_of_its_formula(replay: Any, update: dict[str, Any], e
 # Causes of steps that are made up from a wrong recipe or update
 
 
-def observed(replay: Any, recipe: Recipe = RIGHT, update: Update = OWN, *, name: str = "loop") -> Observation:
-    """Two epochs whose steps are those of a recipe and an update."""
-    from compare.check.observation import configuration
-    from compare.check.optimizer_replay import simulate
-
-    optimizer = replay.experiment.build_optimizer()
-    seen = Observation(name, replay.replicas, ["kernel", "bias"], 2, initial=state(replay.replicas))
-    own = configuration(optimizer)
-    seen.optimizers = [(type(optimizer), config) for config in (own, own | dict(update.overrides))]
-    spans, now = [span for epoch in (1, 2) for span in replay.spans[epoch]], seen.initial
-    for i, (span, used) in enumerate(zip(spans, recipe.feed or spans, strict=True)):
-        rate = update.learning_rates[i] if update.learning_rates else RATE
-        step = OptimizerStep(span.epoch, [], now, now, [ApplyCall(int(i >= update.since), rate, i, frozenset([0, 1]))])
-        step.gradients = replay.typed_gradients(step, used, recipe)
-        seen.optimizer_steps.append(step)
-        flat = simulate(replay, seen.optimizer_steps, update)[-1]
-        step.after = now = [[part.astype("float32") for part in replay.unflatten(each)] for each in flat]
-        seen.step_states.append(now)
-        seen.updates_made.append(i + 1)
-        seen.last_step_states[span.epoch] = seen.epoch_end_states[span.epoch] = now
-    seen.final = now
-    return seen
-
-
 @pytest.fixture(scope="module")
 def judged(replay: Any) -> Callable[..., Any]:
-    return judge_of(replay)
-
-
-def judge_of(replay: Any) -> Callable[..., Any]:
-    """Judges made-up steps of a loop, beside those of a right fit."""
-    from compare.check.case import Case
-    from compare.check.judge import judge_training
-
-    fit = Case(observed(replay, name="fit"), replay, observed(replay, name="fit"))
-    fit.calibrate()
-    expected = judge_training(fit)
-
-    def judge(*of: Any, changed: Callable[[Observation], None] = lambda seen: None) -> Any:
-        seen = observed(replay, *of)
-        changed(seen)
-        return judge_training(Case(seen, replay, fit.observation, fit), expected)
-
-    assert expected.right
-    return judge
+    return judge_of(replay, state(replay.replicas))
 
 
 SECOND_EPOCH_AS_FIRST = tuple(Span(1, a, b) for a, b in ((0, 4), (4, 8), (8, 11))) * 2
@@ -305,7 +263,7 @@ def test_the_optimizer_says_what_is_a_mistake(
 ) -> None:
     """Adam hides a factor of the gradients; what the optimizer clips, the loop may clip itself."""
     replay = replay_of(tensorflow, replicas, lambda: tensorflow.keras.optimizers.deserialize(settings))
-    judgement = judge_of(replay)(Recipe(**recipe), Update(**update))
+    judgement = judge_of(replay, state(replicas))(Recipe(**recipe), Update(**update))
     assert (list(judgement.causes), judgement.right, judgement.evidence) == (causes, not causes, [])
 
 
@@ -470,7 +428,7 @@ def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: A
     from compare.check.case import Case
     from compare.check.judge_metrics import judge_reporting
 
-    seen = observed(replay)
+    seen = observed(replay, state(replay.replicas))
     parts = losses(replay, seen)["val_" if key.startswith("val_") else ""]
     seen.logs = {epoch: {key: reported(parts[epoch], parts.get(epoch - 1, []))} for epoch in (1, 2)}
     judgement = judge_reporting(Case(seen, replay, seen), Recipe(), [key])
