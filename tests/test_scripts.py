@@ -123,6 +123,8 @@ def test_every_training_that_differs_has_its_stage_and_its_cause(tmp_path: Path)
     assert found == [(1, "predictions"), (1, "predictions"), (1, "loss")]
     causes = [[cause["id"] for cause in each["causes"]] for each in (first, pupil, last)]
     assert causes == [["training-flag-missing"], [], ["regularization-missing"]]
+    twins = [each["training"]["noise"]["twins"] for each in (first, pupil, last)]
+    assert twins == [1, 1, 1], "no training is repeated to its end where the first step is far apart"
     # The pupil's step comes first, but the model that it calls first, and that differs, is not its own.
     assert pupil["evidence"] == ["follows"] and not first["evidence"] and not last["evidence"]
 
@@ -272,7 +274,7 @@ def test_one_script_that_trains_twice_is_compared_with_itself(tmp_path: Path) ->
     first = entry["training"]["first_difference"]
     assert (first["step"], first["stage"]) == (1, "update")
     assert [(cause["id"], cause["side"]) for cause in entry["causes"]] == [("optimizer-differs", "both-2")]
-    assert entry["causes"][0]["measurements"]["settings"]["learning_rate"][0] == "0.05"
+    assert entry["causes"][0]["measurements"]["settings"]["learning_rate"][0] == 0.05
 
 
 @pytest.mark.parametrize(

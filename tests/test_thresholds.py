@@ -31,7 +31,7 @@ from compare.verdict.evidence import metrics_beyond, with_study
 from compare.verdict.float64 import distances
 from compare.verdict.judge import Recorded, judge
 from compare.verdict.logged import compare_logs
-from compare.verdict.rounding import Noise, enough, first_beyond
+from compare.verdict.rounding import Noise, enough, first_beyond, unlikely
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event
 
@@ -105,6 +105,11 @@ def test_more_twins_are_trained_up_to_three_hundred_times_what_rounding_explains
     ratio: float, twins: int, said: bool
 ) -> None:
     assert enough(Noise.of(twins, ratio, (1, 1), "w"), twins) == said
+
+
+@pytest.mark.parametrize(("gap", "said"), [(0.9e-5, False), (1.1e-5, True)])
+def test_a_first_gap_above_a_hundred_thousandth_of_the_weights_is_looked_into_at_once(gap: float, said: bool) -> None:
+    assert unlikely(record("fit", 0, 1), record("loop", 0, 1 + gap), (1, 1)) == said
 
 
 # The float64 run: whoever is ten times as far from it as the other is off

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -91,11 +92,10 @@ def explain(session: ScriptsSession) -> None:
     paired = pairs(Recorded.read(session.folder))
     compared = [(pair, model) for pair, model in zip(paired, session.models, strict=True) if pair.trained]
     differing = [(pair, model) for pair, model in compared if pair.exactly.training.verdict == DIFFERENT]
-    if any(pair.noise_start is not None for pair, _ in differing):
-        tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
-    departures = [_departure(session, pair, model) for pair, model in differing]
+    early = _look_early(session, differing)
+    departures = [_departure(session, pair, model, early.get(pair.candidate.trainer)) for pair, model in differing]
     found = [each for each in departures if each is not None]
-    seen = _look_into(session, found)
+    seen = _look_into(session, found, early)
     not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
     checked = {each.name: _checked(session, each, seen) for each in found}
     if compared[0][0].candidate.trainer not in checked:  # which has the numbers
@@ -106,10 +106,23 @@ def explain(session: ScriptsSession) -> None:
     )
 
 
-def _departure(session: ScriptsSession, pair: Pair, model: ModelPair) -> Departure | None:
+def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPair]]) -> dict[str, CloseUps]:
+    """Looks into the first step that is not equal at once, where the gap after it hardly can be rounding.
+
+    Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end.
+    """
+    begin = []
+    for pair, model in differing:
+        start = pair.noise_start
+        if start is not None and rounding.unlikely(pair.reference, pair.candidate, start):
+            begin.append(Departure(model.epochs.step(start), start, pair, model))
+    return {each.departure.name: each for each in _close_ups(session, [each for each in begin if each.step > INITIAL])}
+
+
+def _departure(session: ScriptsSession, pair: Pair, model: ModelPair, early: CloseUps | None) -> Departure | None:
     """Where two models part by more than rounding; None if they do not."""
     start = pair.noise_start
-    twins = [] if start is None else _train_twins(session, pair, model, start)
+    twins = [] if start is None else _train_twins(session, pair, model, start, early)
     training = pair.compared(twins).training
     if training.verdict == DIFFERENT and training.first_difference is not None:
         first = training.first_difference
@@ -294,13 +307,31 @@ def _with_lines(causes: Sequence[Finding], model: ModelPair, side: int) -> list[
     return [replace(each, source=Source.of(line)) for each, line in zip(causes, lines, strict=True)]
 
 
-def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: Place) -> list[Record]:
+def _train_twins(
+    session: ScriptsSession, pair: Pair, model: ModelPair, start: Place, early: CloseUps | None
+) -> list[Record]:
     """Repeats the reference with noise from a place on, until that is enough to measure rounding."""
     where = session.folder / "twins" / pair.twins
-    where.mkdir(parents=True)
-    metrics = MetricsFile(where / "metrics.csv")
+
+    def twins_in(folders: Mapping[str, Path]) -> list[Record]:
+        """The records of twins, by name, which stand where their processes have written."""
+        where.mkdir(parents=True, exist_ok=True)
+        metrics = MetricsFile(where / "metrics.csv")
+        for name, folder in folders.items():
+            for trace in read_traces(folder):
+                if trace.number == reference.number:
+                    write_records(where, name, trace.like(reference), model.epochs, reference, metrics)
+        return read_records(where)
+
     step, count, reference = max(model.epochs.step(start), 1), 0, model.traces[0]
+    if early is not None and early.twin is not None:
+        twins = twins_in({rounding.twin_name(1, False): early.twin})
+        if twins and rounding.measure(pair.reference, pair.candidate, twins, start).hopeless:
+            return twins
+        shutil.rmtree(where)
     while True:
+        if not count:
+            tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
         numbers = [count + 1, count + 2]
         count += 2
         loud = count > LEAST_TWINS
@@ -311,12 +342,7 @@ def _train_twins(session: ScriptsSession, pair: Pair, model: ModelPair, start: P
             settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
             run_scripts(session, settings, [f"noise twin {number}" for number in missing])
             session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
-        for number in numbers:
-            name = rounding.twin_name(number, loud)
-            for trace in read_traces(session.twins[step, number]):
-                if trace.number == reference.number:
-                    write_records(where, name, trace.like(reference), model.epochs, reference, metrics)
-        twins = read_records(where)
+        twins = twins_in({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)
         if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
             return twins
@@ -331,7 +357,9 @@ def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:
     return read_close_up(Path(settings.folder), trace.number, trace.order)
 
 
-def _look_into(session: ScriptsSession, found: Sequence[Departure]) -> dict[str, CloseUps]:
+def _look_into(
+    session: ScriptsSession, found: Sequence[Departure], early: Mapping[str, CloseUps]
+) -> dict[str, CloseUps]:
     """Looks inside the first step in which the models of each pair differ: their weights, or what these are made from.
 
     Adam hides a wrong loss from the weights for some steps, but not from losses and gradients.
@@ -342,7 +370,13 @@ def _look_into(session: ScriptsSession, found: Sequence[Departure]) -> dict[str,
         if not (each.model.traces[0].state or _goes_on(session, each))
         if each.step > INITIAL or more_weights(*each.model.traces)
     ]  # else nothing is seen
-    seen = {each.departure.name: each for each in _close_ups(session, begin)}
+    seen = {
+        each.name: replace(close, departure=each)
+        for each in begin
+        if (close := early.get(each.name)) and close.begins == (each.step, each.noise)
+    }
+    rest = [each for each in begin if each.name not in seen]
+    seen |= {each.departure.name: each for each in _close_ups(session, rest)}
     earlier = [
         replace(each.departure, step=step, start=None if each.departure.start is None else (1, 1))
         for each in seen.values()
@@ -363,11 +397,18 @@ class CloseUps:
         departure: the step.
         seen: the reference and the candidate; None of one that was not seen.
         twins: noise twins of the reference.
+        twin: the folder where the first of them has written its trace.
     """
 
     departure: Departure
     seen: tuple[CloseUp | None, CloseUp | None]
     twins: Sequence[CloseUp]
+    twin: Path | None = None
+
+    @property
+    def begins(self) -> tuple[int, int | None]:
+        """The step that was looked into, and the first with noise."""
+        return self.departure.step, self.departure.noise
 
     def first_apart(self, before: int) -> int | None:
         """The first step before one that differs by more than rounding; None if there is none."""
@@ -474,5 +515,6 @@ def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list
     for each in departures:
         twin = None if each.noise is None else seen(0, twins[each.noise], each.model)
         both = seen(0, settings[0], each.model), seen(1, settings[-1], each.model)
-        found.append(CloseUps(each, both, [] if twin is None else [twin]))
+        folder = None if each.noise is None else Path(twins[each.noise].folder)
+        found.append(CloseUps(each, both, [] if twin is None else [twin], folder))
     return found

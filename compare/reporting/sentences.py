@@ -16,6 +16,7 @@ from compare.verdict import (
     Training,
     Verdict,
     absolute_gap,
+    rounding,
 )
 from compare.verdict.model import Truth
 from compare.verdict.seeds import Test
@@ -369,18 +370,23 @@ def _noise(training: Training) -> str:
     if noise is None:
         return ""
     if noise.largest_ratio is None:
-        return f"; rounding alone, measured with {noise.twins} noise twins, does not change {noise.variable} at all"
+        return f"; rounding alone, measured with {_twins(noise)}, does not change {noise.variable} at all"
     where = f"at the end of epoch {noise.epoch}"
     if noise.step is not None:
         where = f"at step {noise.step:,} of epoch {noise.epoch}"
     at_most = "" if noise.largest_ratio > noise.factor else "at most "
     measured = "by computing each step again with changes as small as rounding"
     if noise.twins:
-        measured = f"with {noise.twins} noise twins, repeated trainings with changes as small as rounding"
+        repeated = "a repeated training" if noise.twins == 1 else "repeated trainings"
+        measured = f"with {_twins(noise)}, {repeated} with changes as small as rounding"
     return (
         f"; the gap is {at_most}{_times(noise.largest_ratio)} times the effect of rounding alone ({where}; measured "
         f"{measured}); up to {noise.factor:g} times counts as rounding"
     )
+
+
+def _twins(noise: rounding.Noise) -> str:
+    return "a noise twin" if noise.twins == 1 else f"{noise.twins} noise twins"
 
 
 def _times(ratio: float) -> str:

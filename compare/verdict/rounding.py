@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, in_time, place_of, places_of, variable_norms
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    Place,
+    Record,
+    in_blocks,
+    in_time,
+    place_of,
+    places_of,
+    total_norm,
+    variable_norms,
+)
 from compare.verdict.codec import unwritten
 
 FACTOR = 100.0
@@ -42,6 +53,8 @@ MORE_TWINS = 12
 
 The additional twins are loud (``LOUD``), since larger noise crosses a kink much sooner.
 """
+UNLIKELY = 1e-5
+"""The gap of all weights, relative to their norm, above which a first difference is thought to be no rounding."""
 HOPELESS = 300.0
 """If the gap exceeds ``FACTOR`` by this factor, no more twins are trained.
 
@@ -98,6 +111,11 @@ class Noise:
     def so_far(self) -> bool:
         """Whether rounding explains the candidate's gap for all steps that the twins were trained."""
         return self.reproduced and self.ratio <= self.factor
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the gap is too large for a kink, so that no more twins can explain it."""
+        return not self.so_far and self.ratio >= HOPELESS * FACTOR
 
     @property
     def explains(self) -> bool:
@@ -199,5 +217,11 @@ def _equal_until(anchor: Record, twin: Record, start: Place) -> bool:
 
 def enough(noise: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
     """Whether enough twins were trained: they explain the gap, it is too large for a kink, or there are ``most``."""
-    near = not noise.so_far and noise.ratio < HOPELESS * FACTOR
+    near = not noise.so_far and not noise.hopeless
     return twins >= least and not (near and twins < most)
+
+
+def unlikely(reference: Record, candidate: Record, place: Place) -> bool:
+    """Whether weights are so far apart at a place that rounding, which has just begun, will not explain it."""
+    a, b = (side.at(np.array([in_time(place)]))["projections"] for side in (reference, candidate))
+    return bool((total_norm(a, b) > UNLIKELY * total_norm(a)).any())
