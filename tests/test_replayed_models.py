@@ -11,6 +11,7 @@ import pytest
 from made_up import RATE, judge_of, values_of
 
 import compare
+from compare.check.observation import Observation
 from compare.check.recipe import (
     BROADCAST,
     OTHER_LOGITS,
@@ -120,6 +121,12 @@ KINDS = {
         lambda keras: [keras.layers.Dense(3)],
         optimizer=lambda keras: keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)),
     ),
+    "momentum": Kind(
+        lambda keras: [keras.layers.Dense(3)], optimizer=lambda keras: keras.optimizers.SGD(RATE, momentum=0.5)
+    ),
+    "adam": Kind(
+        lambda keras: [keras.layers.Dense(3)], optimizer=lambda keras: keras.optimizers.Adam(RATE, epsilon=0.25)
+    ),
     "decayed": Kind(
         lambda keras: [keras.layers.Dense(3)], optimizer=lambda keras: keras.optimizers.AdamW(RATE, weight_decay=0.25)
     ),
@@ -217,3 +224,47 @@ def test_a_single_layer_that_predicts_in_inference_mode_is_named(judges: Any) ->
     second = [name for name in replay.layers if "normalization" in name][1]
     (seen,) = judge(Recipe(inference=(second,))).causes.values()
     assert (seen.kind, seen.quantities["layers"]) == ("inference-layers", [second])
+
+
+def rates_at(*steps: int) -> Update:
+    """The rates of the schedule at other steps than those that are made."""
+    return Update(learning_rates=tuple(RATE / 2**step for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "seen"),
+    [
+        ("scheduled", rates_at(0, 0, 0, 1, 1, 1), "rate-of-epoch-from-0"),
+        ("scheduled", rates_at(1, 1, 1, 2, 2, 2), "rate-of-epoch"),
+        ("scheduled", rates_at(0, 0, 0, 3, 3, 3), "rate-per-epoch"),
+        ("scheduled", rates_at(1, 2, 3, 4, 5, 6), "rate-of-next-step"),
+        ("scheduled", rates_at(0, 0, 1, 2, 3, 4), "rate-of-step-before"),
+        ("scheduled", FIRST_RATE, "rate-of-first-step"),
+        ("momentum", Update(formula="damped"), "formula-damped"),
+        ("momentum", Update(overrides={"nesterov": True}), "as-with-nesterov"),
+        ("momentum", Update(overrides={"momentum": 0.9}), "as-with"),
+        ("momentum", Update(overrides={"momentum": 0.9}, since=3), "as-with"),
+        *(
+            ("adam", Update(formula=formula), f"formula-{formula}")
+            for formula in ("uncorrected", "mean-uncorrected", "square-uncorrected", "epsilon-last", "epsilon-inside")
+        ),
+        ("adam", Update(formula="epsilon-inside", overrides={"epsilon": 0.01}), "formula-epsilon-inside"),
+        ("adam", Update(overrides={"epsilon": 0.001}), "as-with"),
+        ("adam", Update(overrides={"beta_2": 0.99}), "as-with"),
+        ("adam", Update(restarts=frozenset([3])), "begins-anew-per-epoch"),
+        ("adam", Update(restarts=frozenset([3]), iterations=(0, 1, 2, 3, 4, 5)), "slots-emptied-in-epochs"),
+        ("adam", Update(iterations=(0, 1, 2, 0, 1, 2)), "counted-anew-per-epoch"),
+    ],
+)
+def test_an_optimizer_that_was_written_by_hand_is_known_by_what_it_makes_of_the_weights(
+    judges: Any, kind: str, update: Update, seen: str
+) -> None:
+    def by_hand(made: Observation) -> None:
+        made.optimizers, made.optimizer_steps = [], []
+        made.updates_made = [0] * len(made.updates_made)
+
+    judgement = judges(kind)[0](Recipe(), update, changed=by_hand)
+    (found,) = judgement.causes.values()
+    assert found.kind == seen
+    if update.since:
+        assert found.quantities["since_step"] == update.since + 1
