@@ -18,14 +18,34 @@ from compare.option import TRAINING, Converted, declaration, default_of, flag, n
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.trainer import Trainer
 
-EXPERIMENTS = (
-    "fashion-mnist", "fashion-mnist-sample", "fashion-mnist-softmax", "fashion-mnist-functional",
-    "fashion-mnist-subclassed", "regression", "segmentation", "weighted", "class-weighted", "regularized", "batchnorm",
-    "dropout", "densenet", "transformer", "ncf", "nmt", "mixed-precision", "mixed-precision-float16",
-)  # fmt: skip
-"""The built-in experiments' names, as in ``compare.experiments``, which is not imported for --help."""
-TRAINERS = ("fit", "loop", "train-step", "tutorial")
-"""The built-in trainers' names, as in ``compare.app.loading``."""
+EXPERIMENTS = {
+    "fashion-mnist": "fashion_mnist:fashion_mnist",
+    "fashion-mnist-sample": "fashion_mnist:fashion_mnist_sample",
+    "fashion-mnist-softmax": "fashion_mnist_models:softmax",
+    "fashion-mnist-functional": "fashion_mnist_models:functional",
+    "fashion-mnist-subclassed": "fashion_mnist_models:subclassed",
+    "regression": "regression:experiment",
+    "segmentation": "segmentation:experiment",
+    "weighted": "long_tail:weighted",
+    "class-weighted": "long_tail:class_weighted",
+    "regularized": "regularized:experiment",
+    "batchnorm": "training_mode:batchnorm",
+    "dropout": "training_mode:dropout",
+    "densenet": "densenet:experiment",
+    "transformer": "transformer:experiment",
+    "ncf": "ncf:experiment",
+    "nmt": "nmt:experiment",
+    "mixed-precision": "mixed_precision:bfloat16",
+    "mixed-precision-float16": "mixed_precision:float16",
+}
+"""The built-in experiments by name, each in a module of ``compare.experiments``, or a function that makes it there."""
+TRAINERS = {
+    "fit": "compare.trainers.keras_fit:KerasFit",
+    "loop": "compare.trainers.custom_loop:CustomLoop",
+    "train-step": "compare.trainers.train_step:TrainStep",
+    "tutorial": "compare.trainers.tutorial:Tutorial",
+}
+"""The built-in trainers by name, each a class of a module."""
 STRATEGIES = tuple(SPECS)
 Texts = str | Sequence[str]
 MaybePath = Converted[str | Path | None, Path | None]

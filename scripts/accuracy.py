@@ -234,9 +234,9 @@ class Cell(NamedTuple):
 
 
 def calibration(options: Any) -> Path:
-    from compare.experiments import BUILT_IN
+    from compare.request import EXPERIMENTS
 
-    gallery = [name for name in BUILT_IN if name != "fashion-mnist"]
+    gallery = [name for name in EXPERIMENTS if name != "fashion-mnist"]
     parts = (gallery, [pages.ITS_OWN]) if options.gallery else (options.models, options.optimizers)
     path = options.out / "calibration.csv"
     done = set(keys(path, pages.CALIBRATION, pages.LOOP))
@@ -270,12 +270,11 @@ def task_of(cell: Cell, split: int = 1) -> Any:
     from compare.engine import input_pipeline, strategies
     from compare.engine.data import sample_source
     from compare.engine.run import TrainingTask
-    from compare.experiments import BUILT_IN
+    from compare.experiments import built_in, fashion_mnist
 
     if cell.of_gallery:
-        # Through sys.modules, because the package has a function of the same name as this module.
-        sys.modules["compare.experiments.fashion_mnist"].locate_fashion_mnist = lambda data_dir: sample_source()
-    experiment = BUILT_IN[cell.model](None) if cell.of_gallery else planted.experiment(cell.model, cell.optimizer)
+        fashion_mnist.locate_fashion_mnist = lambda data_dir: sample_source()
+    experiment = built_in(cell.model) if cell.of_gallery else planted.experiment(cell.model, cell.optimizer)
     strategy = strategies.make("mirrored", cell.replicas * split)
     parts = input_pipeline.load(experiment)
     if cell.of_gallery:

@@ -167,10 +167,10 @@ def largest_gap(ours: list[list[np.ndarray]], theirs: list[list[np.ndarray]] | N
 
 
 def find_experiment(name: str) -> Any:
-    from compare.experiments import BUILT_IN
+    from compare.experiments import built_in
 
     module, _, attribute = name.rpartition(":")
-    return getattr(import_module(f"corpus.{module}"), attribute) if module else BUILT_IN[name](None)
+    return getattr(import_module(f"corpus.{module}"), attribute) if module else built_in(name)
 
 
 if __name__ == "__main__":

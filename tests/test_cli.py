@@ -23,11 +23,10 @@ from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
 from compare.app.run_folder import claimed
 from compare.errors import RequestError
-from compare.experiments import BUILT_IN
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.options import request
 from compare.reporting.result import Result
-from compare.request import GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Request
+from compare.request import EXPERIMENTS, GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Request
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "compare.py"
@@ -284,8 +283,8 @@ def test_an_unknown_trainer_lists_what_there_is(refuse: Refuse, tmp_path: Path) 
 
 def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Path) -> None:
     assert refuse("--experiment", "mnist", "--trainers", "mine.py:Loop", "mine.py:instance") == (
-        f"--experiment mnist: unknown; there are {', '.join(BUILT_IN)}, or FILE.py[:ATTR] for your own; did you mean "
-        "fashion-mnist?"
+        f"--experiment mnist: unknown; there are {', '.join(EXPERIMENTS)}, or FILE.py[:ATTR] for your own; did you "
+        "mean fashion-mnist?"
     )
     assert list(tmp_path.iterdir()) == [tmp_path / "mine.py"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ from corpus import planted
 
 import compare
 from compare.engine.data import sample_source
-from compare.experiments import BUILT_IN
+from compare.experiments import built_in, fashion_mnist
+from compare.request import EXPERIMENTS
 
 MORE_THAN_ROUNDING = 1e-4
 """More than rounding can add up to in two epochs."""
@@ -82,14 +82,12 @@ ELSEWHERE = {"fashion-mnist"}
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> compare.Experiment:
     """The experiment named by the parameter; Fashion-MNIST is always the embedded sample."""
-    # From sys.modules: in the package, a function has the same name as this module.
-    module = sys.modules["compare.experiments.fashion_mnist"]
-    monkeypatch.setattr(module, "locate_fashion_mnist", lambda data_dir: sample_source())
-    return BUILT_IN[request.param](None)
+    monkeypatch.setattr(fashion_mnist, "locate_fashion_mnist", lambda data_dir: sample_source())
+    return built_in(request.param)
 
 
 def test_the_table_has_every_experiment() -> None:
-    assert set(GALLERY) | ELSEWHERE == set(BUILT_IN)
+    assert set(GALLERY) | ELSEWHERE == set(EXPERIMENTS)
 
 
 IN_THE_GATE = {"regression", "regularized"}

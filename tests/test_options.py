@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 
 import compare
-from compare import request as requests
 from compare.app.command_line import parser
-from compare.app.loading import TRAINERS
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, margin
 from compare.option import declaration, default_of, options_of
 from compare.options import OPTIONS, as_json, request
-from compare.request import EXPERIMENTS, STRATEGIES
+from compare.request import STRATEGIES, TRAINERS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTED = {
@@ -321,13 +319,6 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
     refused("--jobs cannot be combined with --strategy multi-worker", seeds=3, jobs=2, strategy="multi-worker")
     refused("the largest seed is", seed=2**32 - 2, seeds=3)
     assert list(request(seed=5, seeds=3).all_seeds) == [5, 6, 7]
-
-
-def test_the_names_that_help_lists_are_those_there_are() -> None:
-    from compare.experiments import BUILT_IN
-
-    assert tuple(BUILT_IN) == EXPERIMENTS
-    assert tuple(TRAINERS) == requests.TRAINERS
 
 
 def test_a_changed_request_keeps_what_was_given_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,9 +332,9 @@ def test_weights_changed_before_the_first_step_are_step_0(tensorflow, tmp_path):
 def test_an_optimizer_may_depend_on_the_global_batch_size(tensorflow):
     from compare.engine import input_pipeline, strategies
     from compare.engine.run import Run, TrainingTask
-    from compare.experiments import BUILT_IN
+    from compare.experiments import built_in
 
-    experiment = BUILT_IN["regression"](None)
+    experiment = built_in("regression")
     rates = {}
     for replicas, per_replica in ((1, 32), (1, 64), (2, 64), (4, 64), (1, 1000)):
         strategy = strategies.make("mirrored", replicas)

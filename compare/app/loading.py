@@ -15,19 +15,12 @@ from rich.console import Console
 from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.experiments import BUILT_IN as EXPERIMENTS
+from compare.experiments import built_in
 from compare.naming import is_file, shown_path, source_and_attribute
 from compare.reporting.terminal import tell
-from compare.request import Task
+from compare.request import EXPERIMENTS, TRAINERS, Task
 from compare.trainer import Trainer
 from compare.user_errors import describe, without_exit
-
-TRAINERS = {
-    "fit": "compare.trainers.keras_fit:KerasFit",
-    "loop": "compare.trainers.custom_loop:CustomLoop",
-    "train-step": "compare.trainers.train_step:TrainStep",
-    "tutorial": "compare.trainers.tutorial:Tutorial",
-}
 
 
 def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Experiment]:
@@ -46,7 +39,7 @@ def load_experiment(options: Task) -> Experiment:
     """
     wanted: Any = options.located(options.experiment)
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
-        return EXPERIMENTS[wanted](options.located(options.data_dir))
+        return built_in(wanted, options.located(options.data_dir))
     if options.data_dir is not None:
         raise RequestError("--data-dir is for built-in experiments; your own experiment loads its data itself")
     experiment = wanted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from compare.app import processes
-from compare.app.loading import TRAINERS, load
+from compare.app.loading import load
 from compare.app.standard_streams import print_traceback
 from compare.engine.keras_generation import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
@@ -19,7 +19,7 @@ from compare.modes import Study, Trained
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell
-from compare.request import Task
+from compare.request import TRAINERS, Task
 from compare.user_errors import describe
 
 if TYPE_CHECKING:

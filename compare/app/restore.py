@@ -26,7 +26,7 @@ from compare.naming import is_file
 from compare.options import request
 from compare.records import RecordError, read_rows, shortest
 from compare.records.run_json import RunJson
-from compare.request import EXPERIMENTS as BUILT_IN
+from compare.request import EXPERIMENTS
 from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
 
@@ -122,7 +122,7 @@ def _request(recorded: RunJson, experiment: str | None) -> Trained:
     The run may come from someone else: code that only its ``run.json`` names is not executed.
     """
     own = recorded.options.get("experiment")
-    if own in BUILT_IN:
+    if own in EXPERIMENTS:
         if experiment not in (None, own):
             raise RequestError(f"--experiment {experiment}: the run's is {own}; leave it out")
         experiment = own

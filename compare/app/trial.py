@@ -15,13 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from compare.anew import train_anew
-from compare.app.loading import TRAINERS, load_trainer
+from compare.app.loading import load_trainer
 from compare.app.ready import Session
 from compare.engine.building import own_policy
 from compare.engine.run import Run, TrainerError, TrainingTask
 from compare.errors import RequestError
 from compare.modes import Trained
 from compare.naming import is_file
+from compare.request import TRAINERS
 from compare.user_errors import ProcessExit, describe, is_user_code, place_in, refusing_exit
 
 WORTH_IT = 200

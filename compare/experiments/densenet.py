@@ -10,13 +10,12 @@ differently from ``fit``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tensorflow as tf
 
 from compare.experiments.fashion_mnist import on_sample
 from compare.experiments.training_mode import MOMENTUM
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 GROWTH = 8
 """Number of channels that each layer of a dense block adds."""
@@ -24,8 +23,6 @@ GROWTH = 8
 
 def build_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     layers = tf.keras.layers
 
     def activated(x: Any) -> Any:
@@ -49,10 +46,4 @@ def build_model() -> tf.keras.Model:
     return tf.keras.Model(images, layers.Dense(10)(x))
 
 
-def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    import tensorflow as tf
-
-    return tf.keras.optimizers.Adam(0.005)
-
-
-experiment = on_sample("densenet", build_model, build_optimizer=build_optimizer)
+experiment = on_sample("densenet", build_model, build_optimizer=lambda: tf.keras.optimizers.Adam(0.005))

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tensorflow as tf
 
 from compare.engine.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
 from compare.errors import RequestError
 from compare.experiment import Experiment
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 
 def build_model() -> tf.keras.Model:
     """Builds the tutorial's CNN, from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     return tf.keras.Sequential(
         [
             tf.keras.layers.Conv2D(32, 3, activation="relu"),
@@ -33,27 +30,19 @@ def build_model() -> tf.keras.Model:
 
 
 def build_loss() -> tf.keras.losses.Loss:
-    import tensorflow as tf
-
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    import tensorflow as tf
-
     return tf.keras.optimizers.Adam()
 
 
 def build_metrics() -> list[tf.keras.metrics.Metric]:
-    import tensorflow as tf
-
     return [tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
 def prepare(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Converts images from uint8 ``[batch, 28, 28]`` to float32 ``[batch, 28, 28, 1]`` in [0, 1]."""
-    import tensorflow as tf
-
     return tf.cast(images[..., tf.newaxis], tf.float32) / 255.0, labels
 
 

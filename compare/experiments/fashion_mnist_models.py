@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import tensorflow as tf
 
 from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import build_model, fashion_mnist
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def softmax(data_dir: Path | None) -> Experiment:
@@ -28,7 +26,7 @@ def softmax(data_dir: Path | None) -> Experiment:
         fashion_mnist(data_dir),
         name="fashion-mnist-softmax",
         build_model=build_softmax_model,
-        build_loss=build_loss_of_probabilities,
+        build_loss=lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False),
     )
 
 
@@ -44,21 +42,11 @@ def subclassed(data_dir: Path | None) -> Experiment:
 
 def build_softmax_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to probabilities ``[batch, 10]``."""
-    import tensorflow as tf
-
     return tf.keras.Sequential([*build_model().layers, tf.keras.layers.Softmax()])
-
-
-def build_loss_of_probabilities() -> tf.keras.losses.Loss:
-    import tensorflow as tf
-
-    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)
 
 
 def build_functional_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     x = images = tf.keras.Input((28, 28, 1))
     for layer in build_model().layers:
         x = layer(x)
@@ -67,7 +55,6 @@ def build_functional_model() -> tf.keras.Model:
 
 def build_subclassed_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
 
     class ScaledCNN(tf.keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:

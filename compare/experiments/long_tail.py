@@ -12,16 +12,14 @@ by the sum of their weights.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
 from compare.experiment import Experiment, nothing
 from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 KEPT = 0.75 ** np.arange(10)
 """Fraction of the images of each class that is kept."""
@@ -57,8 +55,6 @@ def load_data() -> tuple[Any, Any]:
 
 def build_model() -> tf.keras.Model:
     """Builds a model from images of grey values ``[batch, 28, 28]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     return tf.keras.Sequential(
         [
             tf.keras.layers.Rescaling(1 / 255),
@@ -69,13 +65,6 @@ def build_model() -> tf.keras.Model:
     )
 
 
-def build_weighted_metrics() -> list[tf.keras.metrics.Metric]:
-    """Returns an accuracy in which every class has the same weight, because sample weights balance the classes."""
-    import tensorflow as tf
-
-    return [tf.keras.metrics.SparseCategoricalAccuracy(name="balanced_accuracy")]
-
-
 weighted = Experiment(
     name="weighted",
     load_data=load_weighted_data,
@@ -83,7 +72,8 @@ weighted = Experiment(
     build_loss=build_loss,
     build_optimizer=build_optimizer,
     build_metrics=build_metrics,
-    build_weighted_metrics=build_weighted_metrics,
+    # Every class has the same weight in this accuracy, because sample weights balance the classes.
+    build_weighted_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="balanced_accuracy")],
     data_source=f"classes of 600 to 45 images, from the {sample_source().description}",
 )
 

@@ -12,18 +12,14 @@ training makes almost no progress (``loss-scale-missing``).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+
+import tensorflow as tf
 
 from compare.experiments.fashion_mnist import on_sample
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def build_model(policy: str) -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]`` in half precision."""
-    import tensorflow as tf
-
     # The policy applies to all layers created from now on; the caller restores it afterwards.
     tf.keras.mixed_precision.set_global_policy(policy)
     return tf.keras.Sequential(

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import calendar
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import build_loss, build_metrics
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 TRAINING, VALIDATION = 4000, 500
 SOURCE, TARGET = 18, 11
@@ -76,8 +74,6 @@ def build_model() -> tf.keras.Model:
 
     The logits have the same mask as "before".
     """
-    import tensorflow as tf
-
     layers = tf.keras.layers
     source = tf.keras.Input((SOURCE,), dtype="int32", name="source")
     before = tf.keras.Input((TARGET,), dtype="int32", name="before")
@@ -93,18 +89,12 @@ def build_model() -> tf.keras.Model:
     return tf.keras.Model({"source": source, "before": before}, layers.Dense(CHARACTERS)(hidden))
 
 
-def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    import tensorflow as tf
-
-    return tf.keras.optimizers.Adam(0.01)
-
-
 experiment = Experiment(
     name="nmt",
     load_data=load_data,
     build_model=build_model,
     build_loss=build_loss,
-    build_optimizer=build_optimizer,
+    build_optimizer=lambda: tf.keras.optimizers.Adam(0.01),
     build_metrics=build_metrics,
     data_source="generated dates, as people write them and in ISO 8601",
 )

@@ -11,15 +11,13 @@ error message (``label-shape-broadcast``). Another trap is a learning rate for a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
 from compare.experiment import Experiment
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 LEARNING_RATES_BY_BATCH_SIZE = {64: 0.1, 128: 0.15, 256: 0.2}
 
@@ -38,41 +36,21 @@ def load_data() -> tuple[Any, Any]:
     return part(*train), part(*validation)
 
 
-def build_model() -> tf.keras.Model:
-    import tensorflow as tf
-
-    return tf.keras.Sequential([tf.keras.layers.Dense(1)])
-
-
-def build_loss() -> tf.keras.losses.Loss:
-    import tensorflow as tf
-
-    return tf.keras.losses.MeanSquaredError()
-
-
 def build_optimizer(global_batch_size: int) -> tf.keras.optimizers.Optimizer:
     """Returns SGD with the learning rate for the largest listed batch size that does not exceed this one.
 
     For a batch size below all listed ones, it uses the learning rate of the first.
     """
-    import tensorflow as tf
-
     listed = max((size for size in LEARNING_RATES_BY_BATCH_SIZE if size <= global_batch_size), default=64)
     return tf.keras.optimizers.SGD(LEARNING_RATES_BY_BATCH_SIZE[listed])
-
-
-def build_metrics() -> list[tf.keras.metrics.Metric]:
-    import tensorflow as tf
-
-    return [tf.keras.metrics.MeanAbsoluteError(name="mae")]
 
 
 experiment = Experiment(
     name="regression",
     load_data=load_data,
-    build_model=build_model,
-    build_loss=build_loss,
+    build_model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(1)]),
+    build_loss=lambda: tf.keras.losses.MeanSquaredError(),
     build_optimizer=build_optimizer,
-    build_metrics=build_metrics,
+    build_metrics=lambda: [tf.keras.metrics.MeanAbsoluteError(name="mae")],
     data_source=f"brightness of rows, and share of bright pixels, from the {sample_source().description}",
 )

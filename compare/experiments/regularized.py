@@ -10,18 +10,13 @@ the validation loss (``validation-loss-without-regularization``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tensorflow as tf
 
 from compare.experiments.fashion_mnist import on_sample
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def build_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     regularizers = tf.keras.regularizers
 
     class SmallLogits(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -46,10 +41,4 @@ def build_model() -> tf.keras.Model:
     )
 
 
-def build_optimizer() -> tf.keras.optimizers.Optimizer:
-    import tensorflow as tf
-
-    return tf.keras.optimizers.SGD(0.05, momentum=0.9)
-
-
-experiment = on_sample("regularized", build_model, build_optimizer=build_optimizer)
+experiment = on_sample("regularized", build_model, build_optimizer=lambda: tf.keras.optimizers.SGD(0.05, momentum=0.9))

@@ -10,15 +10,13 @@ which makes the loss 784 times larger (``loss-scaled``); Adam hides the differen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
 from compare.experiments.fashion_mnist import on_sample
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 BACKGROUND, TOP, TROUSERS, DRESS, SHOE, BAG = range(6)
 KIND_OF_CLASS = np.array([TOP, TROUSERS, TOP, DRESS, TOP, SHOE, TOP, SHOE, BAG, SHOE], np.uint8)
@@ -37,8 +35,6 @@ def load_data() -> tuple[Any, Any]:
 
 def build_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 28, 28, 6]``."""
-    import tensorflow as tf
-
     layers = tf.keras.layers
 
     def convolution(filters: int, x: Any) -> Any:

@@ -10,13 +10,9 @@ that are never updated (``training-flag-missing``). Validation with ``training=T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tensorflow as tf
 
 from compare.experiments.fashion_mnist import on_sample
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 
 MOMENTUM = 0.9
 """Momentum of the moving averages. Keras's default 0.99 needs more than the 47 or 94 steps of an epoch here."""
@@ -24,8 +20,6 @@ MOMENTUM = 0.9
 
 def build_batchnorm_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     return tf.keras.Sequential(
         [
             tf.keras.layers.Conv2D(16, 3, strides=2, use_bias=False),
@@ -42,8 +36,6 @@ def build_batchnorm_model() -> tf.keras.Model:
 
 def build_dropout_model() -> tf.keras.Model:
     """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
-    import tensorflow as tf
-
     return tf.keras.Sequential(
         [
             tf.keras.layers.Flatten(),

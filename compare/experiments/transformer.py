@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import build_loss
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 TEXT = Path(__file__).parents[1] / "datasets" / "python-topics" / "topics.txt.gz"
 LENGTH, TO_PREDICT = 32, 5
@@ -56,8 +54,6 @@ def load_data() -> tuple[Any, Any]:
 
 def build_model() -> tf.keras.Model:
     """Builds a model from characters ``[batch, 32]`` to logits ``[batch, 32, 128]``."""
-    import tensorflow as tf
-
     layers = tf.keras.layers
 
     class TokenAndPosition(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -86,8 +82,6 @@ def build_model() -> tf.keras.Model:
 
 def build_optimizer() -> tf.keras.optimizers.Optimizer:
     """Returns AdamW with 60 steps of warm-up and cosine decay to a tenth, over 10 epochs on one replica."""
-    import tensorflow as tf
-
     schedule = tf.keras.optimizers.schedules.CosineDecay(
         0.0, decay_steps=1190, alpha=0.1, warmup_target=3e-3, warmup_steps=60
     )
@@ -96,19 +90,12 @@ def build_optimizer() -> tf.keras.optimizers.Optimizer:
     return optimizer
 
 
-def build_weighted_metrics() -> list[tf.keras.metrics.Metric]:
-    """Returns the accuracy on the characters to predict."""
-    import tensorflow as tf
-
-    return [tf.keras.metrics.SparseCategoricalAccuracy(name="masked_accuracy")]
-
-
 experiment = Experiment(
     name="transformer",
     load_data=load_data,
     build_model=build_model,
     build_loss=build_loss,
     build_optimizer=build_optimizer,
-    build_weighted_metrics=build_weighted_metrics,
+    build_weighted_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="masked_accuracy")],
     data_source="288,000 characters of Python's language reference, in examples of 32",
 )

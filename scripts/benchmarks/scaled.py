@@ -21,10 +21,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from compare.experiments import BUILT_IN  # noqa: E402
 from compare.records import MetricsFile, Recorder, Variable  # noqa: E402
 
-SAMPLE = BUILT_IN["fashion-mnist-sample"](None)
 WEIGHTS = 100_000
 """Number of weights of a stack of Dense layers, about."""
 BLOCK_SECONDS = 0.1
@@ -32,6 +30,12 @@ BLOCK_SECONDS = 0.1
 STEPS, VALIDATION = 50, 64
 """Steps of a training whose memory is measured, and images of its validation."""
 SHAPES = [(3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (1600, 64), (64,), (64, 10), (10,)]
+
+
+def sample(**changes):
+    from compare.experiments.fashion_mnist import fashion_mnist_sample
+
+    return replace(fashion_mnist_sample(None), **changes)
 
 
 def run_of(experiment, batch_size, run=None, sinks=(), full=False):
@@ -63,7 +67,7 @@ def dense_layers(variables, batch_size):
         dense = partial(tf.keras.layers.Dense, width, use_bias=variables > 1)
         return tf.keras.Sequential([*(dense(activation="tanh") for _ in range(layers - 1)), dense()])
 
-    return replace(SAMPLE, name="dense", load_data=load_data, build_model=build_model, prepare=None)
+    return sample(name="dense", load_data=load_data, build_model=build_model, prepare=None)
 
 
 def record(model, batch_size, pairs):
@@ -72,7 +76,7 @@ def record(model, batch_size, pairs):
     from compare.engine import strategies
     from compare.reporting.terminal import TrainerProgress
 
-    experiment = SAMPLE if model == "cnn" else dense_layers(int(model), int(batch_size))
+    experiment = sample() if model == "cnn" else dense_layers(int(model), int(batch_size))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), "loop", seed=0)
         with TrainerProgress(Console(quiet=True), "loop", range(1, 2), 1, 64) as progress:
@@ -137,7 +141,7 @@ def memory(count):
         labels = np.arange(int(count)).astype(np.uint8) % 10
         return (images, labels), (images[:VALIDATION].copy(), labels[:VALIDATION])
 
-    CustomLoop().train(run_of(replace(SAMPLE, name="generated", load_data=load_data), 64, run=FirstSteps))
+    CustomLoop().train(run_of(sample(name="generated", load_data=load_data), 64, run=FirstSteps))
 
 
 def write(folder, steps):
