@@ -92,10 +92,10 @@ def _takes(
     def decorate(function: Callable[[Request], Result]) -> Callable[Given, Result]:
         def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             try:
-                request = options(*args, **kwargs)
+                inspect.signature(options).bind(*args, **kwargs)
             except TypeError as error:
-                raise RequestError(f"compare.run: {str(error).partition(' ')[2]}") from None
-            return function(request.request)
+                raise RequestError(f"compare.run: {error}") from None
+            return function(options(*args, **kwargs).request)
 
         _show_options(run, function)
         return run

@@ -45,7 +45,7 @@ def run_cell(strategy: str, size: list[str], keras: int, folder: Path, limit: fl
         failures = json.loads((folder / name / "run.json").read_text())["failures"]
         errors = {failure["side"]: failure["error"] for failure in failures}
     except (OSError, ValueError, KeyError):
-        reason = (done.errors.strip().splitlines() or [done.failure])[-1].removeprefix("compare.py: ")
+        reason = (done.errors.strip().splitlines() or [done.failure])[-1]
         return row | {"fit": reason, "loop": reason, "verdict": "not-comparable"}
     weights, metrics = distance_to_truth(verdict.get("truth"))
     return row | errors | {"verdict": verdict["verdict"], "weights": weights, "metrics": metrics}

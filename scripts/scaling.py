@@ -6,6 +6,7 @@ Every measurement is a process of its own. Writes scaling.csv, a row per figure,
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,9 +32,8 @@ Figures = Iterator[tuple[str, str, int, float]]
 def recording(models: list[tuple[str, int]], pairs: int) -> Figures:
     """How much more CPU time blocks of steps take with records than without, as shares."""
     for model, batch_size in models:
-        for line in measure.run(PROGRAM, "record", model, str(batch_size), str(pairs)).lines:
-            name, value = line.text.split(": ")
-            yield name, model, batch_size, float(value)
+        figures = json.loads(measure.run(PROGRAM, "record", model, str(batch_size), str(pairs)).lines[-1].text)
+        yield from ((name, model, batch_size, float(value)) for name, value in figures)
 
 
 def memory(counts: tuple[int, ...]) -> Figures:

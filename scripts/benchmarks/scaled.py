@@ -1,12 +1,13 @@
 """What scripts/scaling.py measures, each in a process of its own.
 
-record MODEL BATCH_SIZE PAIRS   prints "name: value" lines: how much more CPU time a block of training steps takes with
-                                records than the neighbouring block without, as shares
+record MODEL BATCH_SIZE PAIRS   prints figures as JSON, pairs of a name and a value: how much more CPU time a block of
+                                training steps takes with records than the neighbouring block without, as shares
 memory COUNT                    trains the first steps on so many generated images
 write FOLDER STEPS              makes up a recorded run of the tutorial's CNN, identical after each step
 judge FOLDER                    judges, draws and writes it
 """
 
+import json
 import sys
 import tempfile
 import time
@@ -21,8 +22,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from compare.experiments import built_in  # noqa: E402
 from compare.records import MetricsFile, Recorder, Variable  # noqa: E402
 
+SAMPLE = partial(built_in, "fashion-mnist-sample")
 WEIGHTS = 100_000
 """Number of weights of a stack of Dense layers, about."""
 BLOCK_SECONDS = 0.1
@@ -30,12 +33,6 @@ BLOCK_SECONDS = 0.1
 STEPS, VALIDATION = 50, 64
 """Steps of a training whose memory is measured, and images of its validation."""
 SHAPES = [(3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (1600, 64), (64,), (64, 10), (10,)]
-
-
-def sample(**changes):
-    from compare.experiments.fashion_mnist import fashion_mnist_sample
-
-    return replace(fashion_mnist_sample(None), **changes)
 
 
 def run_of(experiment, batch_size, run=None, sinks=(), full=False):
@@ -67,7 +64,7 @@ def dense_layers(variables, batch_size):
         dense = partial(tf.keras.layers.Dense, width, use_bias=variables > 1)
         return tf.keras.Sequential([*(dense(activation="tanh") for _ in range(layers - 1)), dense()])
 
-    return sample(name="dense", load_data=load_data, build_model=build_model, prepare=None)
+    return replace(SAMPLE(), name="dense", load_data=load_data, build_model=build_model, prepare=None)
 
 
 def record(model, batch_size, pairs):
@@ -76,7 +73,7 @@ def record(model, batch_size, pairs):
     from compare.engine import strategies
     from compare.reporting.terminal import TrainerProgress
 
-    experiment = sample() if model == "cnn" else dense_layers(int(model), int(batch_size))
+    experiment = SAMPLE() if model == "cnn" else dense_layers(int(model), int(batch_size))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder(Path(out), MetricsFile(Path(out) / "metrics.csv"), "loop", seed=0)
         with TrainerProgress(Console(quiet=True), "loop", range(1, 2), 1, 64) as progress:
@@ -118,8 +115,8 @@ def record(model, batch_size, pairs):
                 seconds = {after_step: block(after_step, steps) for after_step in pair}
                 plain.append(seconds[nothing])
                 shares.append(seconds[run.end_step] / seconds[nothing] - 1)
-    print(f"seconds: {median(plain)}\nvariables: {len(model.variables)}\nweights: {model.count_params()}")
-    print(*(f"share: {share}" for share in shares), sep="\n")
+    numbers = ("seconds", median(plain)), ("variables", len(model.variables)), ("weights", float(model.count_params()))
+    print(json.dumps([*numbers, *(("share", share) for share in shares)]))
 
 
 def memory(count):
@@ -141,7 +138,7 @@ def memory(count):
         labels = np.arange(int(count)).astype(np.uint8) % 10
         return (images, labels), (images[:VALIDATION].copy(), labels[:VALIDATION])
 
-    CustomLoop().train(run_of(sample(name="generated", load_data=load_data), 64, run=FirstSteps))
+    CustomLoop().train(run_of(replace(SAMPLE(), name="generated", load_data=load_data), 64, run=FirstSteps))
 
 
 def write(folder, steps):
