@@ -267,12 +267,12 @@ def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> No
     record(tmp_path / "run", "fit", epochs=1, steps=15)
     record(tmp_path / "run", "loop", epochs=1, steps=15, off_from=5)
     page = page_model.page_of(finish(tmp_path / "run"))
-    overlaid = overlaid_gaps([("run", page.files)])
-    assert page.timeline is not None and overlaid is not None
+    overlaid = overlaid_gaps([("run", page["files"])])
+    assert page["timeline"] is not None and overlaid is not None
     together = svg.content(overlaid)
     of_run = {0: "before the first step", **{n: f"step {n} of the run" for n in range(1, 16)}}
     of_epoch = {0: "before the first step", **{n: f"epoch 1, step {n}" for n in range(1, 16)}}
-    for chart, names in ((page.timeline, of_epoch), (page.strips[0], of_epoch), (together, of_run)):
+    for chart, names in ((page["timeline"], of_epoch), (page["strips"][0], of_epoch), (together, of_run)):
         stops = {name: at for at, name, _ in chart["stops"]}
         assert list(stops) == list(names.values())
         ticks = {int(text): at for at, text in chart["x_ticks"]}
@@ -280,7 +280,7 @@ def test_step_n_is_drawn_at_n_and_the_initial_weights_at_0(tmp_path: Path) -> No
 
 
 def test_an_epoch_starts_with_its_first_step(tmp_path: Path) -> None:
-    timeline = page_model.page_of(recorded.different(tmp_path / "run")).timeline
+    timeline = page_model.page_of(recorded.different(tmp_path / "run"))["timeline"]
     assert timeline is not None and timeline["x_name"] == "start of epoch"
     stops = {name: at for at, name, _ in timeline["stops"]}
     starts = {text: stops[f"epoch {text}, step 1"] for text in ("1", "2", "3")}
@@ -317,7 +317,7 @@ def layered(folder: Path, names: Sequence[str], from_step: Mapping[str, int], st
 
 
 def strip_of(folder: Path) -> dict[str, Any]:
-    (strip,) = page_model.page_of(folder).strips
+    (strip,) = page_model.page_of(folder)["strips"]
     return dict(strip)
 
 
@@ -361,7 +361,7 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
 def test_readers_can_zoom_to_the_steps_around_the_first_difference(tmp_path: Path) -> None:
     record(tmp_path / "run", "fit", epochs=2, steps=3000)
     record(tmp_path / "run", "loop", epochs=2, steps=3000, off_from=4321)
-    timeline = page_model.page_of(finish(tmp_path / "run")).timeline
+    timeline = page_model.page_of(finish(tmp_path / "run"))["timeline"]
     assert timeline is not None
     stops = {name: x for x, name, _ in timeline["stops"]}
     _, hundred, ten = timeline["views"]
@@ -603,7 +603,7 @@ def test_of_runs_of_different_length_there_is_a_view_for_each(tmp_path: Path) ->
         record(tmp_path / name, "fit", epochs=epochs)
         record(tmp_path / name, "loop", epochs=epochs)
         finish(tmp_path / name)
-    runs = [(name, page_model.page_of(tmp_path / name).files) for name in ("short", "long")]
+    runs = [(name, page_model.page_of(tmp_path / name)["files"]) for name in ("short", "long")]
     for chart, lengths in ((pictures.overlaid_metric(runs, "loss"), [2, 8]), (overlaid_gaps(runs), [8, 32])):
         assert chart is not None
         content = svg.content(chart)
@@ -873,7 +873,7 @@ def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> Non
     folder = recorded.inconclusive(tmp_path / "run")
     page = Page(folder / "report.html")
     assert "Weight gap after every step, seed 0" in page.text and "Seed 0: Epoch 1, step 2" in page.text
-    (margin,) = page_model.page_of(folder).margins
+    (margin,) = page_model.page_of(folder)["margins"]
     told = {name: {who: text for who, text, *_ in rows} for _, name, rows in margin["stops"]}
     assert told["epoch 3"]["loop, mean"] == "+3% (90% interval -1% to +7%): inconclusive"
     assert {f"loop, seed {seed}": "+11%" for seed in range(3)}.items() <= told["epoch 3"].items()
@@ -947,7 +947,7 @@ def test_a_trainer_that_failed_leaves_no_empty_charts(tmp_path: Path) -> None:
     page = Page(folder / "report.html")
     assert "Nothing has been compared." in page.text and "no timeline" not in page.text
     assert not [heading for heading in page.headings if "gap to" in heading]
-    assert all(gap is None for _, gap in page_model.page_of(folder).charts)
+    assert all(gap is None for _, gap in page_model.page_of(folder)["charts"])
 
 
 def test_a_page_says_why_there_is_no_timeline(tmp_path: Path) -> None:

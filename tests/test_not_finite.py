@@ -441,7 +441,7 @@ def test_variables_whose_gap_is_no_number_come_first_on_the_page() -> None:
     training = Training("different", None, None, 1, differing_variables=gaps)
     files = RunFiles(Path(), {"options": {}, "trainers": ["fit", "loop"]}, None, [], {}, [])
     view = comparison_view(Comparison("loop", training, Reporting(None, {})), files, "")
-    assert [each.name for each in view.variables] == ["b", "c", "a"]
+    assert [each.name for each in view["variables"]] == ["b", "c", "a"]
 
 
 def test_an_array_without_numbers_is_shown_by_its_size() -> None:

@@ -22,7 +22,7 @@ from compare.naming import label, printable
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
-from compare.reporting.page_model import ANSWERS, Page, page_of
+from compare.reporting.page_model import ANSWERS, page_of
 from compare.reporting.page_summary import results
 from compare.reporting.page_tables import default_row
 from compare.reporting.pictures import overlaid_metric
@@ -105,22 +105,24 @@ def write_together(folders: Sequence[Path], to: Path) -> Path:
         RecordError: if a folder is not a run's, or one of its files is damaged.
     """
     pages = [page_of(folder, to.parent) for folder in folders]
-    runs = [(page.files.folder.name, page.files) for page in pages]
-    names = dict.fromkeys(name for page in pages for name in page.files.metrics)
+    runs = [(page["files"].folder.name, page["files"]) for page in pages]
+    names = dict.fromkeys(name for _, files in runs for name in files.metrics)
     timeline = overlaid_gaps(runs)
     drawn = {line.key for line in timeline.series} if timeline else set()
     content = {
+        "pages": pages,
+        "differing": _differing([page["options"] for page in pages]),
         "charts": [svg.content(overlaid_metric(runs, name)) for name in names],
         "timeline": timeline and svg.content(timeline),
         "without": [name for i, (name, _) in enumerate(runs) if f"r{i}" not in drawn],
-        "validation": any(column.startswith("val_") for page in pages for column in page.files.columns),
+        "validation": any(column.startswith("val_") for _, files in runs for column in files.columns),
     }
-    return _render("together.html", to, {"pages": pages, "differing": _differing(pages), **content})
+    return _render("together.html", to, content)
 
 
-def _differing(pages: Sequence[Page]) -> list[tuple[str, list[str]]]:
+def _differing(rows_of_runs: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, list[str]]]:
     """The options and versions that differ between runs, with the value of each run."""
-    options = [dict(page.options) for page in pages]
+    options = [dict(each) for each in rows_of_runs]
     rows = []
     for name in dict.fromkeys(name for each in options for name in each):
         values = [each.get(name, default_row(name)) for each in options]

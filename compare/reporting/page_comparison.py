@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from compare.check.causes import CATALOGUE
-from compare.check.causes.base import Cause
-from compare.check.stage_views import StageView, stage_sentence, stage_views
+from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
@@ -18,7 +16,6 @@ from compare.reporting.sentences import advice_on_numbers, differing_numbers, se
 from compare.verdict import (
     Comparison,
     Difference,
-    DifferingVariable,
     Finding,
     Reporting,
     Training,
@@ -26,78 +23,35 @@ from compare.verdict import (
 )
 
 
-@dataclass(frozen=True)
-class NamedCause:
-    """A cause that a comparison names.
+def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
+    """One candidate compared with its reference; a text is empty if there is nothing to say.
 
-    Attributes:
-        seen: what of it is seen in the run itself, in the run's numbers; may be empty.
-        known: its entry in the catalogue; None if the catalogue does not have it.
-        link: the address of its story, relative to the page; empty if there is none.
+    ``stages`` are those of the step where they diverge, as far as they were seen; of ``causes``, ``known`` is the entry
+    in the catalogue, or None, ``seen`` what of it is seen in the run's own numbers, and ``link`` where its story is.
     """
-
-    found: Finding
-    seen: str
-    known: Cause | None
-    link: str
-    of_reference: bool
-
-
-@dataclass(frozen=True)
-class ComparisonView:
-    """One candidate compared with its reference.
-
-    Attributes:
-        numbers: the reported numbers that differ, if nothing else does and no cause is named; else empty.
-        advice: what to look at then.
-        reason: why there is no verdict, or how the runs differ other than in weights; else empty.
-        before: what is known of the steps before the first difference, as a sentence; else empty.
-        stages: the stages of the step where they diverge; empty if they were not seen.
-        stage_sentence: which of the stages agree; empty if that is not known.
-        warning: what is not finite on both sides; else empty.
-    """
-
-    entry: Comparison
-    reference: str
-    sentence: str
-    basis: Sequence[tuple[str, str]]
-    where: str
-    causes: Sequence[NamedCause]
-    numbers: str
-    advice: str
-    reason: str
-    before: str
-    equal_before: bool
-    variables: Sequence[DifferingVariable]
-    stages: Sequence[StageView]
-    stages_step: str
-    stage_sentence: str
-    warning: str
-
-
-def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> ComparisonView:
-    """Describes one comparison for the page."""
     training, reference = entry.training, files.names[0]
     first, advice = training.first_difference, advice_on_numbers(entry)
-    return ComparisonView(
-        entry=entry,
-        reference=reference_name(entry, reference),
-        sentence=sentence(entry, reference) + ".",
-        basis=_basis(entry, files),
-        where=where(entry),
-        causes=[_named_cause(cause, entry, files, stories) for cause in entry.causes],
-        numbers=differing_numbers(entry.reporting.metrics) if advice else "",
-        advice=advice,
-        reason=training.reason if entry.weights_seen else "",  # else it is in the sentence
-        before=_before(first, alone=any(each.alone for each in entry.not_finite)),
-        equal_before=first is None or first.equal_before,
+    return {
+        "entry": entry,
+        "reference": reference_name(entry, reference),
+        "sentence": sentence(entry, reference) + ".",
+        "basis": _basis(entry, files),
+        "where": where(entry),
+        "causes": [_named_cause(cause, entry, files, stories) for cause in entry.causes],
+        "numbers": differing_numbers(entry.reporting.metrics) if advice else "",
+        "advice": advice,
+        "reason": training.reason if entry.weights_seen else "",  # else it is in the sentence
+        "before": _before(first, alone=any(each.alone for each in entry.not_finite)),
+        "equal_before": first is None or first.equal_before,
         # The largest gap first; what is not a number is larger.
-        variables=sorted(training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap),
-        stages=stage_views(entry),
-        stages_step="a step of the short check" if entry.stages_at else "that step",
-        stage_sentence=stage_sentence(entry, reference),
-        warning=warning(entry, reference),
-    )
+        "variables": sorted(
+            training.differing_variables, key=lambda each: -math.inf if each.gap is None else -each.gap
+        ),
+        "stages": stage_views(entry),
+        "stages_step": "a step of the short check" if entry.stages_at else "that step",
+        "stage_sentence": stage_sentence(entry, reference),
+        "warning": warning(entry, reference),
+    }
 
 
 def _before(first: Difference | None, *, alone: bool = False) -> str:
@@ -110,15 +64,15 @@ def _before(first: Difference | None, *, alone: bool = False) -> str:
     return f"Before that, {'all weights are equal, bit for bit' if equal else 'the weights differ by rounding only'}."
 
 
-def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: str) -> NamedCause:
+def _named_cause(cause: Finding, entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
     known, reference = CATALOGUE.get(cause.id), files.names[0]
-    return NamedCause(
-        found=cause,
-        seen=in_this_run(entry, known.kind, cause, files, entry.reference or reference) if known else "",
-        known=known,
-        link=f"{quote(stories)}#{quote(cause.id)}" if stories and cause.id in CATALOGUE else "",
-        of_reference=cause.side == reference,
-    )
+    return {
+        "found": cause,
+        "seen": in_this_run(entry, known.kind, cause, files, entry.reference or reference) if known else "",
+        "known": known,
+        "link": f"{quote(stories)}#{quote(cause.id)}" if stories and known else "",
+        "of_reference": cause.side == reference,
+    }
 
 
 def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:

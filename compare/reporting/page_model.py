@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,11 +12,9 @@ from compare.naming import label
 from compare.records import has_records, read_file
 from compare.reporting import pictures, run_files, svg, weight_pictures
 from compare.reporting.charts import Chart
-from compare.reporting.page_comparison import ComparisonView, comparison_view
-from compare.reporting.page_summary import Answer, summary
+from compare.reporting.page_comparison import comparison_view
+from compare.reporting.page_summary import summary
 from compare.reporting.page_tables import (
-    CostRow,
-    EpochLine,
     cost_headings,
     cost_rows,
     epoch_rows,
@@ -50,61 +46,9 @@ FILES = ("metrics.csv", "verdict.json", "run.json", "comparison.png", "tensorflo
 EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.json": "application/json"}
 """The files that the page contains, so that it is whole when it is mailed alone, with their media types."""
 
-Drawn = dict[str, Any]
-"""The content of a chart (see ``compare.reporting.svg.content``)."""
 
-
-@dataclass(frozen=True)
-class Page:
-    """The content of a run's page, which the templates read.
-
-    Attributes:
-        comparisons: the comparisons, the worst verdict first.
-        timeline: the chart of the weight gap per step; None if there is none.
-        strips: for each comparison whose weights differ, the chart of the gap of each layer per step.
-        unit: what the weights were compared after: ``step``, ``call`` or ``epoch``.
-        charts: per metric, the chart of its curves and the chart of its gaps; None without gaps.
-        margins: for each metric that a study tests, the chart of the differences and the margin.
-        table: the metrics per epoch; empty with several seeds.
-        seed_headings: the headings of ``seed_table``, without the seed's.
-        seed_table: a study's results by seed; empty with one seed.
-        cost_headings: the headings of the costs: of two scripts, of those that are known of at least one.
-        seconds: the chart of seconds per epoch; None if no epoch was reported.
-        stories: the address of the page with the stories of all causes; empty if there is none.
-    """
-
-    files: RunFiles
-    title: str
-    answer: str
-    comparisons: Sequence[ComparisonView]
-    finished: str
-    summary: Sequence[Answer]
-    timeline: Drawn | None
-    no_timeline: str
-    strips: Sequence[Drawn]
-    unit: str
-    truth: str
-    charts: Sequence[tuple[Drawn, Drawn | None]]
-    margins: Sequence[Drawn]
-    table: Mapping[int, Sequence[EpochLine]]
-    seed_headings: Sequence[str]
-    seed_table: Mapping[int, Sequence[str]]
-    costs: Sequence[CostRow]
-    cost_headings: Sequence[str]
-    parallel_note: str
-    seconds: Drawn | None
-    options: Sequence[tuple[str, str]]
-    command: str
-    command_note: str
-    sources: Sequence[str]
-    links: Sequence[str]
-    downloads: Sequence[tuple[str, str, str]]
-    report: str
-    stories: str
-
-
-def page_of(folder: Path, beside: Path | None = None) -> Page:
-    """Derives the content of a run's page.
+def page_of(folder: Path, beside: Path | None = None) -> dict[str, Any]:
+    """Derives the content of a run's page, which the templates read.
 
     Args:
         beside: the folder that the page is written to; the run's folder by default.
@@ -117,54 +61,53 @@ def page_of(folder: Path, beside: Path | None = None) -> Page:
         return _page(files, beside or folder)
 
 
-def _page(files: RunFiles, beside: Path) -> Page:
+def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     run, verdict = files.run, files.verdict
     stories = os.path.relpath(TRAPS, beside.resolve()) if TRAPS.exists() else ""
-    comparisons = [comparison_view(entry, files, stories) for entry in files.comparisons]
     costs = cost_rows(files)
     command, command_note = repeat_command(run)
     one_seed = files.seeds <= 1
     compared = weight_pictures.compared_gaps(files)
     headings, seeds = ([], {}) if one_seed else seed_columns(files)
-    return Page(
-        files=files,
-        title=run.get("title") or label(files.options["experiment"]),
-        answer=_answer(files, comparisons),
-        comparisons=comparisons,
-        finished=", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
-        summary=summary(files, comparisons, costs),
-        timeline=_drawn(weight_pictures.timeline(files, compared)),
-        no_timeline=_no_timeline(files),
-        strips=weight_pictures.strips(files, compared),
-        unit=weight_pictures.unit_of(files.comparisons),
-        truth=truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
-        charts=[
+    return {
+        "files": files,
+        "title": run.get("title") or label(files.options["experiment"]),
+        "answer": _answer(files),
+        "comparisons": [comparison_view(entry, files, stories) for entry in files.comparisons],
+        "finished": ", ".join(f"{name} {epoch}" for name, epoch in files.finished_epochs.items()) or "none",
+        "summary": summary(files, costs),
+        "timeline": _drawn(weight_pictures.timeline(files, compared)),
+        "no_timeline": _no_timeline(files),
+        "strips": weight_pictures.strips(files, compared),
+        "unit": weight_pictures.unit_of(files.comparisons),
+        "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
+        "charts": [
             (
                 svg.content(pictures.metric_chart(files, name)),
                 _drawn(pictures.gap_chart(files, name) if one_seed else None),
             )
             for name in files.metrics
         ],
-        margins=[svg.content(chart) for chart in pictures.margin_charts(files)],
-        table=epoch_rows(files) if one_seed else {},
-        seed_headings=headings,
-        seed_table=seeds,
-        costs=costs,
-        cost_headings=cost_headings(costs, files.scope),
-        parallel_note=parallel_note(run),
-        seconds=_drawn(pictures.seconds_chart(files)),
-        options=option_rows(run),
-        command=command,
-        command_note=command_note,
-        sources=run_files.sources(files.folder),
-        links=[name for name in FILES if (files.folder / name).exists()],
-        downloads=[_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
-        report=quote(os.path.relpath(files.folder / "report.html", beside)),
-        stories=quote(stories),
-    )
+        "margins": [svg.content(chart) for chart in pictures.margin_charts(files)],
+        "table": epoch_rows(files) if one_seed else {},
+        "seed_headings": headings,
+        "seed_table": seeds,
+        "costs": costs,
+        "cost_headings": cost_headings(costs, files.scope),
+        "parallel_note": parallel_note(run),
+        "seconds": _drawn(pictures.seconds_chart(files)),
+        "options": option_rows(run),
+        "command": command,
+        "command_note": command_note,
+        "sources": run_files.sources(files.folder),
+        "links": [name for name in FILES if (files.folder / name).exists()],
+        "downloads": [_download(files.folder / name) for name in EMBEDDED if (files.folder / name).is_file()],
+        "report": quote(os.path.relpath(files.folder / "report.html", beside)),
+        "stories": quote(stories),
+    }
 
 
-def _drawn(chart: Chart | None) -> Drawn | None:
+def _drawn(chart: Chart | None) -> dict[str, Any] | None:
     return None if chart is None else svg.content(chart)
 
 
@@ -187,14 +130,13 @@ def _download(path: Path) -> tuple[str, str, str]:
     return path.name, f"{path.resolve().parent.name}-{path.name}", f"data:{EMBEDDED[path.name]};base64,{content}"
 
 
-def _answer(files: RunFiles, comparisons: Sequence[ComparisonView]) -> str:
+def _answer(files: RunFiles) -> str:
     """The answer to "Do they train alike?" in a few words."""
-    first = comparisons[0] if comparisons else None
     if files.interrupted and files.verdict_word in ("identical", "alike"):
         return "Yes, up to the interruption."
     if files.scope == "logs" and files.verdict_word in CURVES:
         return CURVES[files.verdict_word]
-    training = first.entry.training.verdict if first and first.entry.verdict == "different" else ""
+    training = next((each.training.verdict for each in files.comparisons[:1] if each.verdict == "different"), "")
     if training == "identical":
         return "They train exactly alike, but report different numbers."
     if training == "alike":

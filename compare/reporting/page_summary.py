@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from compare.naming import label
-from compare.reporting.page_comparison import ComparisonView
 from compare.reporting.page_tables import CostRow
 from compare.reporting.run_files import RunFiles
+from compare.reporting.sentences import advice_on_numbers, where
+from compare.verdict import Comparison
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Answer:
     more: str = ""
 
 
-def summary(files: RunFiles, comparisons: Sequence[ComparisonView], costs: Sequence[CostRow]) -> list[Answer]:
+def summary(files: RunFiles, costs: Sequence[CostRow]) -> list[Answer]:
     """The questions after "Do they train alike?", answered for the worst comparison."""
-    first = comparisons[0] if comparisons else None
+    first = files.comparisons[0] if files.comparisons else None
     return [
         Answer("where", "Where do they diverge?", *_where(first)),
         Answer("why", "Why?", *_why(first, files.verdict_word)),
@@ -41,37 +42,34 @@ def summary(files: RunFiles, comparisons: Sequence[ComparisonView], costs: Seque
     ]
 
 
-def _where(first: ComparisonView | None) -> tuple[str, str]:
+def _where(first: Comparison | None) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
-    training = first.entry.training
-    steps = training.steps_compared
-    if training.verdict == "identical" and steps:
-        unit = "calls" if training.steps_made else "steps"
-        return first.where, f"weights equal after each of {steps:,} {unit}"
-    if training.verdict != "identical" and first.variables:
-        count = len(first.variables)
-        return first.where, f"in {count} variable{'s' * (count > 1)}"
-    return first.where, ""
+    training, more = first.training, ""
+    steps, count = training.steps_compared, len(training.differing_variables)
+    if training.verdict == "identical":
+        more = f"weights equal after each of {steps:,} {'calls' if training.steps_made else 'steps'}" if steps else ""
+    elif count:
+        more = f"in {count} variable{'s' * (count > 1)}"
+    return where(first), more
 
 
-def _why(first: ComparisonView | None, verdict: str) -> tuple[str, str]:
+def _why(first: Comparison | None, verdict: str) -> tuple[str, str]:
     if first is None:
         return "Not known yet", ""
     if first.causes:
-        sides = dict.fromkeys(cause.found.side for cause in first.causes if cause.found.side)
+        sides = dict.fromkeys(cause.side for cause in first.causes if cause.side)
         more = f"in {' and '.join(sides)}" if sides else ""
-        return ", ".join(dict.fromkeys(cause.found.id for cause in first.causes)), more
-    if failure := first.entry.failure:
+        return ", ".join(dict.fromkeys(cause.id for cause in first.causes)), more
+    if failure := first.failure:
         return f"{failure.side} cannot run" if failure.side else "No trainer can run", ""
-    if not first.entry.weights_seen:
+    if not first.weights_seen:
         return "Unknown: curves only", "logs do not show why"
     if verdict == "different":
-        if first.numbers:
-            return "No known cause", "only reported numbers differ"
-        return "No known cause", "see the evidence below" if first.entry.evidence else ""
+        more = "see the evidence below" if first.evidence else ""
+        return "No known cause", "only reported numbers differ" if advice_on_numbers(first) else more
     if verdict == "alike":
-        return "Rounding", "measured with noise twins" if first.entry.training.noise else ""
+        return "Rounding", "measured with noise twins" if first.training.noise else ""
     if verdict == "inconclusive":
         return "Too little evidence", "see below for the reason"
     return "Nothing to explain", ""
