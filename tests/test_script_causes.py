@@ -176,6 +176,20 @@ def test_labels_that_are_to_be_the_inputs_are_shuffled_apart_by_the_side_whose_a
         assert found.measurements["side"] == side
 
 
+@pytest.mark.parametrize(("seed", "times", "said"), [(3, 5, True), (3, 6, False), (4, 5, False)])
+def test_a_layer_that_has_drawn_more_often_is_a_hint_where_predictions_differ(
+    seed: int, times: int, said: bool
+) -> None:
+    def drawn(close_up: CloseUp, *state: int) -> CloseUp:
+        event = Event("seeds", 0, {"layers": ["sampling"]}, [np.array(state, np.uint32)])
+        return replace(close_up, steps={STEP: [*close_up.steps[STEP], event]})
+
+    right, other = drawn(RIGHT, 3, 6), drawn(linear_step(offset=1.0), seed, times)
+    given = replace(sides(other), close_ups=(right, other))
+    found = [each for each in hints(locate(right, other, [], STEP, NAMES), given) if each.kind == "drawn-more-often"]
+    assert [(each.quantities["layer"], each.quantities["times"]) for each in found] == [("sampling", 5)] * said
+
+
 def test_a_layer_that_only_one_script_calls_is_a_hint_where_predictions_differ() -> None:
     masked = changed(RIGHT, "layer", lambda event: [replace(event, info={"name": "m", "class": "Masking"}), event])
     other = linear_step(offset=1.0)

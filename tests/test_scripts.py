@@ -514,6 +514,21 @@ def test_random_numbers_belong_to_the_step_that_they_are_drawn_for(
         assert kinds.index("drawn") < kinds.index("inputs") < kinds.index("drawn", 1) < kinds.index("loss")
 
 
+def test_how_often_a_layer_has_drawn_before_a_step_is_recorded(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(tmp_path, close_up=((1, 9),)) as observer:
+        model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        for again in (0, 2, 0):
+            with tf.GradientTape() as tape:
+                loss = own_loss(Y[:, None], model(X, training=True))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            for _ in range(again):
+                model(X, training=True)
+    seen = observer.seen(0)
+    assert seen is not None and seen.of(1, "seeds")[0].info["layers"] == [model.layers[0].name]
+    assert [int(seen.arrays(step, "seeds")[0][-1]) for step in (1, 2, 3)] == [0, 1, 4]
+
+
 def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, tmp_path: Path) -> None:
     with watched(tmp_path, close_up=((1, 9),), losses_only=True) as observer:
         model, optimizer, loss_fn = column(), keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()

@@ -86,6 +86,9 @@ SIDES = {"side": "loop", "other": "fit"}
 
 @pytest.mark.parametrize(("kind", "quantities", "sentence"), [
     ("layers-alone", {"side": "fit", "classes": ["Masking"]}, "only fit calls Masking in this step"),
+    ("drawn-more-often", {"layer": "sampling", "times": 5, "other_times": 6},
+     "before this step sampling has drawn random numbers 5 times in loop and 6 times in fit, so the next ones differ: "
+     "one side calls the model more often, such as for validation; call it equally often in both"),
     ("script-settings", {"optimizer": "Adam", "settings": {"learning_rate": [0.2, 0.1]}, "at_step": 2},
      "step 2: loop's Adam has learning_rate=0.2 instead of 0.1"),
     ("script-limits",

@@ -111,11 +111,12 @@ def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPa
 
     Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end.
     """
-    begin = []
-    for pair, model in differing:
-        start = pair.noise_start
-        if start is not None and rounding.unlikely(pair.reference, pair.candidate, start):
-            begin.append(Departure(model.epochs.step(start), start, pair, model))
+    begin = [
+        Departure(model.epochs.step(start), start, pair, model)
+        for pair, model in differing
+        if (start := pair.noise_start) is not None and not model.traces[0].state
+        if rounding.unlikely(pair.reference, pair.candidate, start)
+    ]
     return {each.departure.name: each for each in _close_ups(session, [each for each in begin if each.step > INITIAL])}
 
 
@@ -326,9 +327,10 @@ def _train_twins(
     step, count, reference = max(model.epochs.step(start), 1), 0, model.traces[0]
     if early is not None and early.twin is not None:
         twins = twins_in({rounding.twin_name(1, False): early.twin})
-        if twins and rounding.measure(pair.reference, pair.candidate, twins, start).hopeless:
+        noise = rounding.measure(pair.reference, pair.candidate, twins, start) if twins else None
+        if noise is not None and noise.reproduced and noise.hopeless:
             return twins
-        shutil.rmtree(where)
+        shutil.rmtree(where)  # what is recorded inside its steps may have changed the rounding of a graph
     while True:
         if not count:
             tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")

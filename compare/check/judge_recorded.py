@@ -48,6 +48,7 @@ from compare.check.stages import (
     example_rows,
     locate,
     loss_of,
+    model_events,
     relative_gap,
 )
 from compare.check.used import used_by
@@ -291,10 +292,20 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
-        found += _hints_on_layers(sides)
+        found += [*_hints_on_seeds(sides), *_hints_on_layers(sides)]
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
+
+
+def _hints_on_seeds(sides: Sides) -> Iterator[Measurement]:
+    """The first layer that has drawn random numbers more often on one side, before the step calls the model."""
+    right, other = (model_events(each, sides.step, "seeds")[:1] for each in (sides.right, sides.other))
+    for one, another in zip(right, other, strict=True) if len(right) == len(other) else ():
+        for name, a, b in zip(one.info["layers"], one.arrays, another.arrays, strict=False):
+            if a.shape == b.shape and a[0] == b[0] and a[-1] != b[-1]:  # a seed, and how many times it has drawn
+                yield Measurement.of("drawn-more-often", layer=name, times=int(b[-1]), other_times=int(a[-1]))
+                return
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:

@@ -573,6 +573,9 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "drawn-otherwise": "both call {functions:some}, which gave other numbers in this step, as it does in an eager "
     "loop, or in a graph of other operations, whatever the seed: draw from a keras.random.SeedGenerator, or with "
     "tf.random.stateless_normal, to compare the rest",
+    "drawn-more-often": "before this step {layer} has drawn random numbers {times:,} times in {side} and "
+    "{other_times:,} times in {other}, so the next ones differ: one side calls the model more often, such as for "
+    "validation; call it equally often in both",
     "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",

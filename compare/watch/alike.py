@@ -441,7 +441,13 @@ def set_value(variable: Any, value: np.ndarray) -> None:
 
 def seeds_of(root: Any) -> list[Any]:
     """The state of the random number generators of a model or layer."""
-    return [seed.state for layer in root._flatten_layers() for seed in getattr(layer, "_seed_generators", ())]
+    return [state for _, state in named_seeds_of(root)]
+
+
+def named_seeds_of(root: Any) -> list[tuple[str, Any]]:
+    """The same, each with the name of its layer."""
+    layers = root._flatten_layers()
+    return [(layer.name, seed.state) for layer in layers for seed in getattr(layer, "_seed_generators", ())]
 
 
 def _storable(value: np.ndarray) -> np.ndarray:

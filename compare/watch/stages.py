@@ -27,7 +27,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import container, distributed
 from compare.engine.optimizers import learning_rate
-from compare.watch.alike import InitialWeights, path_of, strategy_of
+from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
@@ -120,6 +120,9 @@ class StageObserver(Observer):
             self._record("inputs", {"model": model.name}, tf.nest.flatten(args[:1] or options.get("inputs")))
             if model.built:
                 self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
+            if seeds := named_seeds_of(model):
+                info = {"model": model.name, "layers": [name for name, _ in seeds]}
+                self._record("seeds", info, [tf.convert_to_tensor(state) for _, state in seeds])
             outputs = original(model, *args, **options)
             self._here.models += (model,)
             self._record("predictions", {"model": model.name, "training": given}, tf.nest.flatten(outputs))
