@@ -12,9 +12,9 @@ from compare.options import request
 
 
 def main() -> int:
-    """Carry out the request in the first argument; returns the exit status."""
-    told = json.loads(sys.argv[1])
-    end_with(told["parent"])
+    """Carry out the request behind the parent's number; returns the exit status."""
+    end_with(int(sys.argv[1]))
+    told = json.loads(sys.argv[2])
     # The process that the user started repeats the error, under its own name.
     return carry_out_and_report(request(**told["options"]), Path(told["folder"]), name="")
 

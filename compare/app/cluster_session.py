@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from compare.app import processes
 from compare.app.provenance import preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import is_done
@@ -150,30 +150,25 @@ def start_here(options: Trained, folder: Path) -> tuple[int, str]:
     ports = iter(_free_ports(sum(kinds.values())))
     cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in kinds.items()}
     with ExitStack() as stack:
-        processes = {}
+        running = {}
         for kind, addresses in cluster.items():
             for index in range(len(addresses)):
                 task = ClusterTask(kind, index, "chief" in cluster, kinds["worker"])
                 config = {"cluster": cluster, "task": {"type": kind, "index": index}}
-                processes[task] = _start(task, config, options, folder)
-                stack.callback(_stop, processes[task])
-        return _wait(processes)
+                running[task] = _start(task, config, options, folder)
+                stack.callback(_stop, running[task])
+        return _wait(running)
 
 
 def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {
-        "TF_CONFIG": json.dumps(config),
-        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
-        # A GPU cannot be shared by processes that each take all of its memory.
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-    }
-    request = json.dumps({"options": as_json(options), "folder": str(folder), "parent": os.getpid()})
+    request = json.dumps({"options": as_json(options), "folder": str(folder)})
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
-        return subprocess.Popen(
-            [sys.executable, "-m", "compare.app.cluster_member", request],
-            env=environment,
+        return processes.start(
+            "compare.app.cluster_member",
+            request,
+            # A GPU cannot be shared by processes that each take all of its memory.
+            environment={"TF_CONFIG": json.dumps(config), "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the process that the user started, which ends the others
             stdout=None if task.is_chief else silent,
@@ -181,18 +176,18 @@ def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: 
         )
 
 
-def _wait(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str]:
+def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str]:
     """Wait for the chief; when another process fails, all are stopped after ``GRACE_SECONDS``."""
-    chief = next(process for task, process in processes.items() if task.is_chief)
+    chief = next(process for task, process in running.items() if task.is_chief)
     deadline: float | None = None
     while chief.poll() is None and (deadline is None or time.monotonic() < deadline):
-        if deadline is None and _failed(processes):
+        if deadline is None and _failed(running):
             deadline = time.monotonic() + GRACE_SECONDS
         time.sleep(0.05)
-    failed = _failed(processes)
+    failed = _failed(running)
     if failed and chief.poll() in (None, EXIT_NO_VERDICT):  # the chief found no verdict because of it
         raise NoVerdictError(
-            f"{failed[0].name} ended with status {processes[failed[0]].returncode} before the run was over, "
+            f"{failed[0].name} ended with status {running[failed[0]].returncode} before the run was over, "
             f"which stops the others; its last words are in {failed[0].name}.log of the run's folder"
         )
     assert chief.stderr is not None
@@ -200,8 +195,8 @@ def _wait(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, s
         return chief.returncode, errors.read().decode(errors="replace").strip()
 
 
-def _failed(processes: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:
-    return [task for task, process in processes.items() if process.poll() and not task.is_chief]
+def _failed(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:
+    return [task for task, process in running.items() if process.poll() and not task.is_chief]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
+from typing import Any
 
 from compare.errors import RequestError
 from compare.modes import Study, Trained
@@ -118,6 +120,18 @@ def local(processes: int) -> Iterator[Executor]:
 def _keep_files_in(folder: str) -> None:
     """Makes a folder the one for this process's temporary files."""
     tempfile.tempdir = folder
+
+
+def start(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None, **given: Any
+) -> subprocess.Popen[bytes]:
+    """Starts a module of this package, whether or not that is installed, with this process's number as first argument.
+
+    Other arguments are those of ``Popen``.
+    """
+    paths = filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
+    return subprocess.Popen([sys.executable, "-m", module, str(os.getpid()), *arguments], env=environment, **given)
 
 
 _watched: set[int] = set()

@@ -1,8 +1,8 @@
-"""The process of a script: forked from one that has TensorFlow already, or a new one where forking is unsafe.
+"""The process that starts those of scripts: as forks of itself, or as new ones where forking is unsafe.
 
-``python -m compare.app.script_process PARENT`` reads a JSON line for every script to start, ``[settings, log]``, and
-writes one when it has started, ``["started", pid]``, and when it has ended, ``["ended", pid, status]``. With the names
-of settings and log behind PARENT it runs this one script itself.
+``python -m compare.app.script_process PARENT WAY``, with ``fork`` or ``spawn``, reads a JSON line for every script to
+start, ``[settings, log]``, and writes one when it has started, ``["started", pid]``, and when it has ended,
+``["ended", pid, status]``. With the names of settings and log behind PARENT it runs this one script itself.
 """
 
 from __future__ import annotations
@@ -11,62 +11,86 @@ import atexit
 import faulthandler
 import json
 import os
-import select
 import signal
+import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, Queue
 from types import TracebackType
 
+from compare.app import processes
+
 POLL_SECONDS = 0.05
+Started = tuple[int, Callable[[], int | None]]
+"""The number of a process, and what gives its exit status, or None while it runs."""
 
 
-def main(parent: str, *script: str) -> None:
-    """Serve until stdin is closed, or run one script."""
+def main(parent: str, *given: str) -> None:
+    """Start scripts until stdin is closed, or run one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
     os.environ["TF_USE_LEGACY_KERAS"], os.environ["KERAS_BACKEND"] = "0", "tensorflow"
-    from compare.app.processes import end_with  # noqa: PLC0415 (lazy)
+    processes.end_with(int(parent))
+    if given == ("spawn",):
+        return _serve(_spawned)
     from compare.watch import script as _script  # noqa: F401, PLC0415 (lazy: TensorFlow)
     from compare.watch import stages  # noqa: F401, PLC0415 (lazy: TensorFlow)
 
-    end_with(int(parent))
-    if script:
-        _run(*map(Path, script))
-    else:
-        _serve()
+    return _serve(_forked) if given == ("fork",) else _run(*given)
 
 
-def _serve() -> None:
+def _serve(start: Callable[[str, str], Started]) -> None:
+    requests, running = Queue[bytes](), dict[int, Callable[[], int | None]]()
+
+    def listen() -> None:
+        with open(0, "rb", buffering=0, closefd=False) as lines:
+            for line in lines:
+                requests.put(line)
+        requests.put(b"")
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        with suppress(Empty):
+            if not (line := requests.get(timeout=POLL_SECONDS)):
+                break
+            pid, status_of = start(*json.loads(line))
+            running[pid] = status_of
+            print(json.dumps(["started", pid]), flush=True)
+        for pid, status_of in list(running.items()):
+            if (status := status_of()) is not None:
+                del running[pid]
+                print(json.dumps(["ended", pid, status]), flush=True)
+    for pid in running:
+        os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _spawned(settings: str, log: str) -> Started:
+    """A new process, which imports TensorFlow by itself."""
+    with open(log, "ab") as output:
+        process = processes.start(__spec__.name, settings, log, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    return process.pid, process.poll
+
+
+def _forked(settings: str, log: str) -> Started:
+    """A fork of this process, which has TensorFlow already."""
     if sys.platform == "win32":
         raise OSError("this system cannot fork")
-    requests = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
-    running: set[int] = set()
-    while True:
-        ready, _, _ = select.select([requests], [], [], POLL_SECONDS)
-        if ready:
-            line = requests.readline()
-            if not line:
-                break
-            settings, log = json.loads(line)
-            parent, pid = os.getpid(), os.fork()
-            if pid == 0:
-                from compare.app.processes import end_with  # noqa: PLC0415 (lazy)
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        processes.end_with(parent)
+        _run(settings, log)
 
-                end_with(parent)
-                _run(Path(settings), Path(log))
-            running.add(pid)
-            print(json.dumps(["started", pid]), flush=True)
-        for pid in list(running):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                running.remove(pid)
-                print(json.dumps(["ended", pid, os.waitstatus_to_exitcode(status)]), flush=True)
-    for pid in running:
-        os.kill(pid, signal.SIGKILL)
+    def status() -> int | None:
+        ended, code = os.waitpid(pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(code) if ended else None
+
+    return pid, status
 
 
-def _run(settings: Path, log: Path) -> None:
+def _run(settings: str, log: str) -> None:
     """Run a script in this process, which was started for it, and end as Python ends."""
     from compare.watch.script import run  # noqa: PLC0415 (lazy)
     from compare.watch.settings import Settings  # noqa: PLC0415 (lazy)
@@ -77,13 +101,12 @@ def _run(settings: Path, log: Path) -> None:
         os.dup2(file, number)
     sys.stdin = open(0)  # noqa: SIM115
     faulthandler.enable()
-    status = 0
+    status, asked = 0, Settings.read(Path(settings))
     try:
-        run(Settings.read(settings))
+        run(asked)
     except SystemExit as ended:
         status = _status(ended)
     except BaseException as error:
-        asked = Settings.read(settings)
         lines = traceback.format_exception(type(error), error, _of_script(error.__traceback__, asked.source))
         print(asked.cited("".join(lines)), end="", file=sys.stderr)
         status = 1

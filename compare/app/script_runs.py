@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from compare.app import processes
 from compare.errors import NoVerdictError
 from compare.records import (
     EPOCH_END,
@@ -73,12 +74,23 @@ class ScriptRun:
                 os.kill(self.pid, number)
 
 
-class _Forks:
-    """Starts each script as a fork of one process that has TensorFlow already."""
+class ScriptRunner:
+    """Starts scripts, each in a process of its own; a context manager.
+
+    One process starts them all: as forks of itself, which has TensorFlow already, or as new processes.
+    """
 
     def __init__(self) -> None:
-        self._server = _process([], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._server = processes.start(
+            "compare.app.script_process",
+            start_method(),
+            environment={"PYTHONUNBUFFERED": "1"},
+            bufsize=0,  # lines are read when they are there
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self._messages: Queue[list[Any] | None] = Queue()
+        self._running: dict[int, ScriptRun] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -88,93 +100,21 @@ class _Forks:
                 self._messages.put(json.loads(line))
         self._messages.put(None)
 
-    def start(self, settings: Path, log: Path) -> int:
-        """Starts a script; returns its process's number."""
-        assert self._server.stdin is not None
-        try:
-            self._server.stdin.write(json.dumps([str(settings), str(log)]).encode() + b"\n")
-        except OSError:
-            raise NoVerdictError(DIED) from None
-        others = []
-        while (message := self._next(None))[0] != "started":
-            others.append(message)
-        for other in others:
-            self._messages.put(other)
-        return int(message[1])
-
-    def ended(self) -> tuple[int, int] | None:
-        """Waits a moment; returns the number and the exit status of a process that has ended, if one has."""
-        with suppress(Empty):
-            _, pid, status = self._next(POLL_SECONDS)
-            return pid, status
-        return None
-
     def _next(self, seconds: float | None) -> list[Any]:
         message = self._messages.get(timeout=seconds)
         if message is None:
             raise NoVerdictError(DIED)
         return message
 
-    def close(self) -> None:
+    def __enter__(self) -> ScriptRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Ends all processes, which are killed."""
         assert self._server.stdin is not None
         with suppress(OSError):
             self._server.stdin.close()
         self._server.wait()
-
-
-class _Spawned:
-    """Starts each script in a new process, which imports TensorFlow by itself."""
-
-    def __init__(self) -> None:
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
-
-    def start(self, settings: Path, log: Path) -> int:
-        """Starts a script; returns its process's number."""
-        with open(log, "ab") as output:
-            process = _process([str(settings), str(log)], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        self._running[process.pid] = process
-        return process.pid
-
-    def ended(self) -> tuple[int, int] | None:
-        """Waits a moment; returns the number and the exit status of a process that has ended, if one has."""
-        for pid, process in self._running.items():
-            if (status := process.poll()) is not None:
-                del self._running[pid]
-                return pid, status
-        time.sleep(POLL_SECONDS)
-        return None
-
-    def close(self) -> None:
-        """Ends all processes, which are killed."""
-        for process in self._running.values():
-            process.kill()
-            process.wait()
-
-
-def _process(script: list[str], **files: Any) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).resolve().parents[2])  # stays importable, whether or not it is installed
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", "compare.app.script_process", str(os.getpid()), *script],
-        bufsize=0,  # lines are read when they are there
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-        **files,
-    )
-
-
-class ScriptRunner:
-    """Starts scripts, each in a process of its own; a context manager."""
-
-    def __init__(self) -> None:
-        self._processes = _Forks() if start_method() == "fork" else _Spawned()
-        self._running: dict[int, ScriptRun] = {}
-
-    def __enter__(self) -> ScriptRunner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._processes.close()
 
     def start(self, settings: Settings, log: Path) -> ScriptRun:
         """Starts a script.
@@ -185,15 +125,21 @@ class ScriptRunner:
         folder = Path(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings.write(folder / "settings.json")
-        run = ScriptRun(settings, log, self._processes.start(folder / "settings.json", log))
-        self._running[run.pid] = run
+        assert self._server.stdin is not None
+        try:
+            self._server.stdin.write(json.dumps([str(folder / "settings.json"), str(log)]).encode() + b"\n")
+        except OSError:
+            raise NoVerdictError(DIED) from None
+        while (message := self._next(None))[0] != "started":
+            self._ended(*message[1:])
+        run = self._running[message[1]] = ScriptRun(settings, log, message[1])
         return run
 
     def wait(self, runs: Sequence[ScriptRun], look: Callable[[], None] = lambda: None) -> None:
         """Waits until all scripts have ended; ``look`` is called now and then."""
         while any(run.status is None for run in runs):
-            if (ended := self._processes.ended()) is not None:
-                self._ended(*ended)
+            with suppress(Empty):
+                self._ended(*self._next(POLL_SECONDS)[1:])
             look()
 
     def end(self, runs: Sequence[ScriptRun]) -> None:
