@@ -19,7 +19,7 @@ from recorded import by_place
 from rich.console import Console
 
 from compare.app import parallel_trainers, processes, session
-from compare.app.parallel_trainers import EarlyChecks, _listening, at_once, why_not, worker_of
+from compare.app.parallel_trainers import EarlyChecks, at_once, hearing, why_not, worker_of
 from compare.check.measurement import Measurement
 from compare.check.report import Report, named
 from compare.errors import RequestError
@@ -227,7 +227,7 @@ def test_no_process_outlives_a_killed_run(commands: Commands, task: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="has no sockets in files")
 def test_the_processes_talk_through_a_socket_that_only_the_user_can_open() -> None:
-    with _listening({}, {}, Console(quiet=True)) as (address, _, _):
+    with hearing(print) as (address, _):
         assert Path(address).is_socket() and Path(address).parent.stat().st_mode & 0o077 == 0
 
 

@@ -19,7 +19,7 @@ from compare.app.provenance import preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
-from compare.app.train import train_on
+from compare.app.train import Job, train_on
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
@@ -46,12 +46,7 @@ EXPOSED = (
 
 
 def start(options: Trained, folder: Path, console: Console) -> Result:
-    """Start the cluster on this machine, and look for the cause of a difference in this process.
-
-    Raises:
-        RequestError: what the chief refused.
-        NoVerdictError: when a process failed.
-    """
+    """Start the cluster on this machine, and look for the cause of a difference in this process."""
     if any(not name.startswith("lo") for _, name in socket.if_nameindex()):
         tell(console, f"Note: {EXPOSED}", style="yellow")
     status, message = start_here(options, folder)
@@ -125,7 +120,7 @@ def take_part(options: Task, folder: Path) -> None:
         for name in session.trainers:
             try:
                 if not is_done(session, name, seed):
-                    train_on(session, name, seed)
+                    train_on(session, Job(name, seed, name))
             except Exception:
                 print_traceback()  # the chief goes on with the next trainer, and reports
 

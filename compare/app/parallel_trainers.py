@@ -10,11 +10,12 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
+from itertools import chain
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,27 +24,17 @@ from rich.console import Console
 
 from compare.app import processes
 from compare.app.ready import Session, Worker, told
-from compare.app.train import StopAtDifference, all_of, has_finished, running_gap, train_on, train_or_fail
+from compare.app.train import Event, Job, Tell, listeners_of, outcome_of
 from compare.engine.tf_config import this_task
-from compare.errors import MAY_PASS, EndedEarlyError, StorageError, TrainerFailedError
+from compare.errors import MAY_PASS, EndedEarlyError, TrainerFailedError
 from compare.modes import Trained, Training
-from compare.records import (
-    AnyRecord,
-    End,
-    InitialWeights,
-    MetricsFile,
-    Recorder,
-    RecordError,
-    StepRecord,
-    kept,
-)
+from compare.records import INITIAL, End, InitialWeights, MetricsFile, StepRecord
 from compare.records.run_json import RunJson
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.live import UNLIMITED
 from compare.reporting.sentences import causes
 from compare.reporting.tensorboard import SinkOf
-from compare.reporting.terminal import TrainerProgress, say, tell
-from compare.request import Request
+from compare.reporting.terminal import tell
 from compare.user_errors import without_exit
 
 if TYPE_CHECKING:
@@ -73,13 +64,11 @@ def why_not(options: Training) -> str | None:
     return processes.why_not(len(options.trainers))
 
 
-def at_once(options: Request, folder: Path, console: Console) -> Request:
+def at_once(options: Training, folder: Path, console: Console) -> Training:
     """The same request with ``parallel`` set if the command should train all trainers at the same time.
 
     A resumed comparison goes on as it began, if it came so far that this was decided.
     """
-    if not isinstance(options, Training):
-        return options
     run = RunJson.of_run(folder)
     if options.resume and run.is_decided:
         began = bool(run.options.get("parallel")) and not options.sequential
@@ -111,56 +100,42 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     options, task, folder, console = session.options, session.task, session.folder, session.console
-    assert isinstance(options, Training)
-    worker, seed = worker_of(options, folder), options.seed
+    worker = worker_of(options, folder)
     own, *_ = session.trainers
     each = f"each with {worker.threads} thread{'s' * (worker.threads > 1)}"
     tell(
         console, f"{len(session.trainers)} trainers run in parallel, {each}, so their times are for a shared processor"
     )
     task.initial_weights = InitialWeights(folder)
-    initial_weights(task, seed)  # made here, so that no process makes its own
-    metrics = MetricsFile(folder / "metrics.csv")
-    stop = StopAtDifference(wanted=options.stop_at_difference)
-
-    def differs(name: str) -> None:
-        stop.ask(name)
-        on_difference(name)
-
-    gap, epochs = running_gap(session, differs), range(1, options.epochs + 1)
-    bars = {name: session.progress(name, epochs, gap) for name in session.trainers}
-    sinks = {name: all_of(live(name, seed), bar, stop) for name, bar in bars.items()}
-    recorders = {name: Recorder(folder, metrics, name, seed, sink) for name, sink in sinks.items()}
-    left = [name for name in session.trainers if not has_finished(session, name, seed, name)]
-    elsewhere = {name: recorders[name] for name in left if name != own}
-
-    def train_here(name: str) -> None:
-        train_or_fail(session, name, seed, recorders[name], name, bars[name].begin)
-
+    initial_weights(task, options.seed)  # made here, so that no process makes its own
+    listeners = listeners_of(session, options.seed, live, on_difference)
+    elsewhere = {name: listener for name, listener in listeners.items() if name != own}
+    digests = _digests(task)
     try:
-        with side_by_side(console, list(bars.values())), _listening(elsewhere, bars, console) as (address, key, broken):
-            where = address, key, _digests(task)
-            futures = {name: executor.submit(_train_elsewhere, worker, name, *where) for name in elsewhere}
-            if own in left:
-                train_here(own)
+        with side_by_side(console, [each.bar for each in listeners.values()]), ExitStack() as stack:
+            where = {name: stack.enter_context(hearing(listener)) for name, listener in elsewhere.items()}
+            futures = {
+                name: executor.submit(_train_elsewhere, worker, listener.job, *where[name], digests)
+                for name, listener in elsewhere.items()
+            }
+            if own in listeners:
+                listeners[own].train()
             for name, future in futures.items():
                 try:
-                    error = future.result()
+                    outcome = future.result()
                 except processes.lost():
                     text = f"{processes.DIED}; TensorFlow's last messages are in tensorflow.log"
-                    error = TrainerFailedError(text, MAY_PASS)
-                if error is not None and error.kind == OTHER_DATA:
-                    tell(console, f"{name}  trains after {own}: {error}")
-                    train_here(name)
-                elif error is not None and kept(folder, name, seed)[1] is None:  # it was not made to end
-                    session.failed(name, error)
-        if broken:
-            raise broken[0]
+                    outcome = TrainerFailedError(text, MAY_PASS)
+                if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
+                    tell(console, f"{name}  trains after {own}: {outcome}")
+                    listeners[name].train()
+                else:
+                    listeners[name].end(outcome)
     finally:
         executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg] # loky's
-        for recorder in recorders.values():
-            recorder.flush()
-    metrics.sort(list(session.trainers))
+        for listener in listeners.values():
+            listener.recorder.flush()
+    MetricsFile(folder / "metrics.csv").sort(list(session.trainers))
 
 
 OTHER_DATA = "other data"
@@ -185,121 +160,78 @@ def get_ready(worker: Worker) -> Session:
 
 
 def _train_elsewhere(
-    worker: Worker, name: str, address: Any, key: bytes, digests: tuple[str, str]
-) -> TrainerFailedError | None:
-    """Train with one trainer in this worker process and send its records to ``worker.parent``.
-
-    Returns what it raised, or that it has loaded other data; None where all went well.
-    """
+    worker: Worker, job: Job, address: Any, key: bytes, digests: tuple[str, str]
+) -> End | TrainerFailedError:
+    """Train in this worker process, which tells ``worker.parent`` what it records; an error may be of other data."""
     session = get_ready(worker)
     if _digests(session.task) != digests:
         return TrainerFailedError("load_data gives other data in another process", OTHER_DATA)
     with Client(address, authkey=key) as connection:
-        recorder = _Remote(connection, name)
-        session.console = Console(file=_Told(recorder), width=UNLIMITED, highlight=False)
+        sender = _Sender(connection)
+        session.console = Console(file=sender, width=UNLIMITED, highlight=False)
         session.task.initial_weights = InitialWeights(session.folder)
         try:
-            train_on(session, name, worker.options.seed, recorder, name, recorder.send)
-        except (StorageError, RecordError):
-            raise
-        except Exception as error:
-            return told(error)
+            return told(outcome_of(session, job, sender))
         finally:
             with suppress(OSError, EOFError):  # the parent could not write, and says so
-                recorder.flush()
+                sender.send()
                 connection.send([])
-                connection.recv()  # all is on disk there
-    return None
+                while True:
+                    connection.recv()  # until the parent has written everything, and hangs up
 
 
-class _Remote(Recorder):
-    """A recorder that sends everything to the parent process, which writes the files."""
+class _Sender(StringIO):
+    """Sends the parent process what a training tells, and what is written to it; ends the training when asked to."""
 
-    def __init__(self, connection: Any, name: str) -> None:  # of another type on Windows
+    def __init__(self, connection: Any) -> None:  # of another type on Windows
+        super().__init__()
         self._connection = connection
-        self._waiting: list[Any] = []
+        self._waiting: list[Event] = []
         self._sent = time.monotonic()
-        connection.send(name)
 
-    def send(self, message: Any) -> None:
-        self._waiting.append(message)
-        self._connection.send(self._waiting)
+    def send(self) -> None:
+        """Sends what waits."""
+        if self._waiting:
+            self._connection.send(self._waiting)
         self._waiting, self._sent = [], time.monotonic()
 
-    def __call__(self, record: AnyRecord) -> None:
-        if isinstance(record, StepRecord) and time.monotonic() < self._sent + SENT_EVERY:
-            self._waiting.append(record)
-        else:
-            self.send(record)
-
-    def flush(self) -> None:
-        self.send(None)
-
-    rewind = end = keep_costs = send  # type: ignore[assignment] # each takes one thing, and what it is says enough
-
-
-class _Told(StringIO):
-    """Forwards console output to the parent process."""
-
-    def __init__(self, recorder: _Remote) -> None:
-        super().__init__()
-        self._recorder = recorder
+    def __call__(self, event: Event) -> None:
+        self._waiting.append(event)
+        if not isinstance(event, StepRecord) or time.monotonic() > self._sent + SENT_EVERY:
+            self.send()
+        if isinstance(event, StepRecord) and event.step > INITIAL and self._connection.poll():
+            raise EndedEarlyError(event.epoch, event.step, self._connection.recv())
 
     def write(self, text: str) -> int:
-        self._recorder.send(text)
+        self(text)
         return len(text)
 
 
-def _taking(recorder: Recorder, bar: TrainerProgress, console: Console) -> Callable[[Any], None]:
-    """What writes or shows what a worker process has sent; what it is says what is to be done."""
-    ways: dict[type, Callable[[Any], None]] = {
-        range: bar.begin,
-        str: lambda text: say(console, text.rstrip("\n")),
-        int: recorder.rewind,
-        End: recorder.end,
-        dict: recorder.keep_costs,
-        type(None): lambda _: recorder.flush(),
-    }
-    return lambda message: ways.get(type(message), recorder)(message)
-
-
 @contextmanager
-def _listening(
-    recorders: Mapping[str, Recorder], bars: Mapping[str, TrainerProgress], console: Console
-) -> Iterator[tuple[Any, bytes, list[Exception]]]:
-    """Receive what the worker processes record, in threads, and write it to the files.
+def hearing(hear: Tell) -> Iterator[tuple[Any, bytes]]:
+    """Hears, in a thread, what a training in another process tells; yields where to tell it, and the key for it.
 
-    Yields:
-        Where they connect to, with which key, and what could not be written.
+    Raises:
+        Exception: what hearing it has raised, which ends the training there.
     """
     key = secrets.token_bytes(16)
     broken: list[Exception] = []
 
     def serve() -> None:
-        try:
-            connection = listener.accept()
-        except OSError:
-            return  # closed
-        with connection:  # what closes it too early ends the training there
-            try:
-                name = connection.recv()
-                take = _taking(recorders[name], bars[name], console)
-                while messages := connection.recv():
-                    for message in messages:
-                        take(message)
-                connection.send(True)
-            except (EOFError, ConnectionError):
-                pass  # its process is gone
-            except EndedEarlyError as end:
-                recorders[name].end(End(end.epoch, end.step, end.what))
-                tell(console, f"{name} stops: {end}", style="red")
-            except Exception as error:
-                broken.append(error)
+        with suppress(OSError, EOFError), listener.accept() as connection:  # closed, or its process is gone
+            for event in chain.from_iterable(iter(connection.recv, [])):
+                try:
+                    hear(event)
+                except EndedEarlyError as end:
+                    connection.send(end.what)
+                except Exception as error:
+                    return broken.append(error)
 
     with Listener(authkey=key) as listener:
-        for _ in recorders:
-            threading.Thread(target=serve, daemon=True).start()
-        yield listener.address, key, broken
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.address, key
+    if broken:
+        raise broken[0]
 
 
 class EarlyChecks(ExitStack):

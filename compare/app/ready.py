@@ -16,6 +16,7 @@ from compare.app.standard_streams import print_traceback
 from compare.engine.keras_generation import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
 from compare.modes import Study, Trained
+from compare.records import End
 from compare.records.run_json import FailureEntry, RunJson
 from compare.reporting.jupyter import progress
 from compare.reporting.terminal import RunningGap, TrainerProgress, tell
@@ -37,11 +38,8 @@ class Session:
     """What all stages of one request share.
 
     Attributes:
-        options: the request.
         run: the run's ``run.json``; only the process of the request saves it.
-        console: where progress is printed.
         trainers: the trainers by name, the reference first.
-        task: what they train.
         raised: what the first of a user's own trainers raised.
     """
 
@@ -113,9 +111,7 @@ class Worker:
     """What a worker process is told before all else; it ends with its parent, except on Dask.
 
     Attributes:
-        options: the request.
         folder: the run's folder; a worker on Dask has none.
-        parent: the process that asks.
         threads: how many threads TensorFlow may use; 0 for any number.
     """
 
@@ -132,11 +128,7 @@ class Worker:
 
 
 def limit_threads(threads: int) -> None:
-    """Limit the number of threads that TensorFlow uses in this process.
-
-    Raises:
-        RequestError: when it is in use already, with another number.
-    """
+    """Limit the number of threads that TensorFlow uses in this process."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     if tf.config.threading.get_intra_op_parallelism_threads() == threads:
@@ -152,11 +144,7 @@ def limit_threads(threads: int) -> None:
 
 
 def load_data(options: Task, experiment: Experiment) -> tuple[Data, Data]:
-    """The training and validation examples that the options ask for.
-
-    Raises:
-        RequestError: when there are fewer training examples, or the data cannot be used.
-    """
+    """The training and validation examples that the options ask for."""
     from compare.engine import input_pipeline  # noqa: PLC0415 (lazy)
 
     train, validation = input_pipeline.load(experiment)
@@ -196,7 +184,6 @@ def surviving(console: Console, what: str) -> Iterator[None]:
         tell(console, f"{what} failed: {describe(error)}")
 
 
-def told(error: Exception) -> TrainerFailedError:
-    """What a worker process tells its parent of an error that a trainer raised; its traceback is printed."""
-    print_traceback()
-    return TrainerFailedError(describe(error), kind_of(error))
+def told(outcome: End | Exception) -> End | TrainerFailedError:
+    """What a worker process tells its parent of how a training ended, or of what its trainer raised."""
+    return outcome if isinstance(outcome, End) else TrainerFailedError(describe(outcome), kind_of(outcome))

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 
 from compare.errors import RequestError
 from compare.naming import absolute
 from compare.option import declaration, flag
 from compare.options import OPTIONS
-from compare.records import Recorder, RecordError, hashes_at, kept, recover
+from compare.records import RecordError, kept, recover
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ SAME = ("code", "versions", "data", "threads", "strategy")
 
 
 def repair(folder: Path, console: Console) -> None:
-    """Repair what the interruption left half written.
-
-    Raises:
-        RequestError: when a file is damaged beyond that.
-    """
+    """Repair what the interruption left half written."""
     try:
         repaired = recover(folder)
     except RecordError as error:
@@ -43,25 +38,17 @@ def is_done(session: Session, trainer: str, seed: int) -> bool:
     return session.options.resume and kept(session.folder, trainer, seed)[1] is not None
 
 
-def resume_points(
-    session: Session, trainer: str, seed: int, checkpoints: Sequence[Path], recorder: Recorder | None, shown: str
-) -> Iterator[tuple[int, np.ndarray | None]]:
-    """The epochs to continue a training after, the latest first, the beginning, 0, last; and hashes, if known.
+def resume_points(session: Session, trainer: str, seed: int, shown: str, checkpoints: Sequence[Path]) -> Iterator[int]:
+    """The epochs to continue a training after, the latest first, the beginning, 0, last.
 
-    Hashes are uint64 ``[variables, replicas]``, of the weights at that epoch's end. The records after it are removed
-    before it is returned. Every worker has a folder of checkpoints.
+    Every worker has a folder of checkpoints.
     """
     if not session.options.resume:
-        yield 0, None
+        yield 0
         return
     recorded, _ = kept(session.folder, trainer, seed)
     # Never after the last epoch: what a trainer does when training ends would be left out.
-    for epoch in _usable(session, shown, checkpoints, min(recorded, session.options.epochs - 1)):
-        hashes = None
-        if recorder is not None:
-            recorder.rewind(epoch)
-            hashes = hashes_at(session.folder, trainer, seed, epoch) if epoch else None
-        yield epoch, hashes
+    yield from _usable(session, shown, checkpoints, min(recorded, session.options.epochs - 1))
 
 
 def _usable(session: Session, shown: str, folders: Sequence[Path], last: int) -> Iterator[int]:
@@ -93,9 +80,6 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         before: the content of ``run.json`` as the run left it.
         now: the same of this request; what either lacks is not known yet.
         who: the option or command that refuses.
-
-    Raises:
-        RequestError: naming what has changed.
     """
     recorded, requested = before["options"], now["options"]
     fixed = [name for name, declared in OPTIONS.items() if not declaration(declared).may_change]

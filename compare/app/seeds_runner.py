@@ -16,6 +16,7 @@ import numpy as np
 from compare.app.processes import division, local, lost
 from compare.app.ready import Session, Worker, told
 from compare.app.resume import is_done
+from compare.app.standard_streams import print_traceback
 from compare.app.train import train
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study
@@ -117,6 +118,7 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
             run = Run(session.task, seed=seed, epochs=range(1, worker.options.epochs + 1), sinks=[sink])
             end = train(session, name, run)
         except Exception as error:
+            print_traceback()
             return Finished(records, told(error))
         return Finished(records, end)
 

@@ -1,10 +1,10 @@
-"""Training in this process: with every trainer and seed, from the beginning or from a checkpoint."""
+"""One training, from the beginning or from a checkpoint, and what listens to it; and all of them in this process."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compare.anew import train_anew
 from compare.app.ready import Session
@@ -27,101 +27,139 @@ from compare.records import (
     RecordError,
     Sink,
     StepRecord,
+    hashes_at,
 )
 from compare.reporting.jupyter import side_by_side
 from compare.reporting.tensorboard import SinkOf
-from compare.reporting.terminal import RunningGap, tell
+from compare.reporting.terminal import RunningGap, say, tell
 from compare.user_errors import place_in, place_of, without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
 
-Begin = Callable[[range], None]
-"""Told which epochs a training makes, before it begins."""
+
+class Job(NamedTuple):
+    """One training: a trainer's name, a seed, and what it is called on the screen."""
+
+    trainer: str
+    seed: int
+    shown: str
 
 
-def all_of(*sinks: Sink) -> Sink:
-    """One sink for several."""
+Event = AnyRecord | range | dict[str, Any] | str
+"""What a training tells: records, which epochs it makes, before it begins, its costs so far, and lines to print."""
+Tell = Callable[[Event], None]
 
-    def told(record: AnyRecord) -> None:
-        for sink in sinks:
+
+class Listener:
+    """Writes and shows what one training tells, wherever that runs.
+
+    Args:
+        sink: also receives every record, after it was written.
+    """
+
+    def __init__(
+        self, session: Session, job: Job, metrics: MetricsFile, sink: Sink, gap: RunningGap | None = None
+    ) -> None:
+        self._session, self.job, self._difference = session, job, ""
+        self.bar = session.progress(job.trainer, range(1, session.options.epochs + 1), gap, job.shown)
+
+        def shown(record: AnyRecord) -> None:
             sink(record)
+            self.bar(record)
 
-    return told
+        self.recorder = Recorder(session.folder, metrics, job.trainer, job.seed, shown)
 
+    def stop_at_difference(self, trainer: str) -> None:
+        """Ends the training if ``--stop-at-difference`` was given: the weights of a trainer differ."""
+        options = self._session.options
+        if isinstance(options, Training) and options.stop_at_difference:
+            self._difference = f"the weights of {trainer} differ, and --stop-at-difference was given"
 
-class StopAtDifference:
-    """The sink that ends a training once weights are known to differ, if ``--stop-at-difference`` was given."""
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, str):
+            say(self._session.console, event.rstrip("\n"))
+        elif isinstance(event, range):
+            self.recorder.rewind(event[0] - 1)
+            self.bar.begin(event)
+        elif isinstance(event, dict):
+            self.recorder.keep_costs(event)
+        else:
+            self.recorder(event)
+        if self._difference and isinstance(event, StepRecord) and event.step > INITIAL:
+            what, self._difference = self._difference, ""
+            raise EndedEarlyError(event.epoch, event.step, what)
 
-    def __init__(self, *, wanted: bool) -> None:
-        self._wanted, self._reason = wanted, ""
+    def train(self) -> None:
+        """Train in this process; where the trainer fails, that is recorded and printed."""
+        try:
+            self.end(outcome_of(self._session, self.job, self))
+        finally:
+            self.recorder.flush()
 
-    def ask(self, trainer: str) -> None:
-        """Asks to end, since the weights of ``trainer`` differ."""
-        if self._wanted:
-            self._reason = f"the weights of {trainer} differ, and --stop-at-difference was given"
-
-    def forget(self) -> None:
-        """Lets another training begin."""
-        self._reason = ""
-
-    def __call__(self, record: AnyRecord) -> None:
-        if self._reason and isinstance(record, StepRecord) and record.step > INITIAL:
-            raise EndedEarlyError(record.epoch, record.step, self._reason)
-
-
-def train_all(session: Session, live: SinkOf) -> None:
-    """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on."""
-    options, folder, task = session.options, session.folder, session.task
-    metrics = MetricsFile(folder / "metrics.csv")
-    task.initial_weights = InitialWeights(folder)
-    for seed in options.all_seeds:
-        stop = StopAtDifference(wanted=isinstance(options, Training) and options.stop_at_difference)
-        gap, epochs = running_gap(session, stop.ask), range(1, options.epochs + 1)
-        for name in session.trainers:
-            shown = name if len(options.all_seeds) == 1 else f"{name}, seed {seed}"
-            if has_finished(session, name, seed, shown):
-                continue
-            stop.forget()
-            bar = session.progress(name, epochs, gap, shown)
-            recorder = Recorder(folder, metrics, name, seed, all_of(live(name, seed), bar, stop))
-            with side_by_side(session.console, [bar]):
-                train_or_fail(session, name, seed, recorder, shown, bar.begin)
+    def end(self, outcome: End | Exception) -> None:
+        """Record how the training ended, or print what its trainer raised."""
+        self.recorder.flush()
+        if isinstance(outcome, End):
+            self.recorder.end(outcome)
+        else:
+            self._session.failed(self.job.trainer, outcome)
 
 
-def has_finished(session: Session, name: str, seed: int, shown: str) -> bool:
-    """Whether nothing is left to train for a trainer and a seed, which is printed then."""
-    done = is_done(session, name, seed)
-    if done:
-        tell(session.console, f"{shown}  has finished already")
-    return done
+def listeners_of(
+    session: Session, seed: int, live: SinkOf, at_once: Callable[[str], None] | None = None
+) -> dict[str, Listener]:
+    """The listeners of the trainings with a seed that are not over, by trainer; they print where weights first differ.
 
-
-def train_or_fail(session: Session, name: str, seed: int, recorder: Recorder, shown: str, begin: Begin) -> None:
-    """Train as ``train_on`` does; where the trainer fails, that is recorded and printed, and the others go on."""
-    try:
-        train_on(session, name, seed, recorder, shown, begin)
-    except (StorageError, RecordError):
-        raise
-    except Exception as error:
-        print_traceback()
-        session.failed(name, error)
-    finally:
-        recorder.flush()
-
-
-def running_gap(session: Session, on_difference: Callable[[str], None]) -> RunningGap:
-    """The running gaps of a comparison, which print at once where a trainer's weights first differ, and tell it."""
+    Trainings that run at once all stop at the first difference if asked to, and ``at_once`` is told of each.
+    """
+    listeners: dict[str, Listener] = {}
     reference, *_ = session.trainers
 
-    def say_where(trainer: str, place: Place) -> None:
+    def differs(trainer: str, place: Place) -> None:
         epoch, step = place
         where = {INITIAL: "initial weights differ from", EPOCH_END: f"weights at the end of epoch {epoch} differ from"}
         text = where.get(step, f"weights differ from step {step:,} of epoch {epoch} on from")
         tell(session.console, f"{trainer}  {text} those of {reference}", style="yellow")
-        on_difference(trainer)
+        for listener in [listeners[trainer]] if at_once is None else listeners.values():
+            listener.stop_at_difference(trainer)
+        if at_once is not None:
+            at_once(trainer)
 
-    return RunningGap(reference, say_where)
+    metrics, gap = MetricsFile(session.folder / "metrics.csv"), RunningGap(reference, differs)
+    for name in session.trainers:
+        job = Job(name, seed, name if len(session.options.all_seeds) == 1 else f"{name}, seed {seed}")
+        if not has_finished(session, job):
+            listeners[name] = Listener(session, job, metrics, live(name, seed), gap)
+    return listeners
+
+
+def train_all(session: Session, live: SinkOf) -> None:
+    """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on."""
+    session.task.initial_weights = InitialWeights(session.folder)
+    for seed in session.options.all_seeds:
+        for listener in listeners_of(session, seed, live).values():
+            with side_by_side(session.console, [listener.bar]):
+                listener.train()
+
+
+def has_finished(session: Session, job: Job) -> bool:
+    """Whether nothing is left of a training, which is printed then."""
+    done = is_done(session, job.trainer, job.seed)
+    if done:
+        tell(session.console, f"{job.shown}  has finished already")
+    return done
+
+
+def outcome_of(session: Session, job: Job, told: Tell) -> End | Exception:
+    """Train as ``train_on`` does; returns how it ended, or what the trainer raised, whose traceback is printed."""
+    try:
+        return train_on(session, job, told)
+    except (StorageError, RecordError):
+        raise
+    except Exception as error:
+        print_traceback()
+        return error
 
 
 def train_truth(session: Session) -> None:
@@ -130,54 +168,48 @@ def train_truth(session: Session) -> None:
 
     options, name = dataclasses.replace(session.options, checkpoint_every=0), Truth.name
     exact = dataclasses.replace(session, options=options, trainers={name: Truth()}, task=exact_task(session.task))
-    if has_finished(exact, name, options.seed, name):
+    job = Job(name, options.seed, name)
+    if has_finished(exact, job):
         return
-    bar = exact.progress(name, range(1, options.epochs + 1))
-    recorder = Recorder(session.folder, MetricsFile(session.folder / "metrics.csv"), name, options.seed, bar)
-    with side_by_side(session.console, [bar]):
-        train_on(exact, name, options.seed, recorder, name, bar.begin)
+    listener = Listener(exact, job, MetricsFile(session.folder / "metrics.csv"), lambda record: None)
+    with side_by_side(session.console, [listener.bar]):
+        listener.end(train_on(exact, job, listener))
 
 
-def train_on(
-    session: Session,
-    name: str,
-    seed: int,
-    recorder: Recorder | None = None,
-    shown: str = "",
-    begin: Begin = lambda epochs: None,
-) -> None:
+def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     """Train one trainer with one seed; when resumed, continue from its last checkpoint.
 
-    A member of a cluster that is not its chief keeps no records: it has no recorder.
+    A member of a cluster that is not its chief tells nobody.
     """
     from compare.engine.checkpoints import Checkpoints, folder_of  # noqa: PLC0415 (lazy)
     from compare.engine.export import export_model  # noqa: PLC0415 (lazy)
     from compare.engine.run import NotResumableError, Run  # noqa: PLC0415 (lazy)
 
-    options, folder = session.options, session.folder
+    options, folder, (name, seed, shown) = session.options, session.folder, job
     # Each worker of a synchronous cluster saves checkpoints of its own.
     member = this_task() if options.spec.several_processes and options.spec.synchronous else None
     of_seed = seed if len(options.all_seeds) > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    for epoch, hashes in resume_points(session, name, seed, places, recorder, shown):
-        checkpoints = None
+    for epoch in resume_points(session, name, seed, shown, places):
+        checkpoints = hashes = None
         if options.checkpoint_every:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
         epochs = range(epoch + 1, options.epochs + 1)
-        begin(epochs)
-        sinks: list[Sink] = [recorder, CostMeter(recorder.keep_costs)] if recorder else []
+        if told is not None:
+            hashes = hashes_at(folder, name, seed, epoch) if epoch else None
+            told(epochs)
+        sinks: list[Sink] = [] if told is None else [told, CostMeter(told)]
         try:
             run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
             end = train(session, name, run)
         except NotResumableError as error:
             tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
             continue
-        if recorder is not None:
-            if isinstance(options, Training) and options.export and end == End():
-                export_model(run, folder / "exports" / file_name(name))
-            recorder.end(end)
-        return
+        if told is not None and isinstance(options, Training) and options.export and end == End():
+            export_model(run, folder / "exports" / file_name(name))
+        return end
+    raise AssertionError("the beginning is the last of the points")
 
 
 def train(session: Session, name: str, run: Run) -> End:
