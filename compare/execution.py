@@ -12,9 +12,7 @@ class Execution:
     """How a trainer executes its steps.
 
     Attributes:
-        iteration: one of ``ITERATIONS``.
         steps_per_execution: optimizer steps per call of a ``tf.function``.
-        jit_compile: whether XLA compiles them.
     """
 
     iteration: str = "for"

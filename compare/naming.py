@@ -100,11 +100,7 @@ def distinct(name: str, taken: Collection[str]) -> str:
 
 
 def file_name(name: str, safe: str = "") -> str:
-    """A trainer's name as the name of a file or folder, different for every trainer.
-
-    Args:
-        safe: special characters that remain.
-    """
+    """A trainer's name as the name of a file or folder, different for every trainer."""
     quoted = quote(name, safe=safe)
     if set(name) == {"."}:  # which would be the folder itself, or the one above
         quoted = quoted.replace(".", "%2E")

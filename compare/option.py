@@ -65,11 +65,7 @@ class Option:
     rare: bool = False
 
     def checked(self, name: str, value: Any, default: Any) -> Any:
-        """The value in the option's own type.
-
-        Raises:
-            RequestError: when it is not one that the option accepts.
-        """
+        """The value in the option's own type."""
         if value is None and default is None:
             return None
         if self.choices and value not in self.choices:

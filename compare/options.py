@@ -25,11 +25,7 @@ HOW: dict[type[Request], str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Training, Study, ShortCheck, Scripts, Logs):
-    """The options of all modes. ``request`` is what they ask for.
-
-    Raises:
-        RequestError: when a value is not possible.
-    """
+    """The options of all modes. ``request`` is what they ask for."""
 
     check: bool = switch("run only the short check (seconds), without a full training", group=GROUPS[0])
 
@@ -38,11 +34,7 @@ class Options(Training, Study, ShortCheck, Scripts, Logs):
 
     @property
     def request(self) -> Request:
-        """The mode that these options ask for, with the options that it has.
-
-        Raises:
-            RequestError: when an option means nothing in that mode, or a value is impossible together with others.
-        """
+        """The mode that these options ask for, with the options that it has."""
         mode = mode_of(vars(self))
         own = options_of(mode)
         for name, declared in OPTIONS.items():

@@ -71,9 +71,6 @@ class Request:
 
     Attributes:
         here: the working directory when it was asked for, where the names of files begin; user code may change it.
-
-    Raises:
-        RequestError: when a value is not possible, alone or together with the others.
     """
 
     word: ClassVar[str] = ""

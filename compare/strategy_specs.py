@@ -22,8 +22,6 @@ class Limit:
     """Something that does not work under a strategy, measured with TensorFlow 2.21, Keras 3.15 and tf-keras 2.21.
 
     Attributes:
-        id: identifier, used in ``run.json``.
-        applies: whether it affects a run.
         message: what does not work, with TensorFlow's message; ``{workers}`` stands for their number.
         of_fit: whether it affects only the trainers that call Keras's ``fit``.
         only_warns: whether the run is possible all the same.
@@ -46,8 +44,6 @@ class StrategySpec:
     The function of the same name in ``compare.engine.strategies`` creates it.
 
     Attributes:
-        name: as in ``--strategy``.
-        one_replica: whether it always has a single replica.
         several_processes: whether each worker is a process of its own, with one replica or as many as it has GPUs.
         parameter_servers: whether other processes hold the variables, and a coordinator sends single steps to the
             workers, which do not wait for each other.

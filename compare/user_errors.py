@@ -92,12 +92,7 @@ def place_in(error: BaseException) -> str:
 
 @contextmanager
 def blaming(part: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Converts an exception in a function of an experiment to a ``RequestError`` that names the function.
-
-    Raises:
-        RequestError: if the block raises an exception.
-        NoVerdictError: if it would end the process (see ``without_exit``).
-    """
+    """Converts an exception in a function of an experiment to a ``RequestError`` that names the function."""
     with without_exit(part, function):
         try:
             yield

@@ -124,11 +124,7 @@ class _Version(argparse.Action):
 
 
 def parsed(given: Sequence[str]) -> Request:
-    """The request of a command line; what follows ``--`` are the arguments of scripts.
-
-    Raises:
-        RequestError: when it cannot be carried out.
-    """
+    """The request of a command line; what follows ``--`` are the arguments of scripts."""
     own, follows, rest = list(given), False, []
     if "--" in own:
         follows, rest = True, own[own.index("--") + 1 :]

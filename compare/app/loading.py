@@ -32,11 +32,7 @@ def load(options: Task, console: Console) -> tuple[list[tuple[str, Trainer]], Ex
 
 
 def load_experiment(options: Task) -> Experiment:
-    """The experiment that the options name.
-
-    Raises:
-        RequestError: when there is no such experiment.
-    """
+    """The experiment that the options name."""
     wanted: Any = options.located(options.experiment)
     if isinstance(wanted, str) and wanted in EXPERIMENTS:
         return built_in(wanted, options.located(options.data_dir))
@@ -52,11 +48,7 @@ def load_experiment(options: Task) -> Experiment:
 
 
 def load_trainers(options: Task) -> list[tuple[str, Trainer]]:
-    """The trainers that the options name, under unique names: a second ``fit`` is ``fit-2``.
-
-    Raises:
-        RequestError: when one does not exist or is not a trainer.
-    """
+    """The trainers that the options name, under unique names: a second ``fit`` is ``fit-2``."""
     loaded: list[tuple[str, Trainer]] = []
     for wanted in options.trainers:
         trainer = load_trainer(options.located(wanted))
@@ -69,11 +61,7 @@ def load_trainers(options: Task) -> list[tuple[str, Trainer]]:
 
 
 def load_trainer(wanted: str | Trainer) -> Trainer:
-    """The trainer that an option names, a new instance if it names a class.
-
-    Raises:
-        RequestError: when it does not exist or is not a trainer.
-    """
+    """The trainer that an option names, a new instance if it names a class."""
     trainer: Any = wanted
     if isinstance(wanted, str):
         source, attribute = source_and_attribute(TRAINERS.get(wanted, wanted))

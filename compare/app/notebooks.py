@@ -16,11 +16,7 @@ _LINE_MAGIC = re.compile(r"^([ \t]*)%(?:time|prun)[ \t]+(?!-)", re.MULTILINE)
 
 
 def as_python(script: str, path: Path) -> str:
-    """The Python file to run: the script itself, or, written to ``path``, what the cells of a notebook say.
-
-    Raises:
-        RequestError: if the file is not a notebook, or nbconvert is not installed.
-    """
+    """The Python file to run: the script itself, or, written to ``path``, what the cells of a notebook say."""
     if Path(script).suffix != ".ipynb":
         return script
     try:

@@ -65,11 +65,7 @@ def why_not(count: int) -> str | None:
 
 
 def refuse_too_many(options: Request) -> None:
-    """Refuses more processes than this machine can run.
-
-    Raises:
-        RequestError: when an option asks for more.
-    """
+    """Refuses more processes than this machine can run."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
     most = 16 * cores() if memory is None else max(1, min(16 * cores(), memory // MEMORY))
     for name in ("workers", "parameter_servers", "jobs"):

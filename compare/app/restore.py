@@ -72,12 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @without_exit("your code")
 def restore(given: argparse.Namespace) -> None:
-    """Restore, evaluate and print.
-
-    Raises:
-        RequestError: when there is no such run, trainer or checkpoint, or it does not fit the code.
-        NoVerdictError: when the code of the experiment would end this process.
-    """
+    """Restore, evaluate and print."""
     recorded = RunJson.of_run(given.run)
     if recorded.trainers is None or recorded.strategy is None:
         raise RequestError(f"{given.run} ended before training started: there is nothing to restore")

@@ -23,10 +23,6 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
     for trial, those that make equally many steps are pairs. The trainings of one script that go on at the same time,
     as of a GAN's two models, are paired with those that come next. Where one optimizer is
     given only some of the weights that the other trains, the rest belongs to its training all the same.
-
-    Args:
-        traces: the trainings of each script.
-        max_steps: the number of steps after which a training was ended.
     """
     if len(traces) == 1:
         first, second = [*stretches(traces[0]), [], []][:2]
@@ -293,8 +289,6 @@ def left_out(names: Sequence[str], pair: Pair, pairs: Sequence[Pair], *, changin
     """The state that only one of two trainings has, as sentences.
 
     Args:
-        names: what the two are called.
-        pair: the trainings.
         pairs: all trainings that are compared; what does not change may be compared in another one.
         changing: whether to name what changes while they train, or what does not.
     """

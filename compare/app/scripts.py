@@ -95,11 +95,7 @@ def _strategy(replicas: int) -> dict[str, object]:
 
 
 def _train(session: ScriptsSession) -> bool:
-    """Runs the scripts, and writes their records; returns whether they were interrupted.
-
-    Raises:
-        NoVerdictError: if there is nothing to compare.
-    """
+    """Runs the scripts, and writes their records; returns whether they were interrupted."""
     session.passes = 1
     names = [session.names[side] for side in session.sides]
     settings = [session.settings(side) for side in session.sides]

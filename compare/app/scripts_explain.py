@@ -59,8 +59,6 @@ class Departure:
     Attributes:
         step: counted over the whole training.
         start: where the noise of the twins begins; None if rounding cannot explain the difference.
-        pair: the comparison.
-        model: the models.
     """
 
     step: int
@@ -396,10 +394,8 @@ class CloseUps:
     """What was seen of two models around the step in which they differ.
 
     Attributes:
-        departure: the step.
         seen: the reference and the candidate; None of one that was not seen.
-        twins: noise twins of the reference.
-        twin: the folder where the first of them has written its trace.
+        twin: the folder where the first of the noise twins has written its trace.
     """
 
     departure: Departure

@@ -39,20 +39,11 @@ class ScriptsSession:
     """One comparison of two scripts, or of the two trainings of one.
 
     Attributes:
-        options: the request.
-        folder: the run's folder.
         work: a temporary folder for what the processes write.
-        runner: what starts the scripts.
         sources: the Python files to run: the scripts, or what was made of notebooks.
-        console: where progress is printed.
-        run: the run's ``run.json``.
-        names: the sides, the reference first.
-        models: the models that both train, in pairs.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
-        passes: how many times the scripts were run.
-        started: how many processes were started for them.
     """
 
     options: Scripts

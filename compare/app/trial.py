@@ -55,9 +55,6 @@ def try_trainers(session: Session) -> None:
 
     A trial uses a copy of the user's file, imported again with its neighbours, so that nothing that it leaves there
     changes the training that follows. Objects given in Python cannot be copied like that, and are not tried.
-
-    Raises:
-        RequestError: if a trainer fails; the message names its line.
     """
     options, task = session.options, session.task
     if options.resume or options.spec.several_processes or options.epochs * task.steps_per_epoch < WORTH_IT:

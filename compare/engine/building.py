@@ -31,9 +31,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 def built(experiment: Experiment, part: str) -> Any:
     """Calls one of an experiment's functions and returns its result.
 
-    Args:
-        part: name of the function, such as "build_model".
-
     Raises:
         RequestError: if the function raises, or returns an object of the wrong kind; the message names file and line.
     """
@@ -67,11 +64,7 @@ def refuse_used(
     """Refuses an optimizer that was created earlier, because it belongs to another strategy or another run's model.
 
     Args:
-        optimizer: the optimizer that ``build_optimizer`` returned under the strategy's scope.
         made_twice: whether ``build_optimizer`` returned the same object twice.
-
-    Raises:
-        RequestError: if the optimizer was created earlier.
     """
     # With gradient accumulation, optimizer.iterations is not a variable.
     counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
@@ -86,11 +79,7 @@ def refuse_used(
 def refuse_shared(
     model: tf.keras.Model, other: tf.keras.Model, experiment: Experiment, strategy: tf.distribute.Strategy
 ) -> None:
-    """Refuses two models with variables in common, of a shared layer, say, that do not belong to the strategy.
-
-    Raises:
-        RequestError: if ``build_model`` created a variable outside these calls.
-    """
+    """Refuses two models with variables in common, of a shared layer, say, that do not belong to the strategy."""
     known = {id(distributed(variable)) for variable in other.variables}
     for variable in model.variables:
         common = id(distributed(variable)) in known
@@ -103,11 +92,7 @@ def refuse_shared(
 
 
 def refuse_another(variables: Sequence[Any], shapes: Sequence[Sequence[int]], experiment: Experiment) -> None:
-    """Refuses a model that differs from the first one.
-
-    Raises:
-        RequestError: if the model has other variables.
-    """
+    """Refuses a model that differs from the first one."""
     found = [tuple(variable.shape) for variable in variables]
     expected = [tuple(shape) for shape in shapes]
     if found == expected:
@@ -136,11 +121,7 @@ def forget_compile(model: tf.keras.Model) -> None:
 
 
 def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str = "train-step") -> None:
-    """Refuses a model with its own steps for a trainer that would replace them.
-
-    Raises:
-        RequestError: if the model's class overrides ``train_step`` or ``test_step``.
-    """
+    """Refuses a model with its own steps for a trainer that would replace them."""
     for step in ("train_step", "test_step"):
         if getattr(type(model), step) is not getattr(tf.keras.Model, step):
             raise RequestError(

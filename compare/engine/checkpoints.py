@@ -31,7 +31,6 @@ def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0)
     """Returns the folder of a trainer's checkpoints.
 
     Args:
-        seed: the seed, if the run has several seeds.
         worker: number of the worker in a cluster; every worker saves its own checkpoints.
     """
     folder = run / "checkpoints" / file_name(trainer)
@@ -115,11 +114,7 @@ class Checkpoints:
             ) from error
 
     def restore(self, epoch: int) -> None:
-        """Restores the state at the end of an epoch on every replica.
-
-        Raises:
-            RequestError: if the checkpoint belongs to another model or optimizer.
-        """
+        """Restores the state at the end of an epoch on every replica."""
         path = path_of(self._folder, epoch)
         restore(path, self._model, self._optimizer)
         stacked = copies_in(path)
@@ -157,10 +152,6 @@ def _remove_damaged_list(folder: Path) -> None:
 
 def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer | None = None) -> None:
     """Restores a model, and its optimizer if given, under any strategy.
-
-    Args:
-        path: the checkpoint, as returned by ``path_of``.
-        optimizer: the optimizer, built with its slots; None to restore the model only.
 
     Raises:
         RequestError: if the checkpoint belongs to another model or optimizer.

@@ -38,10 +38,6 @@ class Examples:
     Args:
         arrays: (x, y) or (x, y, sample_weight), each a NumPy array or a tuple or dict of arrays.
 
-    Attributes:
-        arrays: the data as NumPy arrays.
-        count: number of examples.
-
     Raises:
         RequestError: if the data cannot be converted to arrays, or the arrays are empty or differ in length.
     """
@@ -116,7 +112,6 @@ class Examples:
 
         Args:
             epochs: the epochs; or a variable with the number of a single epoch, read whenever the dataset is iterated.
-            of_epoch: returns the dataset of an epoch.
             elsewhere: whether another process will iterate the dataset; makes no difference here.
         """
         return _numbers(epochs).flat_map(of_epoch).with_options(_options())
@@ -170,9 +165,6 @@ class Stream:
         of_epoch: ``(epoch) -> tf.data.Dataset`` of single examples, (x, y) or (x, y, sample_weight). It is called
             with a Python integer, or without arguments if it takes none. A dataset instead of a function is used
             for every epoch.
-
-    Attributes:
-        count: number of examples in an epoch.
 
     Raises:
         RequestError: if the function does not return a finite dataset of single examples, or returns different
@@ -368,9 +360,6 @@ def _arrays(part: Any) -> Any:
     """Converts x, y or sample weights to arrays, or to tuples or dicts of arrays.
 
     A list of arrays stands for several inputs, as in Keras; any other list is converted to one array.
-
-    Raises:
-        TypeError: if a value is a scalar.
     """
     if isinstance(part, dict):
         return {name: _arrays(value) for name, value in part.items()}
@@ -465,11 +454,7 @@ def _options() -> tf.data.Options:
 
 
 def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
-    """Loads the training and validation examples of an experiment.
-
-    Raises:
-        RequestError: if ``load_data`` or ``prepare`` raises or returns data of the wrong form.
-    """
+    """Loads the training and validation examples of an experiment."""
     with blaming("load_data", experiment.load_data):
         data = experiment.load_data()
         if not isinstance(data, tuple | list) or len(data) != 2:

@@ -15,9 +15,6 @@ from compare.errors import RequestError
 def select_keras(generation: int) -> None:
     """Makes ``tf.keras`` the requested Keras generation. Call it before TensorFlow is imported.
 
-    Args:
-        generation: 3, or 2 for the package tf-keras.
-
     Raises:
         RequestError: if tf-keras is not installed, or TensorFlow has already been imported with the other generation.
     """

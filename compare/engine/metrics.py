@@ -31,15 +31,8 @@ def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> 
 
     Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them.
 
-    Args:
-        model: the model, with its inputs known.
-        spec: tensor specs of a training batch.
-
     Returns:
         The same lists or dicts with objects in place of names; an empty list for None.
-
-    Raises:
-        RequestError: if something is not a metric, or a name cannot be a column of ``metrics.csv``.
     """
     return _objects(experiment, "build_metrics", model, spec), _objects(
         experiment, "build_weighted_metrics", model, spec

@@ -109,8 +109,6 @@ def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) ->
 
     Args:
         copies: the copies of each variable, ``[variable][replica]``.
-        twin: number of the twin; determines the noise.
-        units: size of the change, in units in the last place.
     """
 
     @tf.function

@@ -27,11 +27,7 @@ class Facts:
     Attributes:
         replicas: number of replicas that train in sync, over all processes.
         workers: number of processes that train (1 outside a cluster).
-        examples: numbers of training and validation examples.
-        global_batch_size: examples per step over all replicas.
-        batch_norm: whether a layer normalizes with batch statistics.
         convolution: whether a layer is a convolution; convolution kernels fail on an empty batch.
-        steps_per_execution: optimizer steps per call of a ``tf.function``.
     """
 
     strategy: str

@@ -54,9 +54,6 @@ class TrainingTask:
     """The parts that all runs of a comparison share: experiment, data, strategy and initial weights.
 
     Attributes:
-        strategy: the strategy under which every trainer runs.
-        global_batch_size: examples per optimizer step, over all replicas.
-        execution: how the built-in trainers execute their steps.
         initial_weights: for each seed, the initial weights of the first model built with that seed, followed by the
             state of its random number generators.
     """
@@ -79,11 +76,7 @@ class TrainingTask:
         return math.ceil(self.train.count / self.global_batch_size)
 
     def new_model(self) -> tf.keras.Model:
-        """Calls ``build_model``.
-
-        Raises:
-            RequestError: if it raises, or returns something else than a new model.
-        """
+        """Calls ``build_model``."""
         model = built(self.experiment, "build_model")
         if model in self._models:
             raise RequestError(

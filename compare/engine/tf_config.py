@@ -25,7 +25,6 @@ class ClusterTask:
     """The task of this process in a cluster, from ``TF_CONFIG``.
 
     Attributes:
-        kind: "chief", "worker" or "ps".
         index: number of the task among the tasks of its kind, from 0.
         has_chief: whether the cluster has a task of kind "chief"; otherwise worker 0 is the chief.
         workers: number of workers that train.

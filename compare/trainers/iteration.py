@@ -28,8 +28,6 @@ class Call(NamedTuple):
 
     Attributes:
         first_step: number of its first step in the epoch, from 0.
-        steps: number of steps.
-        execute: makes the call.
     """
 
     first_step: int

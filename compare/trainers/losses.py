@@ -128,11 +128,7 @@ def _name_of_product(output: int, replicas: int) -> str:
 
 
 def reduction(loss: tf.keras.losses.Loss) -> str:
-    """Returns the reduction of a loss over the examples: "mean" or "sum".
-
-    Raises:
-        RequestError: for any other reduction.
-    """
+    """Returns the reduction of a loss over the examples: "mean" or "sum"."""
     if loss.reduction in ("sum_over_batch_size", "mean", "auto"):
         return "mean"
     if loss.reduction == "sum":

@@ -25,8 +25,6 @@ class Output:
         name: prefix of the names of its metrics; empty for a single output.
         loss: its loss, or None for an output that is not trained.
         loss_weight: weight of its loss in the total loss, or None for 1.
-        metrics: metrics that ignore sample weights.
-        weighted_metrics: metrics that use sample weights.
         loss_metric: reports its loss if the model has several outputs; else None.
     """
 
@@ -41,11 +39,6 @@ class Output:
 
 class Outputs:
     """The outputs of a model. Create the object under the strategy's scope, because it may create metrics.
-
-    Args:
-        model: the built model.
-        inputs: tensor specs of a batch of inputs.
-        loss, loss_weights, metrics, weighted_metrics: as in ``compile``.
 
     Raises:
         RequestError: for a loss that is not a Keras object (a string, say), and for outputs nested more
