@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +20,7 @@ from compare.request import (
     Margins,
     MaybePath,
     Replicas,
+    Request,
     StepByStep,
     Task,
     Texts,
@@ -198,7 +198,18 @@ class Study(Trained, Margins):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scripts(Replicas, StepByStep):
+class Files(Request):
+    """Modes that compare files, which are the option of the mode's own name."""
+
+    def default_name(self) -> str:
+        stems = [Path(each).stem for each in getattr(self, self.word)]
+        if len(stems) > 2:  # logs of several seeds, perhaps: without their numbers
+            stems = list(dict.fromkeys(stem.rstrip("0123456789").rstrip("-_.*") or stem for stem in stems))
+        return plain("-".join([self.word, *stems]))[:100]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripts(Files, Replicas, StepByStep):
     """Two scripts, or one that trains twice."""
 
     word: ClassVar[str] = "scripts"
@@ -249,13 +260,9 @@ class Scripts(Replicas, StepByStep):
         """The scripts."""
         return list(self.scripts)
 
-    def default_name(self) -> str:
-        """A folder name that tells runs apart by what was asked."""
-        return _of_files(self.word, self.scripts)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Logs(Margins):
+class Logs(Files, Margins):
     """What trainings elsewhere have logged."""
 
     word: ClassVar[str] = "logs"
@@ -269,14 +276,3 @@ class Logs(Margins):
         several=True,
         group=LOGGED,
     )
-
-    def default_name(self) -> str:
-        """A folder name that tells runs apart by what was asked."""
-        return _of_files(self.word, self.logs)
-
-
-def _of_files(word: str, files: Sequence[str]) -> str:
-    stems = [Path(each).stem for each in files]
-    if len(stems) > 2:  # logs of several seeds, perhaps: without their numbers
-        stems = list(dict.fromkeys(stem.rstrip("0123456789").rstrip("-_.*") or stem for stem in stems))
-    return plain("-".join([word, *stems]))[:100]

@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parsed(given)
         refuse_if_missing()
-        _import_everything(options)
+        from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
+
+        with waiting(standard_streams.console(quiet=options.quiet), "starting"):
+            import_module("compare.app.session")  # and what else a run needs before TensorFlow
         this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
         if _helps(options):
             with _shared_folder(options) as folder:
@@ -92,14 +95,6 @@ def refuse_if_missing() -> None:
     else:  # many systems do not let pip change their own Python
         remedy = f"install them: cd {root} && python3 -m venv .venv && . .venv/bin/activate && pip install -e ."
     raise RequestError(f"{sys.executable} has no {', '.join(missing)}; {remedy}")
-
-
-def _import_everything(options: Request) -> None:
-    """Import what a run needs before TensorFlow, with something on the screen meanwhile."""
-    from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
-
-    with waiting(standard_streams.console(quiet=options.quiet), "starting"):
-        import_module("compare.app.session")
 
 
 @contextmanager

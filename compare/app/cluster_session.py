@@ -16,10 +16,10 @@ from rich.console import Console
 
 from compare.app import processes
 from compare.app.provenance import preflight_problems
-from compare.app.ready import Session
+from compare.app.ready import Job, Session
 from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
-from compare.app.train import Job, train_on
+from compare.app.train import train_on
 from compare.engine import preflight
 from compare.engine.keras_generation import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
@@ -118,9 +118,10 @@ def take_part(options: Task, folder: Path) -> None:
         return  # as the chief does, which says why
     for seed in options.all_seeds:
         for name in session.trainers:
+            job = Job(name, seed, name)
             try:
-                if not is_done(session, name, seed):
-                    train_on(session, Job(name, seed, name))
+                if not is_done(session, job):
+                    train_on(session, job)
             except Exception:
                 print_traceback()  # the chief goes on with the next trainer, and reports
 

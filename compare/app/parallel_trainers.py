@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from compare.app import processes
-from compare.app.ready import Session, Worker, told
-from compare.app.train import Event, Job, Tell, listeners_of, outcome_of
+from compare.app.ready import Job, Session, Worker, told
+from compare.app.train import Event, Tell, listeners_of, outcome_of
 from compare.engine.tf_config import this_task
 from compare.errors import MAY_PASS, EndedEarlyError, TrainerFailedError
 from compare.modes import Trained, Training

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from compare.trainer import Trainer
 
     Data = Examples | Stream
+
+
+class Job(NamedTuple):
+    """One training: a trainer's name, a seed, and what it is called on the screen."""
+
+    trainer: str
+    seed: int
+    shown: str = ""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from compare.records import RecordError, kept, recover
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
-    from compare.app.ready import Session
+    from compare.app.ready import Job, Session
 
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
@@ -33,43 +33,36 @@ def repair(folder: Path, console: Console) -> None:
         tell(console, f"Note: {text}", style="yellow")
 
 
-def is_done(session: Session, trainer: str, seed: int) -> bool:
-    """Whether a trainer has finished training with a seed."""
-    return session.options.resume and kept(session.folder, trainer, seed)[1] is not None
+def is_done(session: Session, job: Job) -> bool:
+    """Whether a training has ended in the run that is resumed."""
+    return session.options.resume and kept(session.folder, job.trainer, job.seed)[1] is not None
 
 
-def resume_points(session: Session, trainer: str, seed: int, shown: str, checkpoints: Sequence[Path]) -> Iterator[int]:
+def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> Iterator[int]:
     """The epochs to continue a training after, the latest first, the beginning, 0, last.
 
-    Every worker has a folder of checkpoints.
+    After an epoch it continues if every worker has an undamaged checkpoint in its folder.
     """
-    if not session.options.resume:
-        yield 0
-        return
-    recorded, _ = kept(session.folder, trainer, seed)
-    # Never after the last epoch: what a trainer does when training ends would be left out.
-    yield from _usable(session, shown, checkpoints, min(recorded, session.options.epochs - 1))
-
-
-def _usable(session: Session, shown: str, folders: Sequence[Path], last: int) -> Iterator[int]:
-    """The epochs with an undamaged checkpoint of every worker, up to ``last``, the latest first; then 0."""
     from compare.engine.checkpoints import damage, path_of, saved  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
 
+    recorded = kept(session.folder, job.trainer, job.seed)[0] if session.options.resume else 0
+    # Never after the last epoch: what a trainer does when training ends would be left out.
+    last = min(recorded, session.options.epochs - 1)
     reason = why_not_resumable(session.task) if last else ""
-    for epoch in saved(folders[0]) if not reason else []:
+    for epoch in saved(checkpoints[0]) if last and not reason else []:
         if epoch > last:
             continue
-        states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in folders)]
+        states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in checkpoints)]
         if damaged := [f"{path}: {text}" for path, text in states if text]:
             text = f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}"
             tell(session.console, text, style="yellow")
             continue
-        tell(session.console, f"{shown}  continues after epoch {epoch}")
+        tell(session.console, f"{job.shown}  continues after epoch {epoch}")
         yield epoch
     if last:
         why = reason or "there is no checkpoint to continue from"
-        tell(session.console, f"{shown}  starts again: {why}")
+        tell(session.console, f"{job.shown}  starts again: {why}")
     yield 0
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compare.app.processes import division, local, lost
-from compare.app.ready import Session, Worker, told
+from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
 from compare.app.train import train
@@ -28,10 +28,6 @@ from compare.user_errors import without_exit
 
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
-
-
-Job = tuple[str, int]
-"""A trainer's name, and a seed."""
 
 
 class Finished(NamedTuple):
@@ -59,7 +55,7 @@ def _run_all(
         finished = 0
         try:
             with _executor(options, processes) as executor:
-                futures = {executor.submit(_run_one, worker, *job, initial[job[1]]): job for job in left}
+                futures = {executor.submit(_run_one, worker, job, initial[job.seed]): job for job in left}
                 for future in as_completed(futures):
                     result = future.result()
                     left.remove(futures[future])
@@ -101,13 +97,13 @@ _one_at_a_time = threading.Lock()
 
 
 @without_exit("your code")
-def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) -> Finished:
+def _run_one(worker: Worker, job: Job, initial: list[np.ndarray]) -> Finished:
     """Run one training in this process, a worker of the parent's own pool or of Dask."""
     from compare.engine.run import Run  # noqa: PLC0415 (lazy)
 
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
         session = worker.begin()
-        session.task.initial_weights[seed] = initial
+        session.task.initial_weights[job.seed] = initial
         records: list[AnyRecord] = []
 
         def sink(record: AnyRecord) -> None:
@@ -115,8 +111,8 @@ def _run_one(worker: Worker, name: str, seed: int, initial: list[np.ndarray]) ->
             records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
         try:
-            run = Run(session.task, seed=seed, epochs=range(1, worker.options.epochs + 1), sinks=[sink])
-            end = train(session, name, run)
+            run = Run(session.task, seed=job.seed, epochs=range(1, worker.options.epochs + 1), sinks=[sink])
+            end = train(session, job.trainer, run)
         except Exception as error:
             print_traceback()
             return Finished(records, told(error))
@@ -128,12 +124,12 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     from compare.engine.run import initial_weights  # noqa: PLC0415 (lazy)
 
     console, folder = session.console, session.folder
-    jobs = [(name, seed) for seed in options.all_seeds for name in session.trainers]
+    jobs = [Job(name, seed) for seed in options.all_seeds for name in session.trainers]
     # By the number of all runs, though some may have finished: sums depend on the number of threads.
     processes, threads = division(options, len(jobs))
     if options.resume:
         every = len(jobs)
-        jobs = [(name, seed) for name, seed in jobs if not is_done(session, name, seed)]
+        jobs = [job for job in jobs if not is_done(session, job)]
         tell(console, f"{every - len(jobs)} trainings have finished already")
     session.run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     at_a_time = f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
@@ -142,7 +138,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     ended: list[Job] = []
 
     def done(job: Job, finished: Finished) -> None:
-        name, seed = job
+        name, seed, _ = job
         recorder = Recorder(folder, metrics, name, seed, live(name, seed))
         recorder.rewind(0)
         for record in finished.records:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from compare.anew import train_anew
-from compare.app.ready import Session
+from compare.app.ready import Job, Session
 from compare.app.resume import is_done, resume_points
 from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
@@ -36,14 +36,6 @@ from compare.user_errors import place_in, place_of, without_exit
 
 if TYPE_CHECKING:
     from compare.engine.run import Run
-
-
-class Job(NamedTuple):
-    """One training: a trainer's name, a seed, and what it is called on the screen."""
-
-    trainer: str
-    seed: int
-    shown: str
 
 
 Event = AnyRecord | range | dict[str, Any] | str
@@ -145,7 +137,7 @@ def train_all(session: Session, live: SinkOf) -> None:
 
 def has_finished(session: Session, job: Job) -> bool:
     """Whether nothing is left of a training, which is printed then."""
-    done = is_done(session, job.trainer, job.seed)
+    done = is_done(session, job)
     if done:
         tell(session.console, f"{job.shown}  has finished already")
     return done
@@ -191,7 +183,7 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     of_seed = seed if len(options.all_seeds) > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    for epoch in resume_points(session, name, seed, shown, places):
+    for epoch in resume_points(session, job, places):
         checkpoints = hashes = None
         if options.checkpoint_every:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)

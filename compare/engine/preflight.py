@@ -58,9 +58,9 @@ class Problem:
 
     id: str
     severity: str
-    side: str
     message: str
     remedy: str
+    side: str = ""
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}"
@@ -90,9 +90,9 @@ def problems(facts: Facts) -> list[Problem]:
         Problem(
             limit.id,
             WARNING if limit.only_warns else CANNOT_RUN,
-            side,
             limit.message.format(workers=facts.workers),
             limit.remedy,
+            side,
         )
         for limit in SPECS[facts.strategy].limits
         if limit.applies(facts)
@@ -108,7 +108,6 @@ def _refused(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "batch-exceeds-examples",
             REFUSED,
-            "",
             f"the global batch of {batch} examples ({batch // replicas} on each of {replicas} replica(s)) is "
             f"more than the {examples} training examples",
             f"use a --batch-size of at most {examples // replicas}"
@@ -120,7 +119,6 @@ def _refused(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "steps-per-execution-exceeds-epoch",
             REFUSED,
-            "",
             f"--steps-per-execution {facts.steps_per_execution} is more than the {steps} step(s) of an epoch",
             f"use at most {steps}",
         )
@@ -132,45 +130,41 @@ def _calling_fit(facts: Facts) -> list[str]:
 
 def _cannot_run(facts: Facts) -> Iterator[Problem]:
     for name in _calling_fit(facts):
-        yield from _fit_cannot_run(facts, name)
+        for id, message, remedy in _fit_cannot_run(facts):
+            yield Problem(id, CANNOT_RUN, message, remedy, name)
     if facts.jit_compile and facts.replicas > 1:
         yield Problem(
             "jit-several-replicas",
             CANNOT_RUN,
-            "",
             "XLA-compiled code cannot use the variables of several replicas on one CPU (InvalidArgumentError: "
             "Trying to access resource … located in device CPU:1 from device CPU:0)",
             "use one replica, or omit --jit",
         )
 
 
-def _fit_cannot_run(facts: Facts, name: str) -> Iterator[Problem]:
-    """Yields what Keras's ``fit`` does not support, as problems of the named trainer."""
-    if facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch:
+def _fit_cannot_run(facts: Facts) -> Iterator[tuple[str, str, str]]:
+    """Yields what Keras's ``fit`` does not support on several replicas: id, message and remedy."""
+    if facts.keras != 3 or facts.replicas == 1:
+        return
+    if SPECS[facts.strategy].even_first_batch:
         for what, examples in zip(("training", "validation"), facts.examples, strict=True):
             first = batch_sizes(examples, facts.global_batch_size)[0]
             if len(set(split_sizes(first, facts.replicas))) > 1:
-                yield Problem(
+                yield (
                     "fit-first-batch-uneven",
-                    CANNOT_RUN,
-                    name,
                     f"Keras 3's fit fails if the first {what} batch splits unevenly over the replicas, here {first} "
                     f"examples into {split_sizes(first, facts.replicas)} (InvalidArgumentError: AddN)",
                     f"use --keras 2, or a --batch-size of at most {examples // facts.replicas}",
                 )
-    if facts.keras == 3 and facts.replicas > 1 and SPECS[facts.strategy].even_first_batch and facts.text:
-        yield Problem(
-            "fit-text-several-replicas",
-            CANNOT_RUN,
-            name,
-            "Keras 3's fit cannot take strings on several replicas (InvalidArgumentError: AddN of strings)",
-            "use --keras 2 or one replica, or turn the strings into numbers in load_data or prepare",
-        )
-    if facts.keras == 3 and facts.replicas > 1 and facts.steps_per_execution > 1:
-        yield Problem(
+        if facts.text:
+            yield (
+                "fit-text-several-replicas",
+                "Keras 3's fit cannot take strings on several replicas (InvalidArgumentError: AddN of strings)",
+                "use --keras 2 or one replica, or turn the strings into numbers in load_data or prepare",
+            )
+    if facts.steps_per_execution > 1:
+        yield (
             "fit-steps-per-execution-keras-3",
-            CANNOT_RUN,
-            name,
             "Keras 3's fit does not support steps_per_execution > 1 on several replicas "
             "(InvalidArgumentError: You must feed a value for placeholder tensor 'while/cond/Placeholder')",
             "use --keras 2 or one replica; the custom loop runs a whole epoch per call with --iteration function",
@@ -186,7 +180,6 @@ def _empty_replicas(facts: Facts) -> Iterator[Problem]:
                 yield Problem(
                     "empty-replica-batch",
                     CANNOT_RUN if fatal else WARNING,
-                    "",
                     f"the {what} batch of {size} examples splits into {split}: a replica without examples "
                     + (
                         "crashes TensorFlow in a convolution"
@@ -207,7 +200,6 @@ def _warnings(facts: Facts) -> Iterator[Problem]:
             yield Problem(
                 "uneven-replica-batches",
                 WARNING,
-                "",
                 f"the last training batch of {size} examples splits into {split}; fit and loop both average the "
                 "replicas' means, so examples in the smaller parts count more than on one replica",
                 "choose sizes that split evenly, or measure the effect with --truth",
@@ -216,7 +208,6 @@ def _warnings(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "batch-norm-per-replica",
             WARNING,
-            "",
             "batch normalization computes its statistics on each replica separately, so the result differs from one "
             "replica with the same global batch"
             + ("; each replica keeps its own moving averages" if facts.keras == 3 else ""),

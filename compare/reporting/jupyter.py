@@ -16,7 +16,7 @@ from rich.console import Console
 from compare.naming import printable
 from compare.records import AnyRecord, EpochRecord, StepRecord
 from compare.reporting.live import live_line
-from compare.reporting.terminal import RunningGap, TrainerProgress
+from compare.reporting.terminal import TrainerProgress
 
 REFRESH_SECONDS = 0.3
 """The shortest time between two updates of a line."""
@@ -49,18 +49,9 @@ class NotebookConsole(Console):
         super().__init__(file=file, quiet=quiet, highlight=False, force_jupyter=False, force_terminal=False, width=120)
 
 
-def progress(
-    console: Console,
-    trainer: str,
-    epochs: range,
-    steps_per_epoch: int,
-    global_batch_size: int,
-    gap: RunningGap | None = None,
-    shown: str = "",
-) -> TrainerProgress:
+def progress(console: Console, *given: Any) -> TrainerProgress:
     """The sink that shows the progress of one trainer; the arguments are those of ``TrainerProgress``."""
-    kind = NotebookProgress if isinstance(console, NotebookConsole) else TrainerProgress
-    return kind(console, trainer, epochs, steps_per_epoch, global_batch_size, gap, shown)
+    return (NotebookProgress if isinstance(console, NotebookConsole) else TrainerProgress)(console, *given)
 
 
 @contextmanager
