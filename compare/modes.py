@@ -117,6 +117,11 @@ class Trained(Task):
         return self.resume
 
     @property
+    def checkpointed(self) -> bool:
+        """Whether trainings save checkpoints: those of a study only under a strategy of several processes."""
+        return self.checkpoint_every > 0 and (self.spec.several_processes or len(self.all_seeds) == 1)
+
+    @property
     def execution(self) -> Execution:
         """How the built-in trainers execute their steps."""
         from_python = self.spec.several_processes and self.steps_per_execution == 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,7 @@ import numpy as np
 from compare.app.processes import division, local, lost
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
-from compare.app.standard_streams import print_traceback
-from compare.app.train import train
+from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study
 from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
@@ -99,24 +98,18 @@ _one_at_a_time = threading.Lock()
 @without_exit("your code")
 def _run_one(worker: Worker, job: Job, initial: list[np.ndarray]) -> Finished:
     """Run one training in this process, a worker of the parent's own pool or of Dask."""
-    from compare.engine.run import Run  # noqa: PLC0415 (lazy)
-
     with _one_at_a_time:  # a Dask worker may have several threads, and TensorFlow's state is the process's
         session = worker.begin()
         session.task.initial_weights[job.seed] = initial
         records: list[AnyRecord] = []
 
-        def sink(record: AnyRecord) -> None:
-            # Weights would be most of what is sent, and are of no use to a study.
-            records.append(dataclasses.replace(record, weights=None) if isinstance(record, EpochRecord) else record)
+        def keep(event: Event) -> None:
+            if isinstance(event, EpochRecord):  # weights would be most of what is sent, and are of no use to a study
+                event = replace(event, weights=None)
+            if isinstance(event, AnyRecord):
+                records.append(event)
 
-        try:
-            run = Run(session.task, seed=job.seed, epochs=range(1, worker.options.epochs + 1), sinks=[sink])
-            end = train(session, job.trainer, run)
-        except Exception as error:
-            print_traceback()
-            return Finished(records, told(error))
-        return Finished(records, end)
+        return Finished(records, told(outcome_of(session, job, keep)))
 
 
 def train_study(session: Session, options: Study, live: SinkOf) -> None:
@@ -168,5 +161,12 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     session.task.initial_weights = InitialWeights(folder)
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
     with live_line(console, progress):
-        _run_all(options, Worker(options, folder, os.getpid(), threads), processes, jobs, initial, done)
+        _run_all(
+            options,
+            Worker(replace(options, resume=False), folder, os.getpid(), threads),
+            processes,
+            jobs,
+            initial,
+            done,
+        )
     metrics.sort(list(session.trainers))

@@ -185,7 +185,7 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     own = places[member.worker if member else 0]
     for epoch in resume_points(session, job, places):
         checkpoints = hashes = None
-        if options.checkpoint_every:
+        if options.checkpointed:
             checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
         epochs = range(epoch + 1, options.epochs + 1)
         if told is not None:
@@ -194,7 +194,7 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
         sinks: list[Sink] = [] if told is None else [told, CostMeter(told)]
         try:
             run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
-            end = train(session, name, run)
+            end = _train(session, name, run)
         except NotResumableError as error:
             tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
             continue
@@ -204,13 +204,7 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     raise AssertionError("the beginning is the last of the points")
 
 
-def train(session: Session, name: str, run: Run) -> End:
-    """Train with one trainer, which takes everything from the run; returns how it ended.
-
-    Raises:
-        TrainerError: when the trainer breaks the contract.
-        NotResumableError: when training cannot continue from there.
-    """
+def _train(session: Session, name: str, run: Run) -> End:
     from compare.engine.run import TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
