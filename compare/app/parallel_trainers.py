@@ -124,8 +124,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
                 try:
                     outcome = future.result()
                 except processes.lost():
-                    text = f"{processes.DIED}; TensorFlow's last messages are in tensorflow.log"
-                    outcome = TrainerFailedError(text, MAY_PASS)
+                    outcome = TrainerFailedError(processes.DIED, MAY_PASS)
                 if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
                     tell(console, f"{name}  trains after {own}: {outcome}")
                     listeners[name].train()

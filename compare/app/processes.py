@@ -88,8 +88,8 @@ def division(options: Trained, jobs: int) -> tuple[int, int]:
     return processes, max(1, cores() // processes)
 
 
-DIED = "its process died"
-"""The beginning of what is told of a trainer whose process was lost."""
+DIED = "its process died; TensorFlow's last messages are in tensorflow.log"
+"""What is told of a trainer whose process was lost."""
 
 
 def lost() -> tuple[type[BaseException], ...]:

@@ -6,8 +6,9 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from compare.check import Report
     from compare.experiment import Experiment
 
-OnTwo = Callable[[int], "Report | str"]
-"""Gives the report on two replicas of the trainer with this number, or why there is none."""
-
 
 def check_only(options: ShortCheck, folder: Path, console: Console, *, command: bool) -> Result:
     """Check every candidate against the reference; writes ``verdict.json``, ``run.json`` and the page.
@@ -45,27 +43,26 @@ def check_only(options: ShortCheck, folder: Path, console: Console, *, command: 
     A strategy of several processes is checked in this process, under the strategy that computes the same. The
     command checks on one and on two replicas at the same time where it can.
     """
-    same = in_one_process(options) if options.spec.several_processes else options
-    anywhere = same.strategy == "mirrored" and same.replicas is None
-    at_once = anywhere and command and "tensorflow" not in sys.modules and processes.why_not(2) is None
-    with _elsewhere(same) if at_once else nullcontext() as on_two:
-        return _check(options, same, folder, console, on_two, anywhere=anywhere)
-
-
-@contextmanager
-def _elsewhere(options: ShortCheck) -> Iterator[OnTwo]:
-    """Checks every candidate on two replicas in a process of its own, while this one checks them on one."""
+    at_once = command and "tensorflow" not in sys.modules and processes.why_not(2) is None
+    if not (at_once and _anywhere(options)):
+        return _check(options, folder, console, {})
     with processes.local(1) as executor:
         numbers = range(1, len(options.trainers))
-        futures = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
+        elsewhere = {number: executor.submit(_check_on_two, options, os.getpid(), number) for number in numbers}
+        return _check(options, folder, console, elsewhere)
 
-        def on_two(number: int) -> Report | str:
-            try:
-                return futures[number].result()
-            except processes.lost():
-                return f"on two replicas {processes.DIED}; TensorFlow's last messages are in tensorflow.log"
 
-        yield on_two
+def _anywhere(options: ShortCheck) -> bool:
+    """Whether one replica and two are checked: nothing else was asked for."""
+    return options.strategy == "mirrored" and options.replicas is None
+
+
+def _on_two(future: Future[Report | str]) -> Report | str:
+    """The report on two replicas, or why there is none."""
+    try:
+        return future.result()
+    except processes.lost():
+        return f"on two replicas {processes.DIED}"
 
 
 @without_exit("your code")
@@ -88,10 +85,10 @@ def _asked(options: ShortCheck, experiment: Experiment) -> dict[str, Any]:
     return {"batch_size": options.batch_size, "seed": options.seed, "data": load_data(options, experiment)}
 
 
-def _check(
-    options: ShortCheck, same: ShortCheck, folder: Path, console: Console, on_two: OnTwo | None, *, anywhere: bool
-) -> Result:
-    """Check every candidate in this process; on two replicas elsewhere if ``on_two`` gives the reports."""
+def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[int, Future[Report | str]]) -> Result:
+    """Check every candidate in this process, but on two replicas where that is done elsewhere, by number."""
+    same = in_one_process(options) if options.spec.several_processes else options
+    anywhere = _anywhere(same)
     select_keras(options.keras)
     from compare.app.publish import publish  # noqa: PLC0415 (lazy)
     from compare.check import NotApplicable, check  # noqa: PLC0415 (lazy)
@@ -121,7 +118,7 @@ def _check(
         began = time.perf_counter()
         with waiting(console, f"checking {name}"):
             report = check(experiment, trainer, reference=reference, strategy=strategy, **asked)
-            report = with_two_replicas(report, partial(on_two, number)) if on_two else report
+            report = with_two_replicas(report, partial(_on_two, on_two[number])) if on_two else report
         report = dataclasses.replace(report, seconds=time.perf_counter() - began)
         comparison = dataclasses.replace(report.comparison, candidate=name)
         not_applicable = (*elsewhere, *report.not_applicable)
