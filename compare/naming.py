@@ -110,11 +110,7 @@ def file_name(name: str, safe: str = "") -> str:
 
 
 def margin(text: str) -> tuple[str, float, bool]:
-    """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction.
-
-    Raises:
-        RequestError: when it is neither.
-    """
+    """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction."""
     metric, equals, value = str(text).rpartition("=")
     relative = value.endswith("%")
     try:

@@ -27,9 +27,6 @@ def claimed(options: Request) -> Iterator[Path]:
     """Creates the run's folder, or opens it to resume the run, and locks it against other processes.
 
     The options are on disk before the body of the ``with`` statement runs.
-
-    Raises:
-        RequestError: if the name is taken, the folder cannot be created, or another process holds it.
     """
     reports = absolute(options.reports)
     new = [each for each in (reports, *reports.parents) if not os.path.exists(each)]

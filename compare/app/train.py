@@ -44,11 +44,7 @@ Tell = Callable[[Event], None]
 
 
 class Listener:
-    """Writes and shows what one training tells, wherever that runs.
-
-    Args:
-        sink: also receives every record, after it was written.
-    """
+    """Writes and shows what one training tells, wherever that runs."""
 
     def __init__(
         self, session: Session, job: Job, metrics: MetricsFile, sink: Sink, gap: RunningGap | None = None

@@ -131,9 +131,6 @@ def read_fashion_mnist(source: Source) -> tuple[Split, Split]:
         ``((x_train, y_train), (x_val, y_val))``. All arrays are read-only uint8: images (N, 28, 28) and labels (N,).
         N is 60,000 for training and 10,000 for validation (the test set of Fashion-MNIST), or 6,000 and 1,000 for the
         sample.
-
-    Raises:
-        RequestError: if a file is unreadable, damaged or not the expected one; the message names the file.
     """
     digests = SAMPLE_SHA256 if source.sample else FULL_SHA256
     x_train, y_train, x_val, y_val = (_read(source, name, digest) for name, digest in digests.items())

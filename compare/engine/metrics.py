@@ -82,11 +82,7 @@ def _converted(metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
 
 
 def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
-    """Returns the object for one metric.
-
-    Args:
-        shapes: returns tensor specs of its labels and predictions.
-    """
+    """Returns the object for one metric."""
     if isinstance(metric, tf.keras.metrics.Metric):
         return metric
     if not isinstance(metric, str) and not callable(metric):

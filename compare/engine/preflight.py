@@ -50,7 +50,6 @@ class Problem:
     """A problem or warning found before training.
 
     Attributes:
-        id: identifier, used in ``run.json``.
         severity: ``WARNING``, ``CANNOT_RUN`` (a trainer would fail: not comparable) or ``REFUSED`` (an invalid
             request).
         side: name of the trainer that cannot run; empty if the finding concerns all trainers.

@@ -46,15 +46,10 @@ class StepCount:
         )
 
     def report(self, steps: int, before: np.ndarray, after: np.ndarray) -> str:
-        """Counts steps that a trainer reports.
+        """Counts steps that a trainer reports; returns what is wrong, or an empty string.
 
         Args:
-            steps: number of steps since the last report.
             before: hashes of the weights at the last report, uint64 ``[variables, replicas]``, trainable ones first.
-            after: hashes of the weights now.
-
-        Returns:
-            What is wrong, or an empty string.
         """
         now = self._read()
         made, self._before = now - self._before, now

@@ -52,11 +52,7 @@ class ClusterTask:
 
 
 def this_task() -> ClusterTask | None:
-    """Returns the task of this process, from ``TF_CONFIG``; None if ``TF_CONFIG`` is not set.
-
-    Raises:
-        RequestError: if ``TF_CONFIG`` does not have the form that TensorFlow requires.
-    """
+    """Returns the task of this process, from ``TF_CONFIG``; None if ``TF_CONFIG`` is not set."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None

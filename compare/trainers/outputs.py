@@ -38,12 +38,7 @@ class Output:
 
 
 class Outputs:
-    """The outputs of a model. Create the object under the strategy's scope, because it may create metrics.
-
-    Raises:
-        RequestError: for a loss that is not a Keras object (a string, say), and for outputs nested more
-            deeply than one list or dict.
-    """
+    """The outputs of a model. Create the object under the strategy's scope, because it may create metrics."""
 
     def __init__(
         self, model: tf.keras.Model, inputs: Any, *, loss: Any, loss_weights: Any, metrics: Any, weighted_metrics: Any
