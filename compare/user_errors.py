@@ -179,7 +179,8 @@ def without_exit(part: str, function: Callable[..., Any] | None = None) -> Itera
     except Exception as error:
         if isinstance(error, RequestError | NoVerdictError) and _raised_by_user(error):
             # Its text says neither what this package's own errors say, nor where it was raised.
-            raise _as_plain(error) from error
+            plain = ValueError if isinstance(error, ValueError) else RuntimeError
+            raise plain(str(error)).with_traceback(error.__traceback__) from error
         if is_users(function) and not _place(error):
             with suppress(AttributeError):
                 error.place = place_of(function)  # type: ignore[attr-defined] # it takes other arguments, say
@@ -196,12 +197,6 @@ def _raised_by_user(error: BaseException) -> bool:
     """Returns whether user code raised an exception itself, and not a function of this package that it called."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and (is_user_code(frames[-1].filename) or "in user code:" in str(error))
-
-
-def _as_plain(error: BaseException) -> Exception:
-    """Returns an exception of Python's own with the same message and traceback, described with its line."""
-    kind = ValueError if isinstance(error, ValueError) else RuntimeError
-    return kind(str(error)).with_traceback(error.__traceback__)
 
 
 def place_of_op(operation: Any) -> str:

@@ -101,7 +101,7 @@ def test_only_the_first_examples_of_each_epoch(tf: Any) -> None:
     assert len(whole) == EXAMPLES
     for (x, *_), (same, *_) in zip(whole, part, strict=False):
         np.testing.assert_array_equal(x, same)
-    assert train.sha256() == load(stream())[0].sha256() != few.sha256()
+    assert train.sha256 == load(stream())[0].sha256 != few.sha256
 
 
 def test_all_epochs_follow_each_other(tf: Any) -> None:
@@ -175,7 +175,7 @@ def test_equal_text_has_equal_digests_and_other_text_another(tf: Any) -> None:
     def of(*words: str) -> list[Any]:
         x, y = np.array([words] * 4), np.arange(4)
         slices = tf.data.Dataset.from_tensor_slices((x, y))
-        return [load(loads(data))[0].sha256() for data in ((x, y), slices, lambda: slices)]
+        return [load(loads(data))[0].sha256 for data in ((x, y), slices, lambda: slices)]
 
     assert of("one", "two") == of("one", "two")
     assert not set(of("one", "two")) & set(of("one", "too"))

@@ -123,7 +123,7 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
             for name, future in futures.items():
                 try:
                     outcome = future.result()
-                except processes.lost():
+                except processes.LOST:
                     outcome = TrainerFailedError(processes.DIED, MAY_PASS)
                 if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
                     tell(console, f"{name}  trains after {own}: {outcome}")
@@ -142,7 +142,7 @@ OTHER_DATA = "other data"
 
 
 def _digests(task: TrainingTask) -> tuple[str, str]:
-    return task.train.sha256(), task.validation.sha256()
+    return task.train.sha256, task.validation.sha256
 
 
 _ready: list[Session] = []

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from contextlib import contextmanager
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
@@ -90,13 +90,8 @@ def division(options: Trained, jobs: int) -> tuple[int, int]:
 
 DIED = "its process died; TensorFlow's last messages are in tensorflow.log"
 """What is told of a trainer whose process was lost."""
-
-
-def lost() -> tuple[type[BaseException], ...]:
-    """The exceptions that a lost worker raises."""
-    from concurrent.futures import BrokenExecutor, CancelledError  # noqa: PLC0415 (lazy)
-
-    return BrokenExecutor, CancelledError, ConnectionError
+LOST = BrokenExecutor, CancelledError, ConnectionError
+"""The exceptions that a lost worker raises."""
 
 
 @contextmanager

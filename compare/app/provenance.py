@@ -89,8 +89,8 @@ def before_training(session: Session) -> dict[str, Any]:
             "source": experiment.data_source,
             "training_examples": task.train.count,
             "validation_examples": task.validation.count,
-            "training_sha256": task.train.sha256(),
-            "validation_sha256": task.validation.sha256(),
+            "training_sha256": task.train.sha256,
+            "validation_sha256": task.validation.sha256,
         },
         "versions": known["versions"] | {"keras": strategies.keras_version()},
         "threads": {

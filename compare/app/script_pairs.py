@@ -43,14 +43,9 @@ def paired_models(traces: Sequence[Sequence[Trace]], max_steps: int) -> list[Pai
             pairs[i] = limited(*pair, max_steps)
             taken.add(j)
     made = [pairs[i] for i in sorted(pairs)]
-    return [*made, *_left(traces, made), *(_states(traces) if pairs else ())]
-
-
-def _left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """What pairs of trainings leave, where their last steps end with equal weights and they leave others."""
-    for first, second in _apart_when_left(traces, pairs):
-        if begin_equal(first, second):
-            yield first.up_to(first.last - 1), second.up_to(second.last - 1)
+    # What they leave, where their last steps end with equal weights and they leave others.
+    left = [(a.up_to(a.last - 1), b.up_to(b.last - 1)) for a, b in _apart_when_left(traces, made) if begin_equal(a, b)]
+    return [*made, *left, *(_states(traces) if pairs else ())]
 
 
 def _apart_when_left(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[Pair]:
@@ -260,18 +255,22 @@ def begin_equal(one: Trace, other: Trace) -> bool:
 def left_over(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> list[str]:
     """What only one of two scripts trains, as sentences."""
     found = []
-    for side, (name, trainings) in enumerate(zip(names, traces, strict=True)):
-        taken = {pair[side].number for pair in pairs}
-        for trace in trainings:
-            if trace.number not in taken and not trace.state:
-                weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
-                parts = {each.split("/")[0] for each in weights} - {trace.model}
-                model = f"{parts.pop()} of {trace.model}" if len(parts) == 1 and trace.model else trace.model
-                what = f"{model + ': ' if model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
-                found.append(
-                    f"only {name} also trains {what}; {names[1 - side]} makes no other training of such weights"
-                )
+    for side, trace in _only_one(traces, pairs):
+        if not trace.state:
+            weights = [trace.variables[i].name for i in trace.trained] or [each.name for each in trace.variables]
+            parts = {each.split("/")[0] for each in weights} - {trace.model}
+            model = f"{parts.pop()} of {trace.model}" if len(parts) == 1 and trace.model else trace.model
+            what = f"{model + ': ' if model else ''}{weights[0]} to {weights[-1]}, {trace.last:,} steps"
+            other = f"{names[1 - side]} makes no other training of such weights"
+            found.append(f"only {names[side]} also trains {what}; {other}")
     return found
+
+
+def _only_one(traces: Sequence[Sequence[Trace]], pairs: Sequence[Pair]) -> Iterator[tuple[int, Trace]]:
+    """What only one of two scripts has, with its side."""
+    for side, trainings in enumerate(traces):
+        taken = {pair[side].number for pair in pairs}
+        yield from ((side, trace) for trace in trainings if trace.number not in taken)
 
 
 def further_trainings(name: str, traces: Sequence[Trace], pairs: Sequence[Pair]) -> list[str]:
@@ -308,11 +307,9 @@ def changed_apart(names: Sequence[str], traces: Sequence[Sequence[Trace]], pairs
     if not all(trace.whole for trainings in traces for trace in trainings):
         return []
     return [
-        f"only {name} also has {trace.model}: it changes it without an optimizer, and it is not compared"
-        for side, (name, trainings) in enumerate(zip(names, traces, strict=True))
-        for trace in trainings
+        f"only {names[side]} also has {trace.model}: it changes it without an optimizer, and it is not compared"
+        for side, trace in _only_one(traces, pairs)
         if trace.state == APART and not trace.never_changes
-        if trace.number not in {pair[side].number for pair in pairs}
     ]
 
 

@@ -23,6 +23,7 @@ from queue import Empty, Queue
 from types import TracebackType
 
 from compare.app import processes
+from compare.watch.settings import Settings
 
 POLL_SECONDS = 0.05
 Started = tuple[int, Callable[[], int | None]]
@@ -93,7 +94,6 @@ def _forked(settings: str, log: str) -> Started:
 def _run(settings: str, log: str) -> None:
     """Run a script in this process, which was started for it, and end as Python ends."""
     from compare.watch.script import run  # noqa: PLC0415 (lazy)
-    from compare.watch.settings import Settings  # noqa: PLC0415 (lazy)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -105,7 +105,9 @@ def _run(settings: str, log: str) -> None:
     try:
         run(asked)
     except SystemExit as ended:
-        status = _status(ended)
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException as error:
         lines = traceback.format_exception(type(error), error, _of_script(error.__traceback__, asked.source))
         print(asked.cited("".join(lines)), end="", file=sys.stderr)
@@ -115,12 +117,6 @@ def _run(settings: str, log: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
-
-
-def _status(ended: SystemExit) -> int:
-    if isinstance(ended.code, str):
-        print(ended.code, file=sys.stderr)
-    return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
 
 
 def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compare.app.processes import division, local, lost
+from compare.app.processes import LOST, division, local
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
@@ -62,7 +62,7 @@ def _run_all(
                     done(futures[future], result)
         except RequestError:
             raise
-        except lost() as error:
+        except LOST as error:
             attempts = 0 if finished else attempts + 1
             if attempts == ATTEMPTS:
                 raise NoVerdictError(

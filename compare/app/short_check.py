@@ -61,7 +61,7 @@ def _on_two(future: Future[Report | str]) -> Report | str:
     """The report on two replicas, or why there is none."""
     try:
         return future.result()
-    except processes.lost():
+    except processes.LOST:
         return f"on two replicas {processes.DIED}"
 
 

@@ -74,7 +74,6 @@ class Examples:
             )
         self.count: int = lengths.pop()
         self._prepare = prepare
-        self._sha256: str | None = None
 
     def first(self, count: int) -> Examples:
         """Returns the first ``count`` examples."""
@@ -128,12 +127,11 @@ class Examples:
         has_state = any(op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations())
         return has_state and _changes(self)
 
+    @cached_property
     def sha256(self) -> str:
-        """Returns a digest of the structure, dtypes, shapes and bytes of all arrays."""
-        if self._sha256 is None:
-            structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
-            self._sha256 = _digest(repr(structure), [self.arrays])
-        return self._sha256
+        """A digest of the structure, dtypes, shapes and bytes of all arrays."""
+        structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
+        return _digest(repr(structure), [self.arrays])
 
     def batches(self, order: tf.Tensor | None, bounds: Sequence[tuple[int, int]]) -> tf.data.Dataset:
         """Returns the batches ``order[start:stop]`` for every (start, stop) in ``bounds``.
@@ -175,7 +173,6 @@ class Stream:
         self._of_epoch, self._what = of_epoch, what
         self._prepare: Callable[..., Part] | None = None
         self._limit: int | None = None
-        self._sha256: str | None = None
         dataset = self._epoch(1)
         spec = dataset.element_spec
         if not isinstance(spec, tuple) or len(spec) not in (2, 3):
@@ -241,7 +238,7 @@ class Stream:
             return self
         stream = copy.copy(self)
         stream.count = stream._limit = count
-        stream._sha256 = None
+        vars(stream).pop("sha256", None)  # of all examples
         return stream
 
     def sample(self, count: int) -> Examples:
@@ -321,15 +318,14 @@ class Stream:
         """Returns whether the first examples of epoch 1 change when they are read again."""
         return _changes(self)
 
+    @cached_property
     def sha256(self) -> str:
-        """Returns a digest of the structure, dtypes, shapes and bytes of the examples of epoch 1."""
-        if self._sha256 is None:
-            first = next(iter(self._epoch(1).as_numpy_iterator()))
-            size = sum(np.asarray(value).nbytes for value in tf.nest.flatten(first))
-            # In batches: hashing 60,000 images one at a time takes 40 s.
-            batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
-            self._sha256 = _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
-        return self._sha256
+        """A digest of the structure, dtypes, shapes and bytes of the examples of epoch 1."""
+        first = next(iter(self._epoch(1).as_numpy_iterator()))
+        size = sum(np.asarray(value).nbytes for value in tf.nest.flatten(first))
+        # In batches: hashing 60,000 images one at a time takes 40 s.
+        batches = self._epoch(1).batch(max(1, HASHED_TOGETHER // max(1, size)))
+        return _digest(repr(self._epoch(1).element_spec), batches.as_numpy_iterator())
 
 
 def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:

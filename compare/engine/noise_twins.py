@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from compare.engine.run import Run, TrainingTask
-from compare.records import AnyRecord, EpochRecord, Place, Sink, in_time
+from compare.records import EpochRecord, Place, Sink, in_time
 from compare.verdict.rounding import LOUD
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
@@ -133,9 +134,4 @@ def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) ->
 
 
 def _without_weights(sink: Sink) -> Sink:
-    def pass_on(record: AnyRecord) -> None:
-        if isinstance(record, EpochRecord):
-            record = EpochRecord(record.epoch, record.logs, record.seconds, record.examples_per_second)
-        sink(record)
-
-    return pass_on
+    return lambda record: sink(replace(record, weights=None) if isinstance(record, EpochRecord) else record)
