@@ -199,7 +199,8 @@ class _Sender(StringIO):
         if not isinstance(event, StepRecord) or time.monotonic() > self._sent + SENT_EVERY:
             self.send()
         if isinstance(event, StepRecord) and event.step > INITIAL and self._connection.poll():
-            raise EndedEarlyError(event.epoch, event.step, self._connection.recv())
+            with suppress(EOFError):  # the parent has hung up: the next time that it is told something fails
+                raise EndedEarlyError(event.epoch, event.step, self._connection.recv())
 
     def write(self, text: str) -> int:
         self(text)
