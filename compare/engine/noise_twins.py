@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.run import Run, TrainingTask
+from compare.engine.run import Run
 from compare.records import EpochRecord, Place, Sink, in_time
 from compare.verdict.rounding import LOUD
 
@@ -35,17 +35,9 @@ class TwinRun(Run):
     stops_at_nan = False
 
     def __init__(
-        self,
-        task: TrainingTask,
-        *,
-        seed: int,
-        epochs: range,
-        start: Place,
-        twin: int,
-        loud: bool = False,
-        sinks: Sequence[Sink] = (),
+        self, *given: Any, start: Place, twin: int, loud: bool = False, sinks: Sequence[Sink] = (), **more: Any
     ) -> None:
-        super().__init__(task, seed=seed, epochs=epochs, sinks=[_without_weights(sink) for sink in sinks])
+        super().__init__(*given, sinks=[_without_weights(sink) for sink in sinks], **more)
         self._start, self._twin, self._units = start, twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
