@@ -39,6 +39,8 @@ def simulate(
     # If gradients are not reduced, each replica's copy of the weights has its own history.
     histories = replay.replicas if update.reduce == "own" else 1
     results: list[list[np.ndarray]] = [[] for _ in steps]
+    for variable, value in zip(variables, steps[0].state[0] if steps else (), strict=False):
+        variable.assign(value)  # an optimizer's slots may begin at the weights
     optimizer = _optimizer(replay, update)
     for replica in range(histories):
         optimizer.reset()

@@ -114,9 +114,6 @@ def why_not_resumable(task: TrainingTask) -> str:
     experiment = task.experiment
     if experiment.build_callbacks is not nothing:
         return "callbacks have their own state, which checkpoints do not contain"
-    build = type(built(experiment, "build_optimizer")).build
-    if build.__module__.partition(".")[0] not in ("keras", "tf_keras"):
-        return "the optimizer has a build() of its own, which fit may run inside its steps"
     # Keras 2's dropout cannot be traced without a seed; the run sets its own seed later.
     tf.keras.utils.set_random_seed(0)
     with own_policy():

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare import signals
+from compare.engine import optimizers
 from compare.engine.building import (
     built,
     clear_session,
@@ -119,8 +120,6 @@ class Run:
 
     stops_at_nan = True
     """Whether training stops as soon as a weight or the loss is not finite."""
-    builds_optimizer = True
-    """Whether ``build`` also builds the optimizer's slots; fit builds them itself."""
 
     def __init__(
         self,
@@ -223,8 +222,7 @@ class Run:
             loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
             if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, loss_scaling):
                 optimizer = loss_scaling(optimizer)  # as compile does
-            if self.builds_optimizer or self.epochs[0] > 1:
-                optimizer.build(model.trainable_variables)
+            optimizers.build(optimizer, model.trainable_variables)
             if self._checkpoints is not None:
                 self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
             if self._checkpoints is not None and self.epochs[0] > 1:

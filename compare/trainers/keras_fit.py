@@ -18,11 +18,6 @@ class KerasFit:
 
     def build(self, run: Run) -> Any:
         """Returns the model to compile, with its optimizer, loss and metrics; a subclass may change the model."""
-        with run.strategy.scope():
-            # Under a strategy, Keras 3 builds the optimizer before the first step, as run.build() does, and so does
-            # Keras 2. Without one it is built while the first step is traced: if an optimizer's own build() assigns
-            # anything, every step assigns it again. That is how users' fit trains, so it is built there here too.
-            run.builds_optimizer = not KERAS_3 or tf.distribute.has_strategy()
         return run.build()
 
     def train(self, run: Run) -> None:
