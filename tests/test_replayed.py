@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 
 import compare
 from compare.check.causes.loss import OTHER_SHARES, _weight_of_output
+from compare.check.causes.reporting import said
 from compare.check.observation import Observation, OptimizerStep
 from compare.check.recipe import Clip, Recipe, Span, Update
 
@@ -434,3 +435,22 @@ def test_the_cause_of_a_wrong_number_is_named(replay: Any, key: str, reported: A
     judgement = judge_reporting(Case(seen, replay, seen), Recipe(), [key])
     assert (set(judgement.causes), judgement.unexplained) == (causes or set(), {key} if causes is None else set())
     assert kinds(judgement) == (["metric-off"] if causes is None else [])
+
+
+def test_a_number_with_one_mistake_has_no_other_for_the_loss_that_is_trained_on(replay: Any) -> None:
+    """The loop trains on twice the loss, and its validation loss, which is right but for a reset, needs no half."""
+    from compare.check.case import Case
+    from compare.check.judge_metrics import judge_reporting
+
+    wrong = Recipe(share=OTHER_SHARES["loss-not-divided-by-replicas"])
+    seen = observed(replay, state(replay.replicas), wrong)
+    now = losses(replay, seen)["val_"]
+    seen.logs = {1: {"val_loss": mean(now[1])}, 2: {"val_loss": mean(now[1] + now[2])}}
+    judgement = judge_reporting(Case(seen, replay, seen), wrong, ["val_loss"])
+    assert list(judgement.causes) == ["metrics-not-reset"]
+
+
+def test_the_loss_of_an_output_over_examples_is_said_to_be_that() -> None:
+    case: Any = SimpleNamespace(part="validation", key="val_a_loss", of_output=True, is_loss=True)
+    (variant,) = said(case)
+    assert (variant.changes, variant.evidence.kind) == ({"per": "examples"}, "mean-over-examples")

@@ -293,6 +293,44 @@ def test_other_examples_are_not_named_after_a_step_whose_own_are_not_known() -> 
     assert inputs is not None and inputs.candidate == "no values"
 
 
+@pytest.mark.parametrize(("schedule", "causes"), [(True, ["learning-rate-schedule-missing"]), (False, [])])
+def test_a_schedule_that_begins_with_the_other_rate_is_seen_in_the_epochs_last_step(
+    schedule: bool, causes: list[str]
+) -> None:
+    def epoch(last: float, **options: Any) -> CloseUp:
+        first = of_zeros(**options)
+        return replace(first, steps={**first.steps, STEP + 1: of_zeros(rate=last).steps[STEP]})
+
+    right, other = epoch(0.05 if schedule else 0.1), epoch(0.1, offset=1.0)
+    given = replace(sides(other), close_ups=(right, other))
+    rate = {"class_name": "CosineDecay"} if schedule else 0.1
+    adam = {**ADAM, "config": {**ADAM["config"], "learning_rate": rate}}
+    trace = replace(given.traces[0], optimizers=[adam], epochs=[FitEpoch(3, {}, 1.0)])
+    located = locate(right, other, [], STEP, NAMES)
+    found = name_further(located, replace(given, traces=(trace, given.traces[1])), [])
+    assert [each.id for each in found] == causes
+    assert all(each.measurements["at_step"] == STEP + 1 for each in found)
+
+
+def test_a_loss_over_positions_that_the_mask_leaves_out_is_named() -> None:
+    targets = targets_of(of_zeros(), STEP)
+    assert targets is not None
+    mask = np.arange(len(targets.true)) < 3
+    kept, whole = value_of(replace(targets, mask=mask)), value_of(targets)
+    assert kept == pytest.approx(float(np.square(targets.predicted[:3]).mean()))
+    assert kept is not None and whole is not None
+
+    def masked(close_up: CloseUp, loss: float) -> CloseUp:
+        marked = changed(close_up, "targets", lambda event: [Event("mask", 0, {}, [mask]), event])
+        return with_loss(marked, loss + PENALTY)
+
+    right, off = masked(of_zeros(), kept), with_gradients(of_zeros(), *(2 * each for each in gradients(RIGHT)))
+    assert accused(right, with_loss(off, whole + PENALTY)) == [("loss", "mask-missing")]
+    assert accused(right, with_loss(off, 1.01 * whole + PENALTY)) == []
+    assert accused(with_loss(of_zeros(), kept + PENALTY), with_loss(off, whole + PENALTY)) == [], "no mask was seen"
+    assert further(right, of_zeros(offset=1.0)) == ["mask-missing"], "by the predictions that the loss was given"
+
+
 def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> None:
     right = of_zeros()
     assert further(right, of_zeros(offset=1.0, rate=0.2)) == ["optimizer-differs"]

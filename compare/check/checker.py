@@ -28,9 +28,10 @@ from compare.check.not_finite import FirstValue
 from compare.check.observation import Observation
 from compare.check.observe import ProbeRun, observe
 from compare.check.recipe import EPSILON, Recipe, distance
+from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report, named
-from compare.check.stages import EXAMPLES, Located
+from compare.check.stages import EXAMPLES, PREDICTIONS, Located
 from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -181,11 +182,14 @@ class Checker:
                 report = self._name_examples(report, inside)
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
+        both = inside.reference.steps, inside.candidate.steps
+        if located.stage == PREDICTIONS and not report.training and (drawn := drawn_more_often(*both, located.step)):
+            seen = drawn[0].but(side=report.comparison.candidate, other=self.reference.name)
+            report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
         epoch, step = self._inside.place(located.step)
         later = inside.weights if inside.weights and inside.weights > located.step else None
         weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
-        both = inside.reference.steps, inside.candidate.steps
         found = not_finite.of_step(names, both, located, (epoch, step), " of the check")
         report = replace(report, findings=(*found, *report.findings))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)

@@ -49,13 +49,15 @@ def judge_reporting(case: Case, recipe: Recipe, keys: Sequence[str]) -> Judgemen
                 judgement.mark_wrong(seen, metric=key)
                 judgement.unexplained.discard(key)
                 continue
-            for formula in formulas:
-                search = find_explanations(formula, recognisers("formula", metric), metric.residual, THRESHOLD)
-                explanations[key] = search.explanations
-                if search.explanations:
-                    judgement.unexplained.discard(key)
-                    break
-            if not search.explanations:
+            searches = (
+                find_explanations(formula, recognisers("formula", metric), metric.residual, THRESHOLD)
+                for formula in formulas
+            )
+            search = min(searches, key=lambda each: min((len(found.ids) for found in each.explanations), default=99))
+            explanations[key] = search.explanations
+            if search.explanations:
+                judgement.unexplained.discard(key)
+            else:
                 told[key] = _otherwise(metric, formulas[-1], right)
             judgement.add_fit(key, right, THRESHOLD, search)
     _name_causes(judgement, explanations, wrong, told)

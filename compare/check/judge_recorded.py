@@ -23,6 +23,7 @@ from compare.check.recorded import (
     SMALL,
     RecordedLoss,
     both_gradients,
+    drawn_more_often,
     factor_of_gradients,
     known_rows,
     optimizer_of,
@@ -48,7 +49,6 @@ from compare.check.stages import (
     example_rows,
     locate,
     loss_of,
-    model_events,
     relative_gap,
 )
 from compare.check.used import used_by
@@ -61,6 +61,8 @@ RATE = "learning_rate"
 """The name by which Keras's callbacks report the learning rate of an epoch."""
 OF_GRADIENTS = ("gradient_accumulation_steps", "loss_scale_factor")
 """Options of an optimizer by which it takes other gradients, so that steps are not the same."""
+OF_SETTINGS = ("script-optimizer", "script-schedule", "script-settings")
+"""What is seen of an optimizer whatever gradients it is given."""
 RESTORES = "EarlyStopping"
 """The callback that sets weights after the last step (``restore_best_weights``)."""
 
@@ -115,15 +117,21 @@ def _of_own_loss(located: Located, sides: Sides) -> list[Finding]:
 
 def _of_settings(located: Located, sides: Sides) -> list[Finding]:
     """The cause of other updates, where an optimizer's class, options or learning rate say so by themselves."""
-    found = None if located.stage in (UPDATE, STATE) else kind_of_setting(sides, located)
-    if found is None or found[1].evidence.kind not in ("script-optimizer", "script-schedule", "script-settings"):
+    if located.stage in (UPDATE, STATE):
+        return []
+    for step in (sides.step, *steps_of_epoch(sides)[-1:]):  # a schedule may begin with the other side's rate
+        at = replace(sides, step=step)
+        found = kind_of_setting(at, located)
+        if found is not None and found[1].evidence.kind in OF_SETTINGS:
+            break
+    else:
         return []
     settings = found[1].evidence.quantities.get("settings", {})
     schedules = [(optimizer_of(trace) or {"config": {}})["config"].get(RATE) for trace in sides.traces]
     scheduled = isinstance(schedules[0], dict) and schedules[0] == schedules[1]
     if (scheduled and list(settings) == [RATE]) or not settings.keys().isdisjoint(OF_GRADIENTS):
         return []
-    return _findings(sides, Located(located.step, UPDATE), [(CATALOGUE[found[0]], found[1])])
+    return _findings(at, Located(at.step, UPDATE), [(CATALOGUE[found[0]], found[1])])
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:
@@ -292,20 +300,10 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
     if sides.other_trace.never_changes:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
-        found += [*_hints_on_seeds(sides), *_hints_on_layers(sides)]
+        found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
-
-
-def _hints_on_seeds(sides: Sides) -> Iterator[Measurement]:
-    """The first layer that has drawn random numbers more often on one side, before the step calls the model."""
-    right, other = (model_events(each, sides.step, "seeds")[:1] for each in (sides.right, sides.other))
-    for one, another in zip(right, other, strict=True) if len(right) == len(other) else ():
-        for name, a, b in zip(one.info["layers"], one.arrays, another.arrays, strict=False):
-            if a.shape == b.shape and a[0] == b[0] and a[-1] != b[-1]:  # a seed, and how many times it has drawn
-                yield Measurement.of("drawn-more-often", layer=name, times=int(b[-1]), other_times=int(a[-1]))
-                return
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:

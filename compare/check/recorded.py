@@ -12,9 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from compare.check.recipe import BROADCAST, GIVEN, OTHER_LOGITS, UNRECOVERED, Clip, Recipe, Share, Split, mean_of_means
+from compare.check.measurement import Measurement
+from compare.check.recipe import (
+    BROADCAST,
+    GIVEN,
+    OTHER_LOGITS,
+    UNMASKED,
+    UNRECOVERED,
+    Clip,
+    Recipe,
+    Share,
+    Split,
+    mean_of_means,
+)
 from compare.check.sides import Sides
-from compare.check.stages import example_rows, gradients_of, loss_of, relative_gap
+from compare.check.stages import example_rows, gradients_of, loss_of, model_events, relative_gap
 from compare.check.targets import Targets, targets_of, value_of
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import Trace
@@ -92,7 +104,10 @@ class RecordedLoss:
             return given if recovered is not None and same(recovered, self.data) else None
         if given is None or not same(given, self.data):
             return None  # of the right side, too, the loss is another one
+        if loss == UNMASKED and targets.mask is None:
+            return None
         changed = targets if sample_weights else targets.without_weights()
+        changed = changed.without_mask() if loss == UNMASKED else changed
         if loss == OTHER_LOGITS:
             changed = changed.with_other_logits()
         return value_of(changed.broadcast() if loss == BROADCAST else changed)
@@ -133,6 +148,7 @@ def with_own_predictions(sides: Sides) -> Sides | None:
     events = [
         *(event for event in sides.other.steps[step] if event.kind in ("inputs", "layer", "predictions")),
         Event("targets", 0, {**info, "weights": len(weights)}, [own.true, own.predicted, *weights]),
+        *([] if taken.mask is None else [Event("mask", 0, {}, [taken.mask])]),
         Event("loss", 0, {"targets": 1, "penalties": len(penalties)}, [np.asarray(data + penalty), *penalties]),
     ]
     foreseen = replace(sides.other, steps={**sides.other.steps, step: events})
@@ -164,6 +180,16 @@ def penalty_of(close_up: CloseUp, step: int) -> float:
     events = close_up.of(step, "loss")
     sums = [sum(float(np.sum(array)) for array in event.arrays[event.info["targets"] :]) for event in events]
     return float(np.mean(sums)) if sums else 0.0
+
+
+def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurement]:
+    """The first layer that has drawn random numbers more often on one side before a step calls the model, if any."""
+    calls = [model_events(each, step, "seeds")[:1] for each in (right, other)]
+    for one, another in zip(*calls, strict=False):
+        for name, a, b in zip(one.info["layers"], one.arrays, another.arrays, strict=False):
+            if a.shape == b.shape and a[0] == b[0] and a[-1] != b[-1]:  # a seed, and how many times it has drawn
+                return [Measurement.of("drawn-more-often", layer=name, times=int(b[-1]), other_times=int(a[-1]))]
+    return []
 
 
 # Gradients

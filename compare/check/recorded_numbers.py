@@ -67,6 +67,7 @@ class ReportedLoss:
     right: Sequence[float]
     reported: Sequence[float]
     is_loss: bool = True
+    of_output: bool = False
     replicas: int = 1
     penalties: int = 0
     validation_batches: int = 0

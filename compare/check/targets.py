@@ -27,6 +27,7 @@ class Targets:
         from_logits: whether predictions are logits.
         label_smoothing: as in Keras.
         delta: that of the Huber loss.
+        mask: which of the predictions count; None if all do.
         paired: False if each label is compared with the prediction of every example.
     """
 
@@ -37,6 +38,7 @@ class Targets:
     from_logits: bool = False
     label_smoothing: float = 0.0
     delta: float = 1.0
+    mask: np.ndarray | None = None
     paired: bool = True
 
     def with_other_logits(self) -> Targets:
@@ -46,6 +48,10 @@ class Targets:
     def without_weights(self) -> Targets:
         """The same call without weights."""
         return replace(self, weight=None)
+
+    def without_mask(self) -> Targets:
+        """The same call where all predictions count."""
+        return replace(self, mask=None)
 
     def broadcast(self) -> Targets:
         """The same call with labels of shape [n] and predictions of shape [n, 1], or the reverse."""
@@ -77,6 +83,7 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
         bool(configuration.get("from_logits", False)),
         float(configuration.get("label_smoothing", 0.0)),
         float(configuration.get("delta", 1.0)),
+        np.concatenate(masks) if (masks := close_up.arrays(step, "mask")) else None,
     )
 
 
@@ -97,6 +104,10 @@ def value_of(targets: Targets) -> float | None:
         if weight.ndim == losses.ndim + 1 and weight.shape[-1] == 1:  # as Keras does
             weight = weight[..., 0]
         losses = losses * weight.reshape(weight.shape + (1,) * (losses.ndim - weight.ndim))
+    if targets.mask is not None:
+        if targets.mask.shape != losses.shape or not targets.mask.any():
+            return None
+        losses = losses * targets.mask * (targets.mask.size / targets.mask.sum())
     return float(losses.mean())
 
 

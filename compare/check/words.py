@@ -453,6 +453,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "includes-everything": "{metric} includes all training and validation examples since the start",
     "other-metric": "{metric} is that of {metric_class}, and the experiment's is {expected}",
     "mean-over-batches": "{metric} is the mean over batches: a short batch counts as much as a full one",
+    "mean-over-examples": "{metric} is the mean over the examples of an epoch; that of fit, of one of several outputs, "
+    "is the mean over its batches, where a short one counts as much as a full one",
     "mean-of-batch-values": "{metric} is the mean of its values of each batch: a short batch counts as much as a full "
     "one",
     "last-batch": "{metric} is that of the epoch's last batch alone{replicas:?, the mean over its {replicas} replicas}",
@@ -531,6 +533,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
     "probabilities for logits",
     "script-from-logits": "; that of {side} is the one with from_logits={from_logits}",
+    "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
     "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "
     "{examples} examples, not {full}",

@@ -79,7 +79,7 @@ class StageObserver(Observer):
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
-            patch(owner, method, self._call_loss)
+            patch(owner, method, partial(self._call_loss, method == "__call__"))
         patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
         for name in LOSS_FUNCTIONS:
             function = getattr(keras.losses, name)
@@ -136,13 +136,19 @@ class StageObserver(Observer):
             self._record("layer", info, tensors)
         return outputs
 
-    def _call_loss(self, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any) -> Any:
+    def _call_loss(
+        self, masked: bool, original: Any, loss: Any, y_true: Any, y_pred: Any, *weight: Any, **options: Any
+    ) -> Any:
+        """Records a loss and what it is given; calling it, Keras leaves out what the predictions' mask does."""
         if not self._watches_loss(y_pred):
             return original(loss, y_true, y_pred, *weight, **options)
         with self._here.set(in_loss=True):
             value = original(loss, y_true, y_pred, *weight, **options)
         weights = weight[0] if weight else options.get("sample_weight")
         function = getattr(loss, "fn", None)
+        mask = getattr(y_pred, "_keras_mask", None)
+        if masked and mask is not None and self._taped():
+            self._record("mask", {}, [mask])
         self._record_targets(type(loss).__name__, _configuration(loss), y_true, y_pred, weights, value, function)
         return value
 

@@ -695,7 +695,9 @@ CAUSES = (
         "layers lose the mask.",
         wrong="per_position = loss_object.call(y, predictions)\nloss = tf.reduce_mean(per_position)",
         remedy="loss = loss_object(y, predictions)  # so Keras uses the mask, and divides by the replicas",
+        remedies={SCRIPT: "loss = loss_object(y, predictions)  # an object of keras.losses, which uses the mask"},
         recognised="The model's outputs have a mask, and every step's gradient matches that of the loss without it.",
         gradient=_no_mask,
+        recorded={LOSS: lambda sides, _: [Variant({"loss": UNMASKED}, Measurement.of("script-unmasked"))]},
     ),
 )

@@ -102,6 +102,8 @@ def said(case: Reported) -> Iterable[Variant]:
     if case.part == "train":
         yield Variant({"after": "inference"}, _of(case, "after-update"))
         yield Variant({"after": "training"}, _of(case, "after-update", training=True))
+    if case.of_output:
+        yield Variant({"per": "examples"}, _of(case, "mean-over-examples"))
     if not case.is_loss and case.broadcastable:
         yield Variant({"paired": False}, _of(case, "metric-broadcast"))
 
