@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.data import Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.engine.data import Array, Source, locate_fashion_mnist, read_fashion_mnist, sample_source
 from compare.errors import RequestError
-from compare.experiment import Experiment
+from compare.experiment import Experiment, Part
 
 
 def build_model() -> tf.keras.Model:
@@ -46,9 +46,12 @@ def prepare(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     return tf.cast(images[..., tf.newaxis], tf.float32) / 255.0, labels
 
 
-def fashion_mnist(data_dir: Path | None) -> Experiment:
-    """Returns the experiment with 60,000 training and 10,000 validation images; see ``compare.engine.data``."""
-    return _experiment("fashion-mnist", locate_fashion_mnist(data_dir))
+def fashion_mnist(data_dir: Path | None, **other: Any) -> Experiment:
+    """Returns the experiment, or another one, with 60,000 training and 10,000 validation images.
+
+    See ``compare.engine.data`` for where they are.
+    """
+    return replace(_experiment("fashion-mnist", locate_fashion_mnist(data_dir)), **other)
 
 
 def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
@@ -64,6 +67,12 @@ def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
 def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any) -> Experiment:
     """Returns an experiment with another model, and whatever else is given, on the embedded sample."""
     return replace(fashion_mnist_sample(None), name=name, build_model=build_model, **other)
+
+
+def from_sample(part: Callable[[Array, Array], Part]) -> tuple[Part, Part]:
+    """Returns what a function makes of the images and labels of the embedded sample, of training and of validation."""
+    train, validation = read_fashion_mnist(sample_source())
+    return part(*train), part(*validation)
 
 
 def _experiment(name: str, source: Source) -> Experiment:

@@ -11,42 +11,15 @@ to none of its layers: a loop that collects variables layer by layer does not tr
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import tensorflow as tf
 
-from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import build_model, fashion_mnist
 
 
-def softmax(data_dir: Path | None) -> Experiment:
-    """Returns ``fashion-mnist-softmax``: the model outputs probabilities, which the loss expects."""
-    return replace(
-        fashion_mnist(data_dir),
-        name="fashion-mnist-softmax",
-        build_model=build_softmax_model,
-        build_loss=lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False),
-    )
-
-
-def functional(data_dir: Path | None) -> Experiment:
-    """Returns ``fashion-mnist-functional``: the same layers as a functional model."""
-    return replace(fashion_mnist(data_dir), name="fashion-mnist-functional", build_model=build_functional_model)
-
-
-def subclassed(data_dir: Path | None) -> Experiment:
-    """Returns ``fashion-mnist-subclassed``: the same layers in a class, with a trainable scale of the logits."""
-    return replace(fashion_mnist(data_dir), name="fashion-mnist-subclassed", build_model=build_subclassed_model)
-
-
-def build_softmax_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to probabilities ``[batch, 10]``."""
-    return tf.keras.Sequential([*build_model().layers, tf.keras.layers.Softmax()])
-
-
 def build_functional_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds the same layers as a functional model."""
     x = images = tf.keras.Input((28, 28, 1))
     for layer in build_model().layers:
         x = layer(x)
@@ -54,7 +27,7 @@ def build_functional_model() -> tf.keras.Model:
 
 
 def build_subclassed_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
+    """Builds the same layers in a class, with a trainable scale of the logits."""
 
     class ScaledCNN(tf.keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -66,3 +39,13 @@ def build_subclassed_model() -> tf.keras.Model:
             return self.scale * self.cnn(images, training=training)
 
     return ScaledCNN()
+
+
+softmax = partial(
+    fashion_mnist,
+    name="fashion-mnist-softmax",
+    build_model=lambda: tf.keras.Sequential([*build_model().layers, tf.keras.layers.Softmax()]),
+    build_loss=lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False),
+)
+functional = partial(fashion_mnist, name="fashion-mnist-functional", build_model=build_functional_model)
+subclassed = partial(fashion_mnist, name="fashion-mnist-subclassed", build_model=build_subclassed_model)

@@ -12,6 +12,7 @@ by the sum of their weights.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 from compare.engine.data import Array, read_fashion_mnist, sample_source
 from compare.experiment import Experiment, nothing
-from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer
+from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, from_sample
 
 KEPT = 0.75 ** np.arange(10)
 """Fraction of the images of each class that is kept."""
@@ -36,15 +37,10 @@ def long_tail(images: Array, labels: Array) -> tuple[Array, Array]:
     return images[keep], labels[keep]
 
 
-def load_weighted_data() -> tuple[Any, Any]:
-    """Returns images, labels and sample weights, float32 ``[N]``, of 2,262 and 374 images."""
-
-    def part(images: Array, labels: Array) -> tuple[Any, Any, Any]:
-        images, labels = long_tail(images, labels)
-        return images, labels, WEIGHTS[labels]
-
-    train, validation = read_fashion_mnist(sample_source())
-    return part(*train), part(*validation)
+def weighted_long_tail(images: Array, labels: Array) -> tuple[Any, Any, Any]:
+    """Returns images, labels and sample weights, float32 ``[N]``, of 2,262 or 374 images."""
+    images, labels = long_tail(images, labels)
+    return images, labels, WEIGHTS[labels]
 
 
 def load_data() -> tuple[Any, Any]:
@@ -67,7 +63,7 @@ def build_model() -> tf.keras.Model:
 
 weighted = Experiment(
     name="weighted",
-    load_data=load_weighted_data,
+    load_data=partial(from_sample, weighted_long_tail),
     build_model=build_model,
     build_loss=build_loss,
     build_optimizer=build_optimizer,

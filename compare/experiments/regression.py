@@ -11,29 +11,26 @@ error message (``label-shape-broadcast``). Another trap is a learning rate for a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.data import Array, read_fashion_mnist, sample_source
+from compare.engine.data import Array, sample_source
 from compare.experiment import Experiment
+from compare.experiments.fashion_mnist import from_sample
 
 LEARNING_RATES_BY_BATCH_SIZE = {64: 0.1, 128: 0.15, 256: 0.2}
 
 
-def load_data() -> tuple[Any, Any]:
+def brightness(images: Array, labels: Array) -> tuple[Any, Any]:
     """Returns x, the mean brightness of each row, float32 ``[N, 28]`` in [0, 1], and y, the fraction of bright pixels.
 
     y is float32 ``[N]``; bright pixels have a value above 127.
     """
-
-    def part(images: Array, labels: Array) -> tuple[Any, Any]:
-        rows = images.mean(axis=2) / 255
-        return rows.astype(np.float32), (images > 127).mean(axis=(1, 2)).astype(np.float32)
-
-    train, validation = read_fashion_mnist(sample_source())
-    return part(*train), part(*validation)
+    rows = images.mean(axis=2) / 255
+    return rows.astype(np.float32), (images > 127).mean(axis=(1, 2)).astype(np.float32)
 
 
 def build_optimizer(global_batch_size: int) -> tf.keras.optimizers.Optimizer:
@@ -47,7 +44,7 @@ def build_optimizer(global_batch_size: int) -> tf.keras.optimizers.Optimizer:
 
 experiment = Experiment(
     name="regression",
-    load_data=load_data,
+    load_data=partial(from_sample, brightness),
     build_model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(1)]),
     build_loss=lambda: tf.keras.losses.MeanSquaredError(),
     build_optimizer=build_optimizer,

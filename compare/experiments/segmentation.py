@@ -10,27 +10,23 @@ which makes the loss 784 times larger (``loss-scaled``); Adam hides the differen
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.data import Array, read_fashion_mnist, sample_source
-from compare.experiments.fashion_mnist import on_sample
+from compare.engine.data import Array, sample_source
+from compare.experiments.fashion_mnist import from_sample, on_sample
 
 BACKGROUND, TOP, TROUSERS, DRESS, SHOE, BAG = range(6)
 KIND_OF_CLASS = np.array([TOP, TROUSERS, TOP, DRESS, TOP, SHOE, TOP, SHOE, BAG, SHOE], np.uint8)
 """The kind of garment for each of the ten classes of Fashion-MNIST."""
 
 
-def load_data() -> tuple[Any, Any]:
+def kinds(images: Array, labels: Array) -> tuple[Any, Any]:
     """Returns images, uint8 ``[N, 28, 28]``, and the kind of each pixel, uint8 ``[N, 28, 28]``."""
-
-    def part(images: Array, labels: Array) -> tuple[Any, Any]:
-        return images, np.where(images > 0, KIND_OF_CLASS[labels][:, None, None], np.uint8(BACKGROUND))
-
-    train, validation = read_fashion_mnist(sample_source())
-    return part(*train), part(*validation)
+    return images, np.where(images > 0, KIND_OF_CLASS[labels][:, None, None], np.uint8(BACKGROUND))
 
 
 def build_model() -> tf.keras.Model:
@@ -52,6 +48,6 @@ def build_model() -> tf.keras.Model:
 experiment = on_sample(
     "segmentation",
     build_model,
-    load_data=load_data,
+    load_data=partial(from_sample, kinds),
     data_source=f"pixels labelled by kind of garment, from the {sample_source().description}",
 )

@@ -18,7 +18,7 @@ from compare.verdict import (
     absolute_gap,
     rounding,
 )
-from compare.verdict.model import Truth
+from compare.verdict.model import Distance, Truth
 from compare.verdict.seeds import Test
 
 
@@ -121,7 +121,7 @@ def _not_finite(comparison: Comparison, reference: str) -> str:
     return ""
 
 
-def _when_seen(place: NotFinite) -> str:
+def _when_seen(place: NotFinite | Distance) -> str:
     if place.step is None:
         return f"at the end of epoch {place.epoch}"
     return f"after step {place.step:,} of epoch {place.epoch}" if place.step else "before the first step"
@@ -298,12 +298,7 @@ def advice_on_numbers(comparison: Comparison) -> str:
 
 def truth_sentence(truth: Truth) -> str:
     """The errors of every trainer relative to training on one replica in float64."""
-    weights = []
-    for each in truth.after:
-        when = f"at the end of epoch {each.epoch}"
-        if each.step is not None:
-            when = f"after step {each.step:,} of epoch {each.epoch}"
-        weights.append(f"{when}: {_by_value(each.distance)}")
+    weights = [f"{_when_seen(each)}: {_by_value(each.distance)}" for each in truth.after]
     names = list(dict.fromkeys(name for metrics in truth.metrics.values() for name in metrics))
     metrics = [
         f"{name}: {_by_value({who: gaps[name].max_gap for who, gaps in truth.metrics.items() if name in gaps})}"

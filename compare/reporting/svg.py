@@ -23,11 +23,7 @@ def content(chart: Chart) -> dict[str, Any]:
             height = round(100 * (1 - y.position(value)), 1) if math.isfinite(value) else None
             stops.setdefault(at, []).append((line.name, text, line.legend_key, height))
     bands = [(band.kind, sorted((at, low, band.high[at]) for at, low in band.low.items())) for band in chart.bands]
-    return {
-        "title": chart.title,
-        "summary": chart.summary,
-        "x_name": chart.x_name,
-        "y_name": chart.y_name,
+    return vars(chart) | {
         "x_ticks": [(100 * x.position(value), text) for value, text in x.ticks],
         "y_ticks": [(100 * (1 - y.position(value)), text) for value, text in y.ticks],
         "zero": any(value == 0 for value, _ in y.ticks) and 100 * (1 - y.position(0)),
@@ -36,9 +32,6 @@ def content(chart: Chart) -> dict[str, Any]:
         "lines": [100 * x.position(value) for value in chart.lines],
         "curves": [_curve(line, x, y, chart.markers) for line in chart.series],
         "stops": [[round(100 * x.position(at), 3), heading(at), rows] for at, rows in sorted(stops.items())],
-        "tall": chart.tall,
-        "group": chart.group,
-        "kind": chart.kind,
         "views": views(chart.views, x),
     }
 
@@ -50,12 +43,11 @@ def views(parts: Sequence[View], x: Axis) -> list[dict[str, Any]]:
         return round(min(max(100 * x.position(value), 0.0), 100.0), 3)
 
     return [
-        {
-            "name": each.name,
+        vars(each)
+        | {
             "low": percent(each.low),
             "high": percent(each.high),
             "ticks": [(percent(value), text) for value, text in each.ticks],
-            "x_name": each.x_name,
         }
         for each in parts
     ]
@@ -65,14 +57,8 @@ def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:
     """The geometry of one line."""
     finite = [(at, value) for at, value in series.points.items() if math.isfinite(value)]
     edges = series.interval
-    return {
-        "name": series.name,
-        "style": series.style,
-        "hollow": series.hollow,
-        "faint": series.faint,
+    return vars(series) | {
         "key": series.legend_key,
-        "wide": series.wide,
-        "dots": series.dots,
         "end": round(100 * x.position(max(finite)[0]), 3) if finite else 0.0,
         "path": _path(series, x, y),
         "interval": "" if series.bars else _region(edges, x, y),
