@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +42,7 @@ def compare_records(reference: Record, candidate: Record, against: str = "") -> 
 def not_finite_values(reference: Record, candidate: Record) -> tuple[NotFinite, ...]:
     """Where values first are not finite: of the weights, and of the numbers that both report."""
     found = not_finite.in_weights(reference, candidate)
-    numbers = not_finite.in_numbers(reference, candidate, paired_names(reference, candidate))
+    numbers = not_finite.in_numbers(reference.trainer, candidate.trainer, reported_by_both(reference, candidate))
     return tuple(each for each in (found, numbers) if each is not None)
 
 
@@ -169,20 +170,16 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
     """
     gaps: dict[str, MetricGap] = {}
     pairs = paired_names(reference, candidate)
-    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
-        expected, actual = reference.logs[epoch], candidate.logs[epoch]
-        for name, other in pairs.items():
-            if name not in expected or other not in actual:
-                continue
-            gap = absolute_gap(expected[name], actual[other])
-            known = gaps.get(name)
-            if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
-                gaps[name] = MetricGap(gap, epoch, reported_as=other if other != name else "", no_number=gap is None)
+    for epoch, name, expected, actual in reported_by_both(reference, candidate):
+        gap, known = absolute_gap(expected, actual), gaps.get(name)
+        if known is None or (known.max_gap is not None and (gap is None or gap > known.max_gap)):
+            other = pairs[name] if pairs[name] != name else ""
+            gaps[name] = MetricGap(gap, epoch, reported_as=other, no_number=gap is None)
     reference_names = {other: name for name, other in pairs.items()}
     for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
-        expected, actual = reference.logs[epoch], candidate.logs[epoch]
-        for name in dict.fromkeys([*expected, *(reference_names.get(other, other) for other in actual)]):
-            lacks = candidate if pairs.get(name, name) not in actual else reference if name not in expected else None
+        ours, theirs = reference.logs[epoch], candidate.logs[epoch]
+        for name in dict.fromkeys([*ours, *(reference_names.get(other, other) for other in theirs)]):
+            lacks = candidate if pairs.get(name, name) not in theirs else reference if name not in ours else None
             known = gaps.get(name)
             if lacks is not None and (known is None or not known.not_reported_by):
                 known = known or MetricGap(None, epoch)
@@ -207,6 +204,17 @@ def paired_names(reference: Record, candidate: Record) -> dict[str, str]:
                 others.remove(other)
                 break
     return pairs
+
+
+def reported_by_both(reference: Record, candidate: Record) -> list[tuple[int, str, float, float]]:
+    """The numbers that both report: the epoch, the reference's name, the reference's value and the candidate's."""
+    pairs = paired_names(reference, candidate)
+    return [
+        (epoch, name, reference.logs[epoch][name], candidate.logs[epoch][other])
+        for epoch in sorted(reference.logs.keys() & candidate.logs.keys())
+        for name, other in pairs.items()
+        if name in reference.logs[epoch] and other in candidate.logs[epoch]
+    ]
 
 
 def _names(record: Record) -> list[str]:
@@ -338,15 +346,10 @@ def within_rounding(reference: Record, candidate: Record) -> bool:
 def beyond_rounding(reference: Record, candidate: Record) -> set[str]:
     """The reference's names of the metrics that differ by more than ``within_rounding`` allows in some epoch."""
     beyond: set[str] = set()
-    pairs = paired_names(reference, candidate)
-    for epoch in reference.logs.keys() & candidate.logs.keys():
-        expected, actual = reference.logs[epoch], candidate.logs[epoch]
-        terms = max(int((places_of(record.keys)[0] == epoch).sum()) for record in (reference, candidate))
+    places = [Counter(places_of(record.keys)[0].tolist()) for record in (reference, candidate)]
+    for epoch, name, expected, actual in reported_by_both(reference, candidate):
+        terms, gap = max(of[epoch] for of in places), absolute_gap(expected, actual)
         bound = (terms + WITHIN_BATCH) * float(np.finfo(np.float32).eps)
-        for name, other in pairs.items():
-            if name not in expected or other not in actual:
-                continue
-            gap = absolute_gap(expected[name], actual[other])
-            if gap is None or gap > bound * max(abs(expected[name]), abs(actual[other])):
-                beyond.add(name)
+        if gap is None or gap > bound * max(abs(expected), abs(actual)):
+            beyond.add(name)
     return beyond

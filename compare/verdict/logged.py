@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.records import Record, shortest
-from compare.verdict.exact import absolute_gap, metric_gaps, not_finite_values, paired_names
+from compare.verdict.exact import absolute_gap, metric_gaps, not_finite_values, reported_by_both
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
@@ -47,10 +47,7 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
 def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison:
     """Compares the logs of one seed; if they are all there is, the reason says what would tell more."""
     gaps = metric_gaps(reference, candidate)
-    names = paired_names(reference, candidate)
-    epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    both = [(e, n, reference.logs[e][n], candidate.logs[e][m]) for e in epochs for n, m in names.items()
-            if n in reference.logs[e] and m in candidate.logs[e]]  # fmt: skip
+    both = reported_by_both(reference, candidate)
     lost = not_finite_values(reference, candidate)
     starts: dict[str, int] = {}  # by number, the first epoch in which it differs
     for epoch, name, a, b in both:
@@ -72,7 +69,9 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         reason += f"; {MORE}" if alone and not any(each.alone for each in lost) else ""
     else:
         listed = ", ".join(dict.fromkeys(name for _, name, _, _ in both))
-        reason = f"the logged numbers are equal in {_count(len(epochs))} ({listed})"
+        reason = (
+            f"the logged numbers are equal in {_count(len(reference.logs.keys() & candidate.logs.keys()))} ({listed})"
+        )
         if not _telling([(name, a) for _, name, a, _ in both]):
             reason += f", but no loss has {DIGITS} digits or more and changes, so different trainings may log the same"
         elif reference.logs.keys() == candidate.logs.keys():
@@ -105,11 +104,10 @@ def _digits(value: float) -> int:
 
 def _in_common(reference: Record, candidate: Record) -> tuple[Record, Record]:
     """Both records with the numbers that both have: a column that one side lacks is no difference."""
-    names = paired_names(reference, candidate)
     epochs = sorted(reference.logs.keys() & candidate.logs.keys())
-    kept = {e: [(n, m) for n, m in names.items() if n in reference.logs[e] and m in candidate.logs[e]] for e in epochs}
-    expected = {e: {n: reference.logs[e][n] for n, _ in pairs} for e, pairs in kept.items()}
-    actual = {e: {n: candidate.logs[e][m] for n, m in pairs} for e, pairs in kept.items()}
+    expected, actual = ({epoch: dict[str, float]() for epoch in epochs} for _ in range(2))
+    for epoch, name, a, b in reported_by_both(reference, candidate):
+        expected[epoch][name], actual[epoch][name] = a, b
     return replace(reference, logs=expected), replace(candidate, logs=actual)
 
 

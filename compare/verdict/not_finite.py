@@ -6,6 +6,7 @@ A value that is not finite on one side only is a difference, however it came abo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,25 +67,18 @@ def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
     return _of_weights(reference, key, mask, None)
 
 
-def in_numbers(reference: Record, candidate: Record, pairs: dict[str, str]) -> NotFinite | None:
+def in_numbers(reference: str, candidate: str, numbers: Sequence[tuple[int, str, float, float]]) -> NotFinite | None:
     """The first reported number that is not finite on one side only or, if there is none, on both.
 
     Args:
-        pairs: maps the reference's names of the numbers to the candidate's.
+        numbers: what both report: the epoch, the name, the reference's value and the candidate's.
     """
-    both: NotFinite | None = None
-    for epoch in sorted(reference.logs.keys() & candidate.logs.keys()):
-        for name, other in pairs.items():
-            a, b = reference.logs[epoch].get(name), candidate.logs[epoch].get(other)
-            if a is None or b is None or (math.isfinite(a) and math.isfinite(b)):
-                continue
-            alone = math.isfinite(a) != math.isfinite(b)
-            side = (reference if math.isfinite(b) else candidate).trainer if alone else None
-            found = NotFinite(side, epoch, None, metric=name, values=(shortest(a), shortest(b)))
-            if alone:
-                return found
-            both = both or found
-    return both
+    found = []
+    for epoch, name, a, b in numbers:
+        if not (math.isfinite(a) and math.isfinite(b)):
+            side = candidate if math.isfinite(a) else reference if math.isfinite(b) else None
+            found.append(NotFinite(side, epoch, None, metric=name, values=(shortest(a), shortest(b))))
+    return next((each for each in found if each.alone), found[0] if found else None)
 
 
 Found = tuple[int, np.ndarray]
