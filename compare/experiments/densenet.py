@@ -37,9 +37,8 @@ def build_model() -> tf.keras.Model:
     images = tf.keras.Input((28, 28, 1))
     x = layers.Conv2D(2 * GROWTH, 3, strides=2, padding="same", use_bias=False)(images)
     x = dense_block(x)
-    x = layers.Conv2D(2 * GROWTH, 1, use_bias=False)(
-        activated(x)
-    )  # transition: halves the number of channels; pooling halves the size
+    # The transition halves the number of channels; pooling halves the size.
+    x = layers.Conv2D(2 * GROWTH, 1, use_bias=False)(activated(x))
     x = layers.AveragePooling2D(2)(x)
     x = dense_block(x)
     x = layers.GlobalAveragePooling2D()(activated(x))

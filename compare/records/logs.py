@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from compare.errors import RequestError
-from compare.naming import printable
+from compare.naming import distinct, printable
 from compare.records.event_files import event_files, read_scalars
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, exact_column, read_metrics
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, columns_of, exact_column, read_metrics
 from compare.records.model import RecordError, read_file
 
 ACCURACY = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy")
@@ -128,8 +128,7 @@ def _named(sides: Sequence[list[Log]]) -> dict[str, list[Log]]:
         names = parents if len(set(parents)) == len(parents) and all(parents) else names
     different: dict[str, list[Log]] = {}
     for name, side in zip(names, sides, strict=True):
-        number = next(n for n in range(1, len(sides) + 1) if (name if n == 1 else f"{name}-{n}") not in different)
-        different[name if number == 1 else f"{name}-{number}"] = side
+        different[distinct(name, different)] = side
     return different
 
 
@@ -300,13 +299,9 @@ def _of_metrics_csv(path: Path) -> list[Log]:
     except RecordError as error:
         raise RequestError(f"--logs {error}") from None
     logs = []
-    for trainer, seed in dict.fromkeys((row["trainer"], row["seed"]) for row in rows):
-        own = {int(row["epoch"]): row for row in rows if (row["trainer"], row["seed"]) == (trainer, seed)}
-        names = [name for name in rows[0] if name not in KEY_COLUMNS + TIME_COLUMNS]
-        columns = {name: {epoch: row[name] for epoch, row in own.items() if row[name]} for name in names}
-        metrics = {name: exact_column(texts) for name, texts in columns.items() if texts}
-        seconds = {epoch: float(row["seconds"]) for epoch, row in own.items() if row["seconds"]}
-        logs.append(_log(path, printable(trainer), int(seed), metrics, list(own), seconds))
+    for (trainer, seed), columns in columns_of(rows).items():
+        metrics = {n: values for n, values in columns.items() if values and n not in KEY_COLUMNS + TIME_COLUMNS}
+        logs.append(_log(path, printable(trainer), seed, metrics, list(columns["epoch"]), columns["seconds"]))
     if not logs:
         raise RequestError(f"--logs {path}: there is no epoch in it")
     return logs

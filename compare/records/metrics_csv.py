@@ -27,6 +27,11 @@ FORMULA = r"'*[=+\-@\t\r]"
 """How a name begins that a spreadsheet would take for a formula, or that was quoted because of that."""
 TIME_COLUMNS = tuple(TIMES)
 
+Values = dict[int, float]
+"""Maps an epoch to a value; missing values are absent."""
+Curves = dict[tuple[str, int], dict[str, Values]]
+"""The columns of ``metrics.csv`` by trainer and seed."""
+
 
 def _known(value: float, digits: int) -> str:
     return "" if math.isnan(value) else f"{value:.{digits}f}"
@@ -56,6 +61,17 @@ def exact_column(texts: Mapping[int, str]) -> dict[int, float]:
     with np.errstate(over="ignore"):
         single = all(str(np.float32(text)) == text for text in texts.values())
         return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> Curves:
+    """The columns of some rows as numbers; ``epoch`` is one of them, for every epoch that has a row."""
+    curves: Curves = {}
+    for key in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
+        selected = [row for row in rows if (row["trainer"], int(row["seed"])) == key]
+        curves[key] = {}
+        for name in list(selected[0])[2:]:
+            curves[key][name] = exact_column({int(row["epoch"]): row[name] for row in selected if row[name]})
+    return curves
 
 
 class MetricsFile:

@@ -1,36 +1,18 @@
-"""The columns of ``metrics.csv`` as numbers, their means over seeds, and the effect of rounding on them."""
+"""The means over seeds of the columns of ``metrics.csv``, their differences, and the effect of rounding on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from compare.records.metrics_csv import exact_column
+from compare.records.metrics_csv import Curves, Values
 from compare.verdict import absolute_gap
 from compare.verdict.rounding import units_of
 
 ROUNDING = 2.0**-24, 2.0**-23
 """The smallest and the largest relative distance of neighbouring float32 numbers."""
-
-Values = dict[int, float]
-"""Maps an epoch to a value; missing values are absent."""
-TrainerSeed = tuple[str, int]
-"""A trainer and a seed."""
-Curves = dict[TrainerSeed, dict[str, Values]]
-"""The columns of ``metrics.csv`` by trainer and seed."""
-
-
-def read_curves(rows: Sequence[Mapping[str, str]]) -> Curves:
-    """Parses the rows of ``metrics.csv``; ``epoch`` is one of the columns, for every epoch that has a row."""
-    curves: Curves = {}
-    for key in dict.fromkeys((row["trainer"], int(row["seed"])) for row in rows):
-        selected = [row for row in rows if (row["trainer"], int(row["seed"])) == key]
-        curves[key] = {}
-        for name in list(selected[0])[2:]:
-            curves[key][name] = exact_column({int(row["epoch"]): row[name] for row in selected if row[name]})
-    return curves
 
 
 def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:

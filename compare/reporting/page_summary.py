@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,30 +14,19 @@ from compare.reporting.sentences import advice_on_numbers, where
 from compare.verdict import Comparison
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A question with its short answer.
+def summary(files: RunFiles, costs: Sequence[CostRow]) -> list[tuple[str, str, tuple[str, str]]]:
+    """The questions after "Do they train alike?", answered for the worst comparison.
 
-    Attributes:
-        id: the id of the section with the long answer.
-        more: a detail below the answer; may be empty.
+    Returns:
+        The id of the section with the long answer, the question, and the short answer with a detail, if there is one.
     """
-
-    id: str
-    question: str
-    answer: str
-    more: str = ""
-
-
-def summary(files: RunFiles, costs: Sequence[CostRow]) -> list[Answer]:
-    """The questions after "Do they train alike?", answered for the worst comparison."""
     first = files.comparisons[0] if files.comparisons else None
     return [
-        Answer("where", "Where do they diverge?", *_where(first)),
-        Answer("why", "Why?", *_why(first, files.verdict_word)),
-        Answer("reached", "What results did they reach?", *results(files)),
-        Answer("cost", "What did they cost?", *_costs(costs)),
-        Answer("run", "What exactly was run?", *_run(files.run)),
+        ("where", "Where do they diverge?", _where(first)),
+        ("why", "Why?", _why(first, files.verdict_word)),
+        ("reached", "What results did they reach?", results(files)),
+        ("cost", "What did they cost?", _costs(costs)),
+        ("run", "What exactly was run?", _run(files.run)),
     ]
 
 

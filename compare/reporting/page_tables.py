@@ -24,30 +24,24 @@ DEFAULTS = as_json(Training(keras=3))
 # Metrics per epoch
 
 
-@dataclass(frozen=True)
-class EpochLine:
-    """One line of the table of epochs: a trainer's metrics, or the gap to the reference if ``style`` is None."""
+def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]]]]:
+    """By epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference.
 
-    name: str
-    style: int | None
-    cells: Sequence[str]
-
-
-def epoch_rows(files: RunFiles) -> dict[int, list[EpochLine]]:
-    """By epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference."""
+    Returns:
+        By epoch, lines: the trainer's name, or that it is a gap; whether it is one; the cells.
+    """
     names, columns = files.names, files.columns
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}
     curves = {trainer: values for (trainer, _), values in files.curves.items()}
-    table: dict[int, list[EpochLine]] = {}
+    table: dict[int, list[tuple[str, bool, Sequence[str]]]] = {}
     for epoch in sorted({epoch for _, epoch in rows}):
         lines = table.setdefault(epoch, [])
         for name in [name for name in names if (name, epoch) in rows]:
-            cells = [rows[name, epoch][column] for column in columns]
-            lines.append(EpochLine(name, min(names.index(name), 5), cells))
+            lines.append((name, False, [rows[name, epoch][column] for column in columns]))
             if name != names[0] and (names[0], epoch) in rows:
                 reference, candidate = curves[names[0]], curves[name]
                 gaps = [signed_gap(reference.get(c, {}).get(epoch), candidate.get(c, {}).get(epoch)) for c in columns]
-                lines.append(EpochLine("gap", None, gaps))
+                lines.append(("gap", True, gaps))
     return table
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from compare.records import shortest
+from compare.records.metrics_csv import Values
 from compare.reporting.charts import Band, Chart, Series, View, counts, linear, logarithmic
-from compare.reporting.curves import Values, differences, envelope_of, mean_and_interval, rounding_of
+from compare.reporting.curves import differences, envelope_of, mean_and_interval, rounding_of
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import style_of, views_of_lengths

@@ -12,9 +12,8 @@ from typing import Any
 import jinja2
 
 from compare.records import COSTS, RecordError, has_records, read_costs, read_rows
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, columns_of
 from compare.records.run_json import read_run
-from compare.reporting.curves import Curves, read_curves
 from compare.reporting.sentences import worst_first
 from compare.verdict import Comparison, Verdict
 
@@ -88,7 +87,7 @@ class RunFiles:
     @cached_property
     def curves(self) -> Curves:
         """The columns of ``metrics.csv`` as numbers, by trainer and seed."""
-        return read_curves(self.rows)
+        return columns_of(self.rows)
 
     @cached_property
     def seeds(self) -> int:
@@ -152,5 +151,5 @@ def read(folder: Path) -> RunFiles:
         verdict=verdict_of(folder),
         rows=read_rows(folder),
         costs=read_costs(folder / COSTS),
-        noise=[read_curves(rows) for rows in twins if rows],
+        noise=[columns_of(rows) for rows in twins if rows],
     )

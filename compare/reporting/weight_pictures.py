@@ -148,7 +148,14 @@ def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: st
 
 def _namer(gaps: GapSeries) -> Callable[[int], str]:
     """Maps the index of a place to its name."""
-    return lambda index: _place_name(int(gaps.epochs[index]), int(gaps.steps[index]))
+
+    def name(index: int) -> str:
+        epoch, step = int(gaps.epochs[index]), int(gaps.steps[index])
+        if step == EPOCH_END:
+            return f"end of epoch {epoch}"
+        return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
+
+    return name
 
 
 def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key: str) -> Series:
@@ -217,12 +224,6 @@ def unit_of(entries: Sequence[Comparison]) -> str:
     if entries and not any(entry.training.steps_compared for entry in entries):
         return "epoch"
     return "call" if any(entry.training.steps_made for entry in entries) else "step"
-
-
-def _place_name(epoch: int, step: int) -> str:
-    if step == EPOCH_END:
-        return f"end of epoch {epoch}"
-    return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
 
 
 def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
