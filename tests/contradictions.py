@@ -27,8 +27,8 @@ def contradiction(entry: Mapping[str, Any]) -> str:
 def install() -> None:
     """Checks each verdict that becomes JSON, and each report of the short check, in this process."""
     from compare.check.report import Report
+    from compare.records.codec import decode
     from compare.verdict import Verdict
-    from compare.verdict.codec import decode
 
     as_content, init = Verdict.content, Report.__init__
 

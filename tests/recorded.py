@@ -28,9 +28,9 @@ from compare.records import (
     read_verdict,
     write_checked,
 )
+from compare.records.codec import decode
 from compare.reporting import html, plots
 from compare.verdict import Comparison, Failure, Verdict, compare_records, not_comparable
-from compare.verdict.codec import decode
 
 
 def as_json(reference: str, comparisons: Sequence[Comparison], **more: Any) -> dict[str, Any]:

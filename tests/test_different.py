@@ -18,10 +18,10 @@ from compare.check.recorded_numbers import Losses, name_own_loss, name_reporting
 from compare.check.used import SCRIPT_ALONE
 from compare.check.words import said
 from compare.records import EPOCH_END, INITIAL, Record, Variable
+from compare.records.codec import encode
 from compare.records.model import End
 from compare.records.run_json import INTERRUPTED
 from compare.verdict import DIFFERENT, INCONCLUSIVE, Comparison, Reporting, Training, compare_records
-from compare.verdict.codec import encode
 from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import Margin, study
 

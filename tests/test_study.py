@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from compare.records import Record
+from compare.records.codec import encode
 from compare.verdict import Comparison, Reporting, Training, with_study
-from compare.verdict.codec import encode
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, seeds_needed, study
 
 ACCURACY = (Margin("val_accuracy", 0.01),)
@@ -156,4 +156,4 @@ def test_it_is_plain_data() -> None:
     content = encode(pair([0.02, -0.02, 0.015]))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert content["tests"][0]["metric"] == "val_accuracy"
-    assert [str(margin) for margin in DEFAULT_MARGINS] == ["val_accuracy=0.01", "val_loss=2%"]
+    assert DEFAULT_MARGINS == (Margin("val_accuracy", 0.01), Margin("val_loss", 0.02, relative=True))

@@ -30,6 +30,7 @@ from compare.records import (
     write_json,
 )
 from compare.records import model as records
+from compare.records.codec import decode
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict import (
@@ -48,7 +49,6 @@ from compare.verdict import (
     within_rounding,
     worst,
 )
-from compare.verdict.codec import decode
 from compare.verdict.judge import Pair
 from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import measure

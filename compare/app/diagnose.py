@@ -18,10 +18,10 @@ from compare.engine.noise_twins import TwinRun
 from compare.engine.run import Run
 from compare.engine.strategies import without_idle_waits
 from compare.records import MetricsFile, Place, Recorder, Sink, read_records
+from compare.records.codec import encode
 from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
 from compare.verdict import DIFFERENT, rounding
-from compare.verdict.codec import encode
 from compare.verdict.judge import Pair, Recorded, pairs
 
 

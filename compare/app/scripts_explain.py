@@ -28,6 +28,7 @@ from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, some
 from compare.check.used import used_by
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
+from compare.records.codec import encode
 from compare.reporting.terminal import tell
 from compare.verdict import (
     DIFFERENT,
@@ -41,7 +42,6 @@ from compare.verdict import (
     beyond_rounding,
     rounding,
 )
-from compare.verdict.codec import encode
 from compare.verdict.judge import Pair, Recorded, pairs
 from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp, read_close_up

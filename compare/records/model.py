@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compare.naming import file_name, shown_path
+from compare.records.codec import ALWAYS
 
 INITIAL = 0
 """The ``step`` of the fingerprint taken before the first optimizer step."""
@@ -169,9 +170,9 @@ class End:
         what: the value that was not finite, for messages.
     """
 
-    epoch: int | None = None
-    step: int | None = None
-    what: str = ""
+    epoch: int | None = field(default=None, metadata=ALWAYS)
+    step: int | None = field(default=None, metadata=ALWAYS)
+    what: str = field(default="", metadata=ALWAYS)
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,6 @@ class Record:
         logs: for each finished epoch, the reported metrics with their exact values.
         stem: the common prefix of the paths of the files.
         end: how training ended; None if it has not ended.
-        rows: for each finished epoch, a checksum of its row of ``metrics.csv``.
         weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file.
     """
 
@@ -194,7 +194,6 @@ class Record:
     logs: Mapping[int, Mapping[str, float]]
     stem: Path = field(repr=False)
     end: End | None = None
-    rows: Mapping[int, str] = field(default_factory=dict, repr=False)
     weights_crc32: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     @cached_property

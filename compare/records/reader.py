@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from compare.naming import shown_path
+from compare.records.codec import decode, encode, unwritten
 from compare.records.costs import COSTS, read_costs
-from compare.records.files import checksum, read_checked, replace_file, storing
+from compare.records.files import checksum, read_checked, replace_file, storing, write_checked
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
 from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, read_file, stem_of, step_dtype
 from compare.records.run_json import identity_of, run_of
@@ -29,11 +31,6 @@ def steps_path(stem: Path) -> Path:
 def sidecar_path(stem: Path) -> Path:
     """The JSON file that describes the fingerprints and the reported metrics."""
     return stem.with_name(f"{stem.name}.json")
-
-
-def replicas(record: Record) -> int:
-    """The number of replicas that were fingerprinted."""
-    return int(record.steps.dtype["hashes"].shape[1])
 
 
 def has_records(folder: Path) -> bool:
@@ -55,12 +52,12 @@ def read_records(folder: Path) -> list[Record]:
         if key not in sidecars:
             raise RecordError(metrics, f"there are no fingerprints of {key[0]!r}, seed {key[1]}")
         sidecar = sidecars[key]
-        record = replace(sidecar.record, steps=sidecar.steps())
-        logs = {int(row["epoch"]): _logs(row, sidecar.types, metrics) for row in rows.get(key, [])}
-        ended = record.steps["epoch"][record.steps["step"] == EPOCH_END].tolist()
+        steps, variables, stem = sidecar.steps(), sidecar.variables, sidecar.stem
+        logs = {int(row["epoch"]): _logs(row, sidecar.reported, metrics) for row in rows.get(key, [])}
+        ended = steps["epoch"][steps["step"] == EPOCH_END].tolist()
         for epoch in sorted(logs.keys() - ended):
-            raise RecordError(steps_path(record.stem), f"damaged, the end of epoch {epoch} is missing")
-        records.append(replace(record, logs=logs))
+            raise RecordError(steps_path(stem), f"damaged, the end of epoch {epoch} is missing")
+        records.append(Record(*key, variables, steps, logs, stem, sidecar.end, sidecar.weights_crc32))
     return records
 
 
@@ -85,7 +82,7 @@ def _verified(
     for row in read_metrics(metrics) if os.path.lexists(metrics) else []:
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
     for key, sidecar in sidecars.items():
-        sums, trainer, seed = sidecar.record.rows, *key
+        sums, trainer, seed = sidecar.rows_sha256, *key
         found = {int(row["epoch"]): row for row in rows.get(key, [])}
         for epoch, row in found.items():
             if sums.get(epoch) != checksum(filled(row)):
@@ -93,7 +90,7 @@ def _verified(
                     metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} does not match its checksum"
                 )
         # The last rows may be missing before training has ended: it was killed, or is about to be resumed.
-        last = max(sums if sidecar.record.end is not None else found, default=0)
+        last = max(sums if sidecar.end is not None else found, default=0)
         for epoch in sorted(sums.keys() - found.keys()) if complete else ():
             if epoch <= last:
                 raise RecordError(metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} is missing")
@@ -159,9 +156,9 @@ def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
     rows = set(MetricsFile(folder / "metrics.csv").epochs(trainer, seed))
     ends = set(steps["epoch"][steps["step"] == EPOCH_END].tolist())
     epoch = 0
-    while epoch + 1 in rows & ends & sidecar.types.keys():
+    while epoch + 1 in rows & ends & sidecar.reported.keys():
         epoch += 1
-    return epoch, sidecar.record.end if epoch == max(sidecar.types, default=0) else None
+    return epoch, sidecar.end if epoch == max(sidecar.reported, default=0) else None
 
 
 def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
@@ -193,18 +190,41 @@ class Block:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What the JSON file beside the fingerprints says.
+    """The JSON file beside the fingerprints; its fields are the keys, in their order (see ``compare.records.codec``).
 
     Attributes:
-        record: the record without its fingerprints and its logs.
-        types: by epoch, the float type of each reported metric.
         run: the identity of the run; None if there is no ``run.json``.
+        reported: by epoch, the float type of each reported metric.
+        rows_sha256: for each finished epoch, a checksum of its row of ``metrics.csv``.
+        weights_crc32: for each epoch whose weights were kept, the CRC-32 of their file.
+        end: how training ended; None if it has not.
+        stem: the common prefix of the paths of the files.
     """
 
-    record: Record
-    types: _Types
-    blocks: Sequence[Block]
-    run: str | None = None
+    schema: int
+    run: str | None
+    trainer: str
+    seed: int
+    replicas: int
+    variables: tuple[Variable, ...]
+    reported: _Types
+    rows_sha256: dict[int, str]
+    weights_crc32: dict[int, int]
+    blocks: tuple[Block, ...]
+    end: End | None = None
+    stem: Path = field(default=Path(), metadata=unwritten(Path()))
+
+    @classmethod
+    def of(cls, folder: Path, trainer: str, seed: int) -> Sidecar:
+        """What is known of a trainer's records before its training begins."""
+        return cls(
+            SCHEMA, identity_of(folder), trainer, seed, 0, (), {}, {}, {}, (), stem=stem_of(folder, trainer, seed)
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The layout of a fingerprint."""
+        return step_dtype(len(self.variables), self.replicas)
 
     def steps(self) -> np.ndarray:
         """Reads the fingerprints; what follows them in the file, of a write that was interrupted, is left out.
@@ -212,7 +232,7 @@ class Sidecar:
         Raises:
             RecordError: if the file is damaged.
         """
-        path, dtype = steps_path(self.record.stem), self.record.steps.dtype
+        path = steps_path(self.stem)
         try:
             content = memoryview(read_file(path) if os.path.lexists(path) else b"")
         except OSError as error:
@@ -225,11 +245,26 @@ class Sidecar:
             if zlib.crc32(part) != block.crc32:
                 raise RecordError(path, f"damaged, block {number} does not match its checksum")
             at += block.size
-        return np.frombuffer(content[:at], dtype)
+        return np.frombuffer(content[:at], self.dtype)
 
-    def blocks_up_to(self, epoch: int) -> list[Block]:
-        """The blocks of the epochs up to ``epoch``."""
-        return [block for block in self.blocks if block.epoch <= epoch]
+    def up_to(self, epoch: int) -> Sidecar:
+        """What it says of the epochs up to this one, before training ended."""
+
+        def until(known: dict[int, Any]) -> dict[int, Any]:
+            return {number: value for number, value in known.items() if number <= epoch}
+
+        return replace(
+            self,
+            reported=until(self.reported),
+            rows_sha256=until(self.rows_sha256),
+            weights_crc32=until(self.weights_crc32),
+            blocks=tuple(block for block in self.blocks if block.epoch <= epoch),
+            end=None,
+        )
+
+    def write(self) -> None:
+        """Writes the file; what is in other files counts from then on."""
+        write_checked(sidecar_path(self.stem), encode(self))
 
 
 def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
@@ -239,9 +274,9 @@ def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
         if sidecar.run != identity:
             metrics = shown_path(folder / "metrics.csv")
             raise RecordError(
-                sidecar_path(sidecar.record.stem), f"belongs to another run than {shown_path(run)}, as may {metrics}"
+                sidecar_path(sidecar.stem), f"belongs to another run than {shown_path(run)}, as may {metrics}"
             )
-    return {(sidecar.record.trainer, sidecar.record.seed): sidecar for sidecar in sidecars}
+    return {(sidecar.trainer, sidecar.seed): sidecar for sidecar in sidecars}
 
 
 def read_sidecar(path: Path) -> Sidecar:
@@ -252,25 +287,17 @@ def read_sidecar(path: Path) -> Sidecar:
     """
     content = read_checked(path)
     try:
-        trainer, seed = str(content["trainer"]), int(content["seed"])
-        variables = tuple(Variable(v["name"], tuple(v["shape"]), v["dtype"]) for v in content["variables"])
-        dtype = step_dtype(len(variables), content["replicas"])
-        types = {int(epoch): dict(kinds) for epoch, kinds in content["reported"].items()}
-        if not {kind for kinds in types.values() for kind in kinds.values()} <= {"float32", "float64"}:
+        sidecar = replace(decode(Sidecar, content), stem=path.with_suffix(""))
+        if not {kind for kinds in sidecar.reported.values() for kind in kinds.values()} <= {"float32", "float64"}:
             raise ValueError("a metric is neither float32 nor float64")
-        rows = {int(epoch): str(text) for epoch, text in content["rows_sha256"].items()}
-        end = End(**content["end"]) if "end" in content else None
-        blocks = [Block(**block) for block in content["blocks"]]
-        weights = {int(epoch): int(crc32) for epoch, crc32 in content["weights_crc32"].items()}
-        if sum(block.size for block in blocks) % dtype.itemsize:
+        if sum(block.size for block in sidecar.blocks) % sidecar.dtype.itemsize:
             raise ValueError("the size of the blocks is not a whole number of fingerprints")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(path, f"damaged ({error})") from None
-    stem = path.with_suffix("")
-    if stem.name != stem_of(Path(), trainer, seed).name:
+    trainer, seed = sidecar.trainer, sidecar.seed
+    if sidecar.stem.name != stem_of(Path(), trainer, seed).name:
         raise RecordError(path, f"damaged, it holds the records of {trainer!r}, seed {seed}")
-    record = Record(trainer, seed, variables, np.zeros(0, dtype), {}, stem, end, rows, weights)
-    return Sidecar(record, types, blocks, content.get("run"))
+    return sidecar
 
 
 def _logs(row: Mapping[str, str], types: _Types, path: Path) -> dict[str, float]:

@@ -7,14 +7,14 @@ import io
 import zlib
 from collections import UserDict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compare.records.costs import COSTS, add_costs
-from compare.records.files import append_to_file, checksum, replace_file, storing, write_checked
+from compare.records.files import append_to_file, checksum, replace_file, storing
 from compare.records.metrics_csv import MetricsFile, is_float32
 from compare.records.model import (
     EPOCH_END,
@@ -25,15 +25,11 @@ from compare.records.model import (
     RecordError,
     Sink,
     StepRecord,
-    Variable,
     read_arrays,
     read_file,
-    stem_of,
-    step_dtype,
     weights_path,
 )
-from compare.records.reader import SCHEMA, Block, read_sidecar, replicas, sidecar_path, steps_path
-from compare.records.run_json import identity_of
+from compare.records.reader import Block, Sidecar, read_sidecar, sidecar_path, steps_path
 
 
 class Recorder:
@@ -49,18 +45,12 @@ class Recorder:
     ) -> None:
         self._metrics, self._live = metrics, live
         self._folder, self._trainer, self._seed = folder, trainer, seed
-        self._run = identity_of(folder)
-        self._stem = stem_of(folder, trainer, seed)
+        self._sidecar = Sidecar.of(folder, trainer, seed)
+        self._stem = self._sidecar.stem
         with storing(self._stem):
             self._stem.parent.mkdir(exist_ok=True)
-        self._variables: Sequence[Variable] = ()
-        self._replicas = 0
         self._pending: list[StepRecord] = []
-        self._reported: dict[int, dict[str, str]] = {}
-        self._rows: dict[int, str] = {}
-        self._blocks: list[Block] = []
         self._uncounted = False
-        self._weights_crc32: dict[int, int] = {}
 
     def rewind(self, epoch: int) -> None:
         """Deletes all records after the end of ``epoch``; 0 deletes all records."""
@@ -71,16 +61,9 @@ class Recorder:
             if int(path.stem.rpartition("epoch")[2]) > epoch:
                 path.unlink()
         path = sidecar_path(self._stem)
-        if not path.exists():
-            return
-        sidecar = read_sidecar(path)
-        record = sidecar.record
-        self._reported = {number: kinds for number, kinds in sidecar.types.items() if number <= epoch}
-        self._rows = {number: text for number, text in record.rows.items() if number <= epoch}
-        self._weights_crc32 = {number: crc32 for number, crc32 in record.weights_crc32.items() if number <= epoch}
-        self._variables, self._replicas = record.variables, replicas(record)
-        self._blocks = sidecar.blocks_up_to(epoch)
-        self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
+        if path.exists():
+            self._sidecar = replace(read_sidecar(path).up_to(epoch), run=self._sidecar.run)
+            self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
         """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
@@ -90,30 +73,34 @@ class Recorder:
     def end(self, end: End) -> None:
         """Records that the trainer finished, and how."""
         self._append()
-        self._write_sidecar(end)
+        self._write_sidecar(end=end)
 
     def __call__(self, record: AnyRecord) -> None:
         if isinstance(record, BuildRecord):
-            self._variables, self._replicas = record.variables, record.replicas
-            self._write_sidecar()
+            self._write_sidecar(variables=record.variables, replicas=record.replicas)
         elif isinstance(record, StepRecord):
             self._pending.append(record)
             if record.step == EPOCH_END:
                 # Weights may change once more after the last epoch was reported, at the end of training.
-                self.flush() if record.epoch in self._reported else self._append()
+                self.flush() if record.epoch in self._sidecar.reported else self._append()
         else:
             self._end_epoch(record)
         self._live(record)
 
     def _end_epoch(self, record: EpochRecord) -> None:
+        known, epoch = self._sidecar, record.epoch
+        weights = known.weights_crc32
         if record.weights is not None:
             content = _npz(record.weights)
-            self._weights_crc32[record.epoch] = zlib.crc32(content)
-            replace_file(weights_path(self._stem, record.epoch), content)
+            weights = weights | {epoch: zlib.crc32(content)}
+            replace_file(weights_path(self._stem, epoch), content)
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
         row = self._metrics.row(self._trainer, self._seed, record)
-        self._reported[record.epoch], self._rows[record.epoch] = types, checksum(row)
-        self._write_sidecar()
+        self._write_sidecar(
+            reported=known.reported | {epoch: types},
+            rows_sha256=known.rows_sha256 | {epoch: checksum(row)},
+            weights_crc32=weights,
+        )
         with self._metrics.lock:
             self._metrics.append(row)
 
@@ -127,31 +114,19 @@ class Recorder:
         """Appends the fingerprints that are still in memory; they count once the sidecar, written next, says so."""
         if not self._pending:
             return
-        block = np.zeros(len(self._pending), step_dtype(len(self._variables), self._replicas))
+        block = np.zeros(len(self._pending), self._sidecar.dtype)
         for row, record in zip(block, self._pending, strict=True):
             row["epoch"], row["step"] = record.epoch, record.step
             row["hashes"], row["projections"] = record.hashes, record.projections
-        append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in self._blocks))
-        self._blocks.append(Block.of(block))
+        blocks = self._sidecar.blocks
+        append_to_file(steps_path(self._stem), block.tobytes(), after=sum(block.size for block in blocks))
+        self._sidecar = replace(self._sidecar, blocks=(*blocks, Block.of(block)))
         self._uncounted = True
         self._pending.clear()
 
-    def _write_sidecar(self, end: End | None = None) -> None:
-        content = {
-            "schema": SCHEMA,
-            "run": self._run,
-            "trainer": self._trainer,
-            "seed": self._seed,
-            "replicas": self._replicas,
-            "variables": [{"name": v.name, "shape": v.shape, "dtype": v.dtype} for v in self._variables],
-            "reported": {str(epoch): types for epoch, types in self._reported.items()},
-            "rows_sha256": {str(epoch): text for epoch, text in self._rows.items()},
-            "weights_crc32": {str(epoch): crc32 for epoch, crc32 in self._weights_crc32.items()},
-            "blocks": [asdict(block) for block in self._blocks],
-        }
-        if end is not None:
-            content["end"] = asdict(end)
-        write_checked(sidecar_path(self._stem), content)
+    def _write_sidecar(self, **changes: Any) -> None:
+        self._sidecar = replace(self._sidecar, **changes)
+        self._sidecar.write()
         self._uncounted = False
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from compare.naming import MADE_ALIKE, file_name, margin
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_time, read_records, step_dtype
+from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
-from compare.verdict.codec import decode
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import beyond_rounding, compare_records, noise_start, within_rounding
 from compare.verdict.float64 import distances

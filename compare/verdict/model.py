@@ -1,6 +1,6 @@
 """A verdict: what is judged, what is shown, and what ``verdict.json`` holds, under the same names.
 
-Its fields are the keys of ``verdict.json``, in their order (see ``compare.verdict.codec``).
+Its fields are the keys of ``verdict.json``, in their order (see ``compare.records.codec``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from compare.naming import shown_path
 from compare.records import in_time, read_verdict, write_checked
+from compare.records.codec import ALWAYS, decode, encode, unwritten
 from compare.records.files import as_text, with_checksum
-from compare.verdict.codec import ALWAYS, decode, encode, unwritten
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE, NOT_COMPARABLE, worst
 from compare.verdict.rounding import Noise

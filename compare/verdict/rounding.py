@@ -25,7 +25,7 @@ from compare.records import (
     total_norm,
     variable_norms,
 )
-from compare.verdict.codec import unwritten
+from compare.records.codec import unwritten
 
 FACTOR = 100.0
 """The largest ratio of a candidate's gap to the twins' largest gap that still counts as rounding.

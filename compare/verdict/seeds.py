@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compare.records import Record
-from compare.verdict.codec import ALWAYS
+from compare.records.codec import ALWAYS
 from compare.verdict.outcomes import ALIKE, DIFFERENT, INCONCLUSIVE
 
 ALPHA = 0.05
@@ -36,9 +36,6 @@ class Margin:
     metric: str
     value: float
     relative: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.metric}={f'{100 * self.value:g}%' if self.relative else f'{self.value:g}'}"
 
 
 DEFAULT_MARGINS = (Margin("val_accuracy", 0.01), Margin("val_loss", 0.02, relative=True))

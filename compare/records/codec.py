@@ -28,7 +28,7 @@ def encode(value: Any) -> Any:
         kept = [(each, getattr(value, each.name)) for each in fields(value) if "unwritten" not in each.metadata]
         return {each.name: encode(one) for each, one in kept if "always" in each.metadata or one != _default(each)}
     if isinstance(value, Mapping):
-        return {name: encode(one) for name, one in value.items()}
+        return {str(name): encode(one) for name, one in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None  # for which JSON has no number
     return [encode(one) for one in value] if isinstance(value, list | tuple) else value
@@ -69,7 +69,7 @@ def _value(hint: Any, content: Any) -> Any:
         raise TypeError(f"{content!r} is no {(origin or hint).__name__}")
     if origin is tuple:
         return tuple(_value(parts[0], one) for one in content)
-    return {name: _value(parts[1], one) for name, one in content.items()} if origin else content
+    return {parts[0](name): _value(parts[1], one) for name, one in content.items()} if origin else content
 
 
 @cache
