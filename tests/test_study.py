@@ -156,4 +156,4 @@ def test_it_is_plain_data() -> None:
     content = encode(pair([0.02, -0.02, 0.015]))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert content["tests"][0]["metric"] == "val_accuracy"
-    assert DEFAULT_MARGINS == (Margin("val_accuracy", 0.01), Margin("val_loss", 0.02, relative=True))
+    assert [*DEFAULT_MARGINS] == [Margin("val_accuracy", 0.01), Margin("val_loss", 0.02, relative=True)]

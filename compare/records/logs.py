@@ -105,11 +105,9 @@ def _grouped(arguments: Sequence[Sequence[Log]]) -> dict[str, list[Log]]:
         groups = [list(each) for logs in arguments for each in _by_name(logs).values()]
         return _named([_with_seeds(logs) for logs in groups])
     logs = [log for (log,) in arguments]
-    by_stem: dict[str, list[Log]] = {}
-    for log in logs:
-        by_stem.setdefault(_without_number(log.name), []).append(log)
-    if len(by_stem) > 1 and all(len(group) > 1 for group in by_stem.values()):
-        return _named([_with_seeds([replace(log, name=stem) for log in group]) for stem, group in by_stem.items()])
+    by_stem = _by_name([replace(log, name=_without_number(log.name)) for log in logs]).values()
+    if len(by_stem) > 1 and all(len(group) > 1 for group in by_stem):
+        return _named([_with_seeds(group) for group in by_stem])
     return _named([[replace(log, seed=0)] for log in logs])
 
 

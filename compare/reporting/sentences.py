@@ -63,13 +63,15 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
         return f"curves only, weights not seen: {_study(comparison, reference) if comparison.study else curves}"
     if comparison.study and training.verdict != "identical":
         return _study(comparison, reference)
-    if training.verdict == "identical" and reporting.verdict in (None, "identical", "inconclusive"):
-        numbers = _numbers(reporting)
+    if training.verdict == "identical":
+        exactly, differing = f"{candidate} trains exactly like {reference}", differing_numbers(reporting.metrics)
+        if reporting.verdict == DIFFERENT:
+            return f"{exactly}, but reports different numbers: {differing}; the weights are equal, bit for bit"
+        equal = f"every weight is equal, bit for bit, {_when(training)}"
+        if reporting.verdict == ALIKE:
+            return f"{exactly}: {equal}; the reported numbers differ only by rounding: {differing}"
         seeds = f", for each of {comparison.study.seeds} seeds" if comparison.study else ""
-        return (
-            f"{candidate} trains exactly like {reference}{seeds}: every weight is equal, bit for bit, "
-            f"{_when(training)}, and {numbers}"
-        )
+        return f"{exactly}{seeds}: {equal}, and {_numbers(reporting)}"
     if training.verdict == "alike":
         numbers = _unlike_numbers(reporting)
         return (
@@ -78,17 +80,6 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     if training.verdict == "different":
         fault = _fault(comparison, reference)
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
-    if training.verdict == "identical" and reporting.verdict == "alike":
-        return (
-            f"{candidate} trains exactly like {reference}: every weight is equal, bit for bit, "
-            f"{_when(training)}; the reported numbers differ only by rounding: "
-            f"{differing_numbers(reporting.metrics)}"
-        )
-    if training.verdict == "identical":
-        return (
-            f"{candidate} trains exactly like {reference}, but reports different numbers: "
-            f"{differing_numbers(reporting.metrics)}; the weights are equal, bit for bit"
-        )
     return f"no verdict on {candidate} and {reference} is possible: {training.reason}"
 
 

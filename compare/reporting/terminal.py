@@ -329,13 +329,9 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
             tell(console, text, "yellow", head="Warning: ")
         if text := warning(each, verdict.reference):
             tell(console, text + ".", "bold red", head="WARNING: ")
-        for line in causes(each):
-            tell(console, line)
-        if text := unreported(each, verdict.scope):
-            tell(console, text + ".")
-        for line in variables(each) if verbose else ():
-            tell(console, line)
-        for line in skipped(each) if verbose or verdict.scope == "check" else ():
+        lines = [*causes(each), *(f"{text}." for text in [unreported(each, verdict.scope)] if text)]
+        lines += variables(each) if verbose else []
+        for line in lines + (skipped(each) if verbose or verdict.scope == "check" else []):
             tell(console, line)
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
         tell(console, "The run was interrupted after training; what there is was judged.")
@@ -354,17 +350,15 @@ def as_text(verdict: Verdict) -> str:
 
 def variables(comparison: Comparison) -> list[str]:
     """The lines on the variables that differ first, which ``--verbose`` adds to a verdict."""
-    differing = comparison.training.differing_variables
-    return [f"  differs at that step: {variable.name}" + _by(variable.gap) for variable in differing]
+    return [
+        f"  differs at that step: {each.name}" + ("" if each.gap is None else f", by {each.gap:.1e} (Euclidean norm)")
+        for each in comparison.training.differing_variables
+    ]
 
 
 def skipped(comparison: Comparison) -> list[str]:
     """The lines on probes that could not run, which a check says, and of other comparisons ``--verbose``."""
     return [f"  not applicable: {each.probe}: {each.reason}" for each in comparison.not_applicable or ()]
-
-
-def _by(gap: float | None) -> str:
-    return "" if gap is None else f", by {gap:.1e} (Euclidean norm)"
 
 
 def _cell(value: float | None) -> str:

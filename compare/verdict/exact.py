@@ -130,9 +130,10 @@ def _first_difference(
             at = int(differing.any(axis=1).argmax())
             place = place_of(part[at])
             before = place_of(part[at - 1]) if at else before
-            gaps = _estimated_gaps(expected[at], actual[at])
+            gaps = variable_norms(expected[at]["projections"], actual[at]["projections"])
             variables = tuple(
-                DifferingVariable(reference.variables[i].name, gaps[i]) for i in np.flatnonzero(differing[at])
+                DifferingVariable(reference.variables[i].name, float(gaps[i]) if np.isfinite(gaps[i]) else None)
+                for i in np.flatnonzero(differing[at])
             )
             return replace(_difference(place), since_step=since(before, place)), variables
         before = place_of(part[-1])
@@ -325,12 +326,6 @@ def unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.shape != b.shape:
         a, b = a[..., :, np.newaxis], b[..., np.newaxis, :]
     return np.asarray((a != b).any(axis=tuple(range(2, a.ndim))))
-
-
-def _estimated_gaps(reference: np.void, candidate: np.void) -> list[float | None]:
-    """The estimated Euclidean norm of the gap of each variable; None where it is not finite."""
-    gaps = variable_norms(reference["projections"], candidate["projections"])
-    return [float(gap) if np.isfinite(gap) else None for gap in gaps]
 
 
 def within_rounding(reference: Record, candidate: Record) -> bool:
