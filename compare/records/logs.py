@@ -15,7 +15,7 @@ from pathlib import Path
 from compare.errors import RequestError
 from compare.naming import distinct, printable
 from compare.records.event_files import event_files, read_scalars
-from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, columns_of, exact_column, read_metrics
+from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, as_number, columns_of, exact_column, read_metrics
 from compare.records.model import RecordError, read_file
 
 ACCURACY = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy")
@@ -214,7 +214,7 @@ def _of_file(path: Path) -> list[Log]:
     for name in columns:
         texts = {epoch: row[name] for epoch, row in zip(epochs, rows, strict=True)}
         known = {epoch: value for epoch, value in texts.items() if value not in MISSING}
-        numbers = {epoch: _number(value) for epoch, value in known.items()}
+        numbers = {epoch: as_number(value) for epoch, value in known.items()}
         wrong = [value for epoch, value in known.items() if numbers[epoch] is None]
         if len(wrong) == len(known):
             left_out.append(name)
@@ -222,7 +222,7 @@ def _of_file(path: Path) -> list[Log]:
             raise RequestError(f"--logs {path}: {wrong[0]!r} in the column {name!r} is not a number")
         else:
             metrics[name] = exact_column(known)
-    seconds = {epoch: _number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
+    seconds = {epoch: as_number(row.get("seconds", "")) for epoch, row in zip(epochs, rows, strict=True)}
     known_seconds = {epoch: value for epoch, value in seconds.items() if value is not None}
     name = printable(path.stem)
     return [_log(path, name, None, metrics, epochs, known_seconds, left_out)]
@@ -237,7 +237,7 @@ def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
         columns = [column.strip() for column in next(lines, [])]
         if len(set(columns)) < len(columns):
             raise RequestError(f"--logs {path}: the header names a column twice")
-        if columns and all(_number(column) is not None for column in columns):
+        if columns and all(as_number(column) is not None for column in columns):
             raise RequestError(f"--logs {path}: the first line is no header with the names of the columns")
         for row in filter(None, lines):
             if len(row) != len(columns) and len(columns) == 1:
@@ -260,7 +260,7 @@ def _epochs(path: Path, rows: Sequence[Mapping[str, str]]) -> list[int]:
         return list(range(1, len(rows) + 1))
     epochs = []
     for row in rows:
-        number = _number(row["epoch"])
+        number = as_number(row["epoch"])
         if number is None or not number.is_integer():
             raise RequestError(f"--logs {path}: {row['epoch']!r} in the column 'epoch' is not a whole number")
         epochs.append(int(number))
@@ -281,13 +281,6 @@ def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
     if max(epochs) > MOST_EPOCHS:
         raise RequestError(f"--logs {source}: the largest epoch is {MOST_EPOCHS:,}, not {max(epochs)}")
     return [epoch + 1 - first for epoch in epochs]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _of_metrics_csv(path: Path) -> list[Log]:

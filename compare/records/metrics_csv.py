@@ -213,7 +213,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
                 raise RecordError(path, f"{where} repeats an epoch of {row['trainer']!r}")
             seen.add(key)
             for name in columns[len(KEY_COLUMNS) :]:
-                if not _is_number(row[name]):
+                if row[name] and as_number(row[name]) is None:
                     raise RecordError(path, f"{where}, column {name!r}: {row[name]!r} is not a number")
             rows.append(row)
     except csv.Error as error:
@@ -227,10 +227,9 @@ def _is_count(text: str, least: int) -> bool:
     return text.isdecimal() and len(text) < 19 and int(text) >= least
 
 
-def _is_number(text: str) -> bool:
-    """Whether the text of a cell is blank or a number."""
+def as_number(text: str) -> float | None:
+    """The number that a text is; None if it is none."""
     try:
-        float(text or 0)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None

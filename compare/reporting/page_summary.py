@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from compare.naming import label
-from compare.reporting.page_tables import CostRow
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, where
 from compare.verdict import Comparison
 
 
-def summary(files: RunFiles, costs: Sequence[CostRow]) -> list[tuple[str, str, tuple[str, str]]]:
+def summary(files: RunFiles, costs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, tuple[str, str]]]:
     """The questions after "Do they train alike?", answered for the worst comparison.
 
     Returns:
@@ -98,13 +97,15 @@ def results(files: RunFiles) -> tuple[str, str]:
     return ", ".join(f"{trainer} {value}" for trainer, value in values.items()), more
 
 
-def _costs(costs: Sequence[CostRow]) -> tuple[str, str]:
+def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    few = {row.spread for row in costs if row.values["total"]} == {"one epoch only"}
-    more = "per epoch" if any(row.epoch for row in costs) else "for the first epoch only, which includes tracing"
+    few = {row["spread"] for row in costs if row["others"]["total"]} == {"one epoch only"}
+    more = "per epoch" if any(row["epoch"] for row in costs) else "for the first epoch only, which includes tracing"
     more += ", from one epoch only" * few
-    return ", ".join(f"{row.name} {row.epoch or row.values['first epoch'] or 'unknown'}" for row in costs), more
+    return ", ".join(
+        f"{row['name']} {row['epoch'] or row['others']['first epoch'] or 'unknown'}" for row in costs
+    ), more
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +76,13 @@ def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
 # Costs
 
 
-@dataclass(frozen=True)
-class CostRow:
-    """The costs of one trainer as text; empty where a value is unknown.
+def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
+    """The costs of every trainer whose time was measured, as text; of two scripts, of both if one was.
 
-    Attributes:
-        epoch: the median duration of the later epochs.
-        spread: the shortest and the longest of them, or that there is one epoch only, or that none was measured.
-        own_peak: whether the peak memory covers only this trainer's training.
-        values: the other costs by heading, of the first epoch the median over seeds.
+    ``epoch`` is the median duration of the later epochs, and ``spread`` the shortest and the longest of them;
+    ``own_peak`` is whether the peak memory covers only this trainer's training, and ``others`` are by heading.
     """
-
-    name: str
-    epoch: str
-    spread: str
-    own_peak: bool
-    values: Mapping[str, str]
-
-
-def cost_rows(files: RunFiles) -> list[CostRow]:
-    """The costs of every trainer whose time was measured; of two scripts, of both if one was."""
-    table: list[CostRow] = []
+    table = []
     measured = {trainer for (trainer, _), each in files.curves.items() if each["seconds"]}
     for name in files.names:
         runs = [each for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
@@ -109,12 +94,12 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
         costs: Mapping[str, Any] = next(iter(files.costs.get(name, {}).values()), {})
         peak = costs.get("peak_memory_bytes")
         table.append(
-            CostRow(
-                name=name,
-                epoch=f"{np.median(later):,.1f} s" if later else "",
-                spread=_spread(later) if runs else "not measured",
-                own_peak=costs.get("own_peak", True),
-                values={
+            {
+                "name": name,
+                "epoch": f"{np.median(later):,.1f} s" if later else "",
+                "spread": _spread(later) if runs else "not measured",
+                "own_peak": costs.get("own_peak", True),
+                "others": {
                     "first epoch": f"{np.median(first):,.1f} s" if first else "",
                     "examples/s": f"{np.median(rates):,.0f}" if rates else "",
                     "first step": _duration(costs.get("first_step_seconds")),
@@ -122,15 +107,15 @@ def cost_rows(files: RunFiles) -> list[CostRow]:
                     "peak memory": f"{peak / 1e9:.2f} GB" if peak else "",
                     "total": f"{sum(v for each in runs for v in each['seconds'].values()):,.1f} s" if runs else "",
                 },
-            )
+            }
         )
     return table
 
 
-def cost_headings(costs: Sequence[CostRow], scope: str) -> list[str]:
+def cost_headings(costs: Sequence[Mapping[str, Any]], scope: str) -> list[str]:
     """The headings of the costs beside that of the later epochs: of two scripts, only of those that are known."""
-    headings = list(costs[0].values) if costs else []
-    return [name for name in headings if scope != "scripts" or any(row.values[name] for row in costs)]
+    headings = list(costs[0]["others"]) if costs else []
+    return [name for name in headings if scope != "scripts" or any(row["others"][name] for row in costs)]
 
 
 def _spread(seconds: Sequence[float]) -> str:

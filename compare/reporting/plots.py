@@ -31,9 +31,6 @@ MAX_METRICS = 4
 GREY = "#666666"
 VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C24E00"}
 
-HeaderTexts = tuple[str, str, Sequence[str], Sequence[str]]
-"""Title, verdict, sentences and notes."""
-
 
 def draw(folder: Path) -> Path:
     """Writes ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
@@ -91,8 +88,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     heights = [3, *[2.3] * numbers, *[2.6 if numbers else 3] * bool(weights)]
     body = (2.3 if len(heights) > 2 else 0) + 7 + max(len(trainers) - 6, 0)  # room for the legend
     word, lines = (verdict.verdict, _verdict_lines(verdict)) if verdict else ("no verdict", [])
-    texts = str(files.run.get("title", files.folder.name)), word, lines, notes
-    top = _header(fig, width, body, texts)
+    top = _header(fig, width, body, str(files.run.get("title", files.folder.name)), word, lines, notes)
     fig.set_layout_engine(ConstrainedLayoutEngine(rect=(0.005, 0.005, 0.99, top - 0.005), w_pad=0.08, h_pad=0.08))
     widths = [(width - 3.6) / panels] * panels + [3.6]
     grid = fig.add_gridspec(len(heights), panels + 1, width_ratios=widths, height_ratios=heights)
@@ -192,13 +188,14 @@ def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
     return HPacker(pad=0, sep=3, align="center", children=[area, TextArea(text, textprops={"fontsize": 9})])
 
 
-def _header(fig: Figure, width: float, body: float, texts: HeaderTexts) -> float:
+def _header(
+    fig: Figure, width: float, body: float, title: str, word: str, lines: Sequence[str], notes: Sequence[str]
+) -> float:
     """Sets the size of the figure and writes the title, the verdict and the notes on it.
 
     Returns:
         The upper edge of the area for the panels, which is ``body`` inches high, as a fraction of the figure's height.
     """
-    title, word, lines, notes = texts
     blocks: list[tuple[str, float, dict[str, Any]]] = [
         (wrapped(title, int(width * 7)), 16, {"fontweight": "bold"}),
         ("\n".join(wrapped(text, int(width * 9.5 - 22)) for text in lines), 12.5, {}),

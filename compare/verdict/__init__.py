@@ -24,7 +24,6 @@ from compare.verdict.model import (
     MetricGap,
     NotApplicable,
     Reporting,
-    SoFar,
     Source,
     StageValues,
     Stop,
