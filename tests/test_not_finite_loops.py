@@ -174,3 +174,19 @@ def test_two_scripts(tensorflow: Any, tmp_path: Path) -> None:
     assert (result.verdict, first["epoch"], first["step"], first["stage"]) == ("different", 3, 2, "gradients")
     assert "bias" in first["where"] and entry["causes"][0]["id"] == "not-finite"
     assert not (tmp_path / "run" / "twins").exists()
+
+
+@pytest.mark.slow
+def test_what_makes_two_scripts_differ_before_a_value_is_lost_is_named_too(tensorflow: Any, tmp_path: Path) -> None:
+    before, after = LOOP.split("            loss = loss_fn(")
+    summed = (
+        "            loss = (float('nan') if steps == 5 else 20.0) * loss_fn(labels, model(inputs, training=True))\n"
+    )
+    loop = before + summed + after.split("(steps < 8))\n")[1]
+    scripts = tmp_path / "my_fit.py", tmp_path / "my_loop.py"
+    for script, body in zip(scripts, (FIT, loop), strict=True):
+        script.write_text(SCRIPT + body)
+    result = compare.run(scripts=[str(script) for script in scripts], reports=tmp_path, name="run", quiet=True)
+    (entry,) = result.details["comparisons"]
+    assert [cause["id"] for cause in entry["causes"]] == ["not-finite", "loss-summed"]
+    assert entry["training"]["first_difference"]["step"] == 1, "where the first of these mistakes begins"

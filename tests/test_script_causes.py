@@ -312,6 +312,29 @@ def test_a_schedule_that_begins_with_the_other_rate_is_seen_in_the_epochs_last_s
     assert all(each.measurements["at_step"] == STEP + 1 for each in found)
 
 
+@pytest.mark.parametrize(
+    ("factor", "causes"), [(7.0, [("loss", "loss-scaled")]), (1 / 7, [("loss", "loss-scaled")]), (6.9, [])]
+)
+def test_a_loss_of_unknown_parts_that_are_added_up_is_that_many_times_the_right_one(
+    factor: float, causes: list[tuple[str, str]]
+) -> None:
+    """As of the steps of a decoder, each of which calls the loss."""
+
+    def unknown(close_up: CloseUp) -> CloseUp:
+        without = [each for each in close_up.steps[STEP] if each.kind != "targets"]
+        return replace(close_up, steps={STEP: without, STEP + 1: without})
+
+    other = with_gradients(with_loss(RIGHT, factor * LOSS, factor * PENALTY), *(factor * g for g in gradients(RIGHT)))
+    assert accused(unknown(RIGHT), unknown(other)) == causes
+
+
+def test_calls_of_a_loss_for_outputs_of_other_sizes_are_none_of_one_output() -> None:
+    one = of_zeros()
+    two = changed(one, "targets", lambda e: [e, replace(e, arrays=[np.tile(each, (1, 2)) for each in e.arrays])])
+    assert targets_of(one, STEP) is not None and targets_of(two, STEP) is None
+    assert further(two, changed(two, "predictions", lambda e: replace(e, arrays=[e.arrays[0] + 1]))) == []
+
+
 def test_a_loss_over_positions_that_the_mask_leaves_out_is_named() -> None:
     targets = targets_of(of_zeros(), STEP)
     assert targets is not None

@@ -249,6 +249,31 @@ def test_weights_come_in_another_order_where_all_of_them_were_recorded() -> None
     assert [each.kind for each in beyond.steps[STEP]] == ["weights"]
 
 
+def test_gradients_of_variables_that_are_left_out_are_left_out() -> None:
+    rate, parts = np.float64(0.1), [np.full(1, each) for each in (0.0, 1.0, 2.0)]
+    events = [
+        Event("gradients", 0, {"positions": [0, 1, 2]}, [rate, *parts]),
+        Event("sketch", 0, {"positions": [0, 1, 2]}, parts),
+    ]
+    given, summed = CloseUp({STEP: events}, names=["a", "b", "c"]).ordered([2, 0]).steps[STEP]
+    assert (given.info["positions"], given.arrays) == ([1, 0], [rate, 0.0, 2.0])
+    assert (summed.info["positions"], summed.arrays) == ([1, 0], [0.0, 2.0])
+
+
+def test_outputs_of_a_dict_are_those_of_a_list_in_another_order() -> None:
+    def outputs(*values: np.ndarray) -> CloseUp:
+        seen = linear_step()
+        events = [
+            replace(each, arrays=list(values)) if each.kind == "predictions" else each for each in seen.steps[STEP]
+        ]
+        return replace(seen, steps={STEP: events})
+
+    age, job, sex = np.full((8, 1), 2.0), np.full((8, 4), 0.25), np.full((8, 1), 0.5)
+    for other, gap in (((age, sex, job), 0.0), ((sex, age, job), 0.0), ((age, sex + 1, job), None)):
+        found = locate(outputs(age, job, sex), outputs(*other), [], STEP, NAMES).of("predictions")
+        assert found is not None and (found.gap == gap or (gap is None and found.differs))
+
+
 def test_labels_with_other_names_are_not_shuffled() -> None:
     for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
         other = linear_step(**deviation, factor=1.1)  # other labels make another loss

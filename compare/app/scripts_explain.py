@@ -95,7 +95,7 @@ def explain(session: ScriptsSession) -> None:
     found = [each for each in departures if each is not None]
     seen = _look_into(session, found, early)
     not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
-    checked = {each.name: _checked(session, each, seen) for each in found}
+    checked = {each.name: _checked(session, each, seen, early.get(each.name)) for each in found}
     if compared[0][0].candidate.trainer not in checked:  # which has the numbers
         checked |= _explain_numbers(session, *compared[0])
     session.run.save(
@@ -109,12 +109,15 @@ def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPa
 
     Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end.
     """
-    begin = [
-        Departure(model.epochs.step(start), start, pair, model)
-        for pair, model in differing
-        if (start := pair.noise_start) is not None and not model.traces[0].state
-        if rounding.unlikely(pair.reference, pair.candidate, start)
-    ]
+    begin = []
+    for pair, model in differing:
+        start, first = pair.noise_start, pair.exactly.training.first_difference
+        lost = start is None and pair.exactly.weights_alone is not None  # which begins with this difference
+        place = (first.epoch, first.step) if lost and first is not None and first.step is not None else start
+        if place is None or model.traces[0].state:
+            continue
+        if rounding.unlikely(pair.reference, pair.candidate, place):
+            begin.append(Departure(model.epochs.step(place), start, pair, model))
     return {each.departure.name: each for each in _close_ups(session, [each for each in begin if each.step > INITIAL])}
 
 
@@ -166,7 +169,9 @@ def _unsure(departure: Departure, located: Located) -> str:
     )
 
 
-def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps]) -> Comparison:
+def _checked(
+    session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps], early: CloseUps | None
+) -> Comparison:
     """The comparison with what was found inside the first step that differs."""
     weights, close = departure.step, seen.get(departure.name)
     located, sides = Located(departure.step, None), None
@@ -174,6 +179,10 @@ def _checked(session: ScriptsSession, departure: Departure, seen: Mapping[str, C
         departure, sides, located = close.departure, close.sides, close.located
     unsure = _unsure(departure, located)
     causes, evidence = _found(departure, located, None if unsure else sides, seen)
+    lost = departure.pair.exactly.weights_alone is not None
+    if lost and early is not None and early.sides is not None and early.departure.step < departure.step:
+        roots = name_causes(early.located, early.sides)
+        causes += [*roots, *name_further(early.located, early.sides, roots)]
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
     numbers = [] if unsure or sides is None else _own_numbers(departure, sides)
@@ -344,6 +353,10 @@ def _train_twins(
             session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
         twins = twins_in({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
         noise = rounding.measure(pair.reference, pair.candidate, twins, start)
+        if not noise.reproduced and len(session.models) > 1 and step == max(model.epochs.step(start), 1):
+            step, count = step + 1, 0  # a model that is trained before this one in each round was moved too early
+            shutil.rmtree(where)
+            continue
         if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
             return twins
 

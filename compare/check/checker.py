@@ -31,7 +31,7 @@ from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
 from compare.check.report import REPORTING, TRAINING, Report, named
-from compare.check.stages import EXAMPLES, PREDICTIONS, Located
+from compare.check.stages import EXAMPLES, PREDICTIONS, Located, calls_of
 from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
@@ -187,7 +187,8 @@ class Checker:
             seen = drawn[0].but(side=report.comparison.candidate, other=self.reference.name)
             report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
         epoch, step = self._inside.place(located.step)
-        later = inside.weights if inside.weights and inside.weights > located.step else None
+        same_calls = len({calls_of(side, located.step) for side in both}) == 1  # else its steps are not those of fit
+        later = inside.weights if same_calls and inside.weights and inside.weights > located.step else None
         weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
         found = not_finite.of_step(names, both, located, (epoch, step), " of the check")
@@ -460,11 +461,12 @@ def _nearly_equal(records: Pair, key: str) -> bool:
 
 
 def _max_weight_gap(reference: Observation, candidate: Observation) -> float | None:
-    """The largest difference of any weight at the end of an epoch; None if unknown or not finite."""
+    """The largest difference of any weight at the end of an epoch, or of training; None if unknown or not finite."""
+    sides = [side.epoch_end_states | ({"final": side.final} if side.final else {}) for side in (reference, candidate)]
     gaps = [
         np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0)
-        for epoch in reference.epoch_end_states.keys() & candidate.epoch_end_states.keys()
-        for a, b in zip(reference.epoch_end_states[epoch][0], candidate.epoch_end_states[epoch][0], strict=True)
+        for end in sides[0].keys() & sides[1].keys()
+        for a, b in zip(sides[0][end][0], sides[1][end][0], strict=True)
         if a.dtype.kind == "f"
     ]
     largest = float(np.max(gaps)) if gaps else np.nan  # max() may leave out a NaN

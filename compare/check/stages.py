@@ -315,6 +315,8 @@ def _predictions(at: _Step) -> StageValues:
             return StageValues(PREDICTIONS, None)
         names[parts] = min(alike, key=lambda name: relative_gap(_joined(whole), _joined(both[parts][name])))
     reference, candidate = both[0][names[0]], both[1][names[1]]
+    if len(reference) == len(candidate):
+        candidate = [_in_order_of(*each) for each in zip(reference, candidate, strict=True)]
     rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
     moved = rows[0] != rows[1] and sorted(rows[0]) == sorted(rows[1])  # another order within the batch
     if moved and len(candidate) == 1 and all(np.shape(array)[:1] == (len(rows[1]),) for array in arrays):
@@ -334,6 +336,17 @@ def _outputs(close_up: CloseUp, step: int) -> dict[str, list[Event]]:
     models = dict.fromkeys(event.info.get("model", "") for event in (close_up.of(step, "inputs") or events))
     outputs = {name: [event for event in events if event.info.get("model", name) == name] for name in models}
     return {name: output for name, output in outputs.items() if output}
+
+
+def _in_order_of(reference: Event, candidate: Event) -> Event:
+    """A candidate's outputs in the order of the reference's: those of a dict are sorted, those of a list are not."""
+    ordered, left = [], list(candidate.arrays)
+    for array in reference.arrays:
+        fitting = [i for i, each in enumerate(left) if np.shape(each) == np.shape(array)]
+        if not fitting:
+            return candidate
+        ordered.append(left.pop(min(fitting, key=lambda i, array=array: relative_gap(array, left[i]))))  # type: ignore[misc]
+    return replace(candidate, arrays=[*ordered, *left])
 
 
 def _sizes(events: Sequence[Event]) -> list[tuple[int, ...]]:

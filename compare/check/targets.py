@@ -72,6 +72,8 @@ def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     kind = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber_loss": HUBER}.get(kind, kind)
     if kind not in KINDS and kind not in (HUBER, "sparse_categorical_crossentropy"):
         return None
+    if any(len({np.shape(event.arrays[i])[1:] for event in events}) > 1 for i in (0, 1)):
+        return None  # of several outputs
     true, predicted = (np.concatenate([np.asarray(event.arrays[i]) for event in events]) for i in (0, 1))
     weights = [np.asarray(event.arrays[2]) for event in events if event.info["weights"]]
     weight = np.concatenate([np.atleast_1d(each) for each in weights]) if len(weights) == len(events) else None

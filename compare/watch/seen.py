@@ -68,8 +68,10 @@ class CloseUp:
 
         def event(seen: Event) -> Event:
             if seen.kind in ("gradients", "sketch"):
-                positions = [order.index(position) for position in seen.info["positions"]]  # all trained are kept
-                return replace(seen, info={**seen.info, "positions": positions})
+                kept = [(order.index(p), i) for i, p in enumerate(seen.info["positions"]) if p in order]
+                rate = len(seen.arrays) - len(seen.info["positions"])  # of gradients, the learning rate comes first
+                arrays = [*seen.arrays[:rate], *(seen.arrays[rate + i] for _, i in kept if seen.arrays)]
+                return replace(seen, info={**seen.info, "positions": [place for place, _ in kept]}, arrays=arrays)
             whole = recorded and seen.kind in ("weights", "updated") and len(seen.arrays) == len(self.names)
             return replace(seen, arrays=[seen.arrays[i] for i in order]) if whole else seen
 

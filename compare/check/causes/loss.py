@@ -193,16 +193,23 @@ def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
 def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     """Any factor, if the loss has it in the next step too, where the predictions are already other ones.
 
-    There it is compared with the loss computed again from the other side's own predictions.
+    There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
+    number of equal parts that are added up is believed, such as of the steps of a decoder.
     """
     right, other = (loss_of(each, sides.step) for each in (sides.right, sides.other))
     following = sides.step + 1
     targets, loss = _next_targets(sides), loss_of(sides.other, following)
-    if not right or other is None or same(right, other) or targets is None or loss is None:
-        return
-    if not (sides.foreseen or have_factor(sides, other / right)):
+    if not right or other is None or same(right, other) or loss is None:
         return
     factor = other / right
+    if not (sides.foreseen or have_factor(sides, factor)):
+        return
+    if targets is None:
+        parts = max(factor, 1 / factor)
+        if round(parts) > 1 and same(parts, round(parts)):
+            seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
+            yield Variant({}, seen, measured=True)
+        return
     own = targets_of(sides.other, following)
     expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
     if expected is not None and same(loss, factor * (expected + penalty_of(sides.other, following))):
