@@ -41,7 +41,7 @@ class Limit:
 class StrategySpec:
     """What the toolkit needs to know about a ``tf.distribute`` strategy.
 
-    The function of the same name in ``compare.engine.strategies`` creates it.
+    ``compare.engine.strategies.make`` creates it.
 
     Attributes:
         several_processes: whether each worker is a process of its own, with one replica or as many as it has GPUs.

@@ -16,7 +16,7 @@ from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import built_in
-from compare.naming import is_file, shown_path, source_and_attribute
+from compare.naming import distinct, is_file, shown_path, source_and_attribute
 from compare.reporting.terminal import tell
 from compare.request import EXPERIMENTS, TRAINERS, Task
 from compare.trainer import Trainer
@@ -52,11 +52,7 @@ def load_trainers(options: Task) -> list[tuple[str, Trainer]]:
     loaded: list[tuple[str, Trainer]] = []
     for wanted in options.trainers:
         trainer = load_trainer(options.located(wanted))
-        name, number = str(trainer.name), 1
-        while name in [taken for taken, _ in loaded]:
-            number += 1
-            name = f"{trainer.name}-{number}"
-        loaded.append((name, trainer))
+        loaded.append((distinct(str(trainer.name), [taken for taken, _ in loaded]), trainer))
     return loaded
 
 

@@ -107,11 +107,10 @@ class Session:
         from compare.check import Checker  # noqa: PLC0415 (lazy)
 
         options, task, (reference, *_) = self.options, self.task, self.trainers.values()
-        data = task.train, task.validation
-        checker = Checker(
-            task.experiment, reference, task.strategy, batch_size=options.batch_size, seed=options.seed, data=data
-        )
-        return lambda trainer: checker.check(trainer)
+        data, seed = (task.train, task.validation), options.seed
+        return Checker(
+            task.experiment, reference, task.strategy, batch_size=options.batch_size, seed=seed, data=data
+        ).check
 
 
 @dataclass(frozen=True)

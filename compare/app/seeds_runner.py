@@ -160,13 +160,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
 
     session.task.initial_weights = InitialWeights(folder)
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
+    worker = Worker(replace(options, resume=False), folder, os.getpid(), threads)
     with live_line(console, progress):
-        _run_all(
-            options,
-            Worker(replace(options, resume=False), folder, os.getpid(), threads),
-            processes,
-            jobs,
-            initial,
-            done,
-        )
+        _run_all(options, worker, processes, jobs, initial, done)
     metrics.sort(list(session.trainers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from compare import signals
 from compare.engine.tf_config import meet, this_task
 from compare.errors import RequestError
-from compare.strategy_specs import MOST_REPLICAS
+from compare.strategy_specs import MOST_REPLICAS, SPECS
 
 
 def configure(replicas: int | None = None, *, deterministic: bool = True) -> None:
@@ -89,29 +89,30 @@ def make(name: str, replicas: int | None = None) -> tf.distribute.Strategy:
     if replicas is not None and replicas > len(available):
         raise RequestError(f"--replicas {replicas}: this process has {len(available)} device(s); use at most that many")
     chosen = available[: replicas or len(available)]
-    maker: Callable[[list[str]], tf.distribute.Strategy] = globals()[name.replace("-", "_")]
-    return maker(chosen)
-
-
-def default(chosen: list[str]) -> tf.distribute.Strategy:
-    """Returns TensorFlow's default strategy, with one replica."""
-    return tf.distribute.get_strategy()
-
-
-def one_device(chosen: list[str]) -> tf.distribute.Strategy:
-    """Creates a OneDeviceStrategy on the first device."""
-    return tf.distribute.OneDeviceStrategy(chosen[0])
-
-
-def central_storage(chosen: list[str]) -> tf.distribute.Strategy:
-    """Creates a CentralStorageStrategy that computes on all devices given."""
-    return tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen)
+    if SPECS[name].several_processes and this_task() is not None:
+        meet()
+    match name:
+        case "default":
+            return tf.distribute.get_strategy()
+        case "one-device":
+            return tf.distribute.OneDeviceStrategy(chosen[0])
+        case "mirrored":
+            return _mirrored(chosen)
+        case "central-storage":
+            return tf.distribute.experimental.CentralStorageStrategy(compute_devices=chosen)
+        case "multi-worker":
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            signals.catch_again()  # TensorFlow replaces the SIGTERM handler
+            return strategy
+        case "parameter-server":
+            return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    return _tpu()
 
 
 _collective_key_bases = itertools.count(100_000, 100_000)
 
 
-def mirrored(chosen: list[str]) -> tf.distribute.Strategy:
+def _mirrored(chosen: list[str]) -> tf.distribute.Strategy:
     """Creates a MirroredStrategy that works even if the process has created others before.
 
     Every strategy numbers its all-reduce groups from the same key, and TensorFlow remembers the size and shapes
@@ -123,21 +124,7 @@ def mirrored(chosen: list[str]) -> tf.distribute.Strategy:
     return strategy(chosen)
 
 
-def multi_worker(chosen: list[str]) -> tf.distribute.Strategy:
-    if this_task() is not None:
-        meet()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    signals.catch_again()  # TensorFlow replaces the SIGTERM handler
-    return strategy
-
-
-def parameter_server(chosen: list[str]) -> tf.distribute.Strategy:
-    if this_task() is not None:
-        meet()
-    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-
-
-def tpu(chosen: list[str]) -> tf.distribute.Strategy:
+def _tpu() -> tf.distribute.Strategy:
     """Creates a TPUStrategy as TensorFlow's TPU guide does. The authors have not tested it on a TPU."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
