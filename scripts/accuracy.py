@@ -268,12 +268,12 @@ def task_of(cell: Cell, split: int = 1) -> Any:
     from corpus import planted
 
     from compare.engine import input_pipeline, strategies
-    from compare.engine.data import sample_source
+    from compare.engine.data import SAMPLE
     from compare.engine.run import TrainingTask
     from compare.experiments import built_in, fashion_mnist
 
     if cell.of_gallery:
-        fashion_mnist.locate_fashion_mnist = lambda data_dir: sample_source()
+        fashion_mnist.locate_fashion_mnist = lambda data_dir: SAMPLE
     experiment = built_in(cell.model) if cell.of_gallery else planted.experiment(cell.model, cell.optimizer)
     strategy = strategies.make("mirrored", cell.replicas * split)
     parts = input_pipeline.load(experiment)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from compare.engine import data
-from compare.engine.data import FILES, Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.engine.data import FILES, SAMPLE, Source, locate_fashion_mnist, read_fashion_mnist
 from compare.errors import RequestError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,7 +186,7 @@ def test_a_download_is_over_https_and_silent_on_stdout(
 
 def test_importing_and_reading_take_no_tensorflow() -> None:
     code = (
-        "import sys; from compare.engine.data import *; read_fashion_mnist(sample_source());"
+        "import sys; from compare.engine.data import *; read_fashion_mnist(SAMPLE);"
         "sys.exit(sorted({'tensorflow', 'keras'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -240,7 +240,7 @@ def test_a_given_folder_without_the_data_is_an_error_although_the_data_is_elsewh
 
 
 def test_the_sample_is_uint8_images_and_labels() -> None:
-    source = sample_source()
+    source = SAMPLE
     assert source.sample
     assert source.description == "embedded sample of Fashion-MNIST (6,000 / 1,000 images)"
     (x_train, y_train), (x_val, y_val) = read_fashion_mnist(source)
@@ -251,7 +251,7 @@ def test_the_sample_is_uint8_images_and_labels() -> None:
 
 
 def test_the_sample_is_stratified() -> None:
-    (_, y_train), (_, y_val) = read_fashion_mnist(sample_source())
+    (_, y_train), (_, y_val) = read_fashion_mnist(SAMPLE)
     assert np.bincount(y_train).tolist() == [600] * 10
     assert np.bincount(y_val).tolist() == [100] * 10
 
@@ -263,7 +263,7 @@ def test_the_sample_comes_with_its_licence() -> None:
 
 def test_decoded_files_read_the_same(tmp_path: Path) -> None:
     decoded = read_fashion_mnist(Source(fill(tmp_path / "decoded", packed=False), "decoded", sample=True))
-    for split, expected in zip(decoded, read_fashion_mnist(sample_source()), strict=True):
+    for split, expected in zip(decoded, read_fashion_mnist(SAMPLE), strict=True):
         for array, expected_array in zip(split, expected, strict=True):
             np.testing.assert_array_equal(array, expected_array)
 
@@ -325,7 +325,7 @@ def test_a_file_that_vanished_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_what_to_do_about_a_damaged_file_depends_on_whose_it_is(cache: Path, debian: Path, tmp_path: Path) -> None:
-    assert sample_source().remedy == "reinstall this package"
+    assert SAMPLE.remedy == "reinstall this package"
     assert locate_fashion_mnist(fill(tmp_path / "given")).remedy == "replace it with an intact copy"
     fill(debian)
     assert locate_fashion_mnist().remedy == "run apt-get install --reinstall dataset-fashion-mnist"
@@ -348,7 +348,7 @@ def test_the_full_data_reads_and_the_sample_is_the_first_of_each_class() -> None
     full = read_fashion_mnist(locate_fashion_mnist(FULL_FOLDER))
     assert [images.shape for images, _ in full] == [(60000, 28, 28), (10000, 28, 28)]
     assert [labels.shape for _, labels in full] == [(60000,), (10000,)]
-    sample = read_fashion_mnist(sample_source())
+    sample = read_fashion_mnist(SAMPLE)
     for (x, y), (x_sample, y_sample), count in zip(full, sample, (600, 100), strict=True):
         for label in range(10):
             np.testing.assert_array_equal(x_sample[y_sample == label], x[y == label][:count])

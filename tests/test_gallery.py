@@ -11,7 +11,7 @@ from against_fit import held_against_fit
 from corpus import planted
 
 import compare
-from compare.engine.data import sample_source
+from compare.engine.data import SAMPLE
 from compare.experiments import built_in, fashion_mnist
 from compare.request import EXPERIMENTS
 
@@ -82,7 +82,7 @@ ELSEWHERE = {"fashion-mnist"}
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, tensorflow: Any, monkeypatch: pytest.MonkeyPatch) -> compare.Experiment:
     """The experiment named by the parameter; Fashion-MNIST is always the embedded sample."""
-    monkeypatch.setattr(fashion_mnist, "locate_fashion_mnist", lambda data_dir: sample_source())
+    monkeypatch.setattr(fashion_mnist, "locate_fashion_mnist", lambda data_dir: SAMPLE)
     return built_in(request.param)
 
 

@@ -61,10 +61,10 @@ def test_all_else_is_copied(tensorflow: Any) -> None:
 
 def test_fashion_mnist_is_there_once(tensorflow: Any) -> None:
     from compare.engine import input_pipeline
-    from compare.engine.data import read_fashion_mnist, sample_source
+    from compare.engine.data import SAMPLE, read_fashion_mnist
     from compare.experiments.fashion_mnist import fashion_mnist_sample
 
-    (images, labels), _ = read_fashion_mnist(sample_source())
+    (images, labels), _ = read_fashion_mnist(SAMPLE)
     assert not images.flags.writeable and not labels.flags.writeable
     assert address(memory.tensor(images)) == address(images)
     train, _ = input_pipeline.load(fashion_mnist_sample(None))

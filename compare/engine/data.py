@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -58,25 +58,20 @@ class Source:
     """The folder; contains the four files, each as ``NAME.gz`` or uncompressed as ``NAME``."""
     description: str
     """Description of the data, for messages and reports."""
-    sample: bool
+    sample: bool = False
     """Whether the data is the embedded sample instead of all of Fashion-MNIST."""
     remedy: str = "replace it with an intact copy"
     """What to do about a damaged file."""
 
 
+SAMPLE = Source(
+    SAMPLE_FOLDER, "embedded sample of Fashion-MNIST (6,000 / 1,000 images)", True, "reinstall this package"
+)
+
+
 def keras_cache() -> Path:
     """Returns the folder in which ``tf.keras.datasets.fashion_mnist`` stores its files."""
     return Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras")) / "datasets" / "fashion-mnist"
-
-
-def sample_source() -> Source:
-    """Returns the embedded sample: the first 600 training and 100 test images of each class."""
-    return Source(
-        folder=SAMPLE_FOLDER,
-        description="embedded sample of Fashion-MNIST (6,000 / 1,000 images)",
-        sample=True,
-        remedy="reinstall this package",
-    )
 
 
 def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
@@ -94,32 +89,23 @@ def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
     if data_dir is not None:
         return _given(data_dir)
     cache = keras_cache()
-    cached = Source(
-        folder=cache,
-        description=f"Fashion-MNIST from {cache}",
-        sample=False,
-        remedy="delete it; the next run will find or download Fashion-MNIST again",
-    )
+    remedy = "delete it; the next run will find or download Fashion-MNIST again"
+    cached = Source(cache, f"Fashion-MNIST from {cache}", remedy=remedy)
     if not _missing(cache):
         return cached
     if not _missing(DEBIAN_FOLDER):
-        return Source(
-            folder=DEBIAN_FOLDER,
-            description=f"Fashion-MNIST from {DEBIAN_FOLDER}",
-            sample=False,
-            remedy=f"run apt-get install --reinstall {DEBIAN_PACKAGE}",
-        )
+        remedy = f"run apt-get install --reinstall {DEBIAN_PACKAGE}"
+        return Source(DEBIAN_FOLDER, f"Fashion-MNIST from {DEBIAN_FOLDER}", remedy=remedy)
     try:
         _download(cache)
         return cached
     except Exception as error:  # Keras raises plain Exception; the sample is the fallback in any case
-        sample = sample_source()
         why = (
             f"because the full dataset was not found in {cache} or {DEBIAN_FOLDER}, and the download from {ORIGIN} "
             f"failed ({' '.join(str(error).split())}); to use it, connect to the internet, install Debian's package "
             f"{DEBIAN_PACKAGE}, or specify its folder with --data-dir"
         )
-        return Source(sample.folder, f"{sample.description}, {why}", sample.sample, sample.remedy)
+        return replace(SAMPLE, description=f"{SAMPLE.description}, {why}")
 
 
 def read_fashion_mnist(source: Source) -> tuple[Split, Split]:
@@ -144,7 +130,7 @@ def _given(folder: Path) -> Source:
         raise RequestError(f"{folder} {problem}: {expected}")
     if missing := _missing(folder):
         raise RequestError(f"{folder} lacks {', '.join(missing)}: {expected}")
-    return Source(folder, f"Fashion-MNIST from {folder}", sample=False)
+    return Source(folder, f"Fashion-MNIST from {folder}")
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -200,7 +186,7 @@ def _download(folder: Path) -> None:
     """Downloads all four files into ``folder`` and verifies them; on failure, no file is left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as name:
-        staging = Source(Path(name), "the download", sample=False, remedy="try again")
+        staging = Source(Path(name), "the download", remedy="try again")
         for file, digest in FULL_SHA256.items():
             _fetch(f"{file}.gz", staging.folder)
             _read(staging, file, digest)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.data import Array, Source, locate_fashion_mnist, read_fashion_mnist, sample_source
+from compare.engine.data import SAMPLE, Array, Source, locate_fashion_mnist, read_fashion_mnist
 from compare.errors import RequestError
 from compare.experiment import Experiment, Part
 
@@ -61,7 +61,7 @@ def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
             "--data-dir has no effect with fashion-mnist-sample, which is part of the package: "
             "leave it out, or use --experiment fashion-mnist"
         )
-    return _experiment("fashion-mnist-sample", sample_source())
+    return _experiment("fashion-mnist-sample", SAMPLE)
 
 
 def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any) -> Experiment:
@@ -71,7 +71,7 @@ def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any
 
 def from_sample(part: Callable[[Array, Array], Part]) -> tuple[Part, Part]:
     """Returns what a function makes of the images and labels of the embedded sample, of training and of validation."""
-    train, validation = read_fashion_mnist(sample_source())
+    train, validation = read_fashion_mnist(SAMPLE)
     return part(*train), part(*validation)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.data import Array, read_fashion_mnist, sample_source
+from compare.engine.data import SAMPLE, Array, read_fashion_mnist
 from compare.experiment import Experiment, nothing
 from compare.experiments.fashion_mnist import build_loss, build_metrics, build_optimizer, from_sample
 
@@ -45,7 +45,7 @@ def weighted_long_tail(images: Array, labels: Array) -> tuple[Any, Any, Any]:
 
 def load_data() -> tuple[Any, Any]:
     """Returns images and labels: 2,262 from classes of unequal size, and 100 of each class for validation."""
-    train, validation = read_fashion_mnist(sample_source())
+    train, validation = read_fashion_mnist(SAMPLE)
     return long_tail(*train), validation
 
 
@@ -70,7 +70,7 @@ weighted = Experiment(
     build_metrics=build_metrics,
     # Every class has the same weight in this accuracy, because sample weights balance the classes.
     build_weighted_metrics=lambda: [tf.keras.metrics.SparseCategoricalAccuracy(name="balanced_accuracy")],
-    data_source=f"classes of 600 to 45 images, from the {sample_source().description}",
+    data_source=f"classes of 600 to 45 images, from the {SAMPLE.description}",
 )
 
 class_weighted = replace(

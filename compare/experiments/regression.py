@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.data import Array, sample_source
+from compare.engine.data import SAMPLE, Array
 from compare.experiment import Experiment
 from compare.experiments.fashion_mnist import from_sample
 
@@ -49,5 +49,5 @@ experiment = Experiment(
     build_loss=lambda: tf.keras.losses.MeanSquaredError(),
     build_optimizer=build_optimizer,
     build_metrics=lambda: [tf.keras.metrics.MeanAbsoluteError(name="mae")],
-    data_source=f"brightness of rows, and share of bright pixels, from the {sample_source().description}",
+    data_source=f"brightness of rows, and share of bright pixels, from the {SAMPLE.description}",
 )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from compare.engine.data import Array, sample_source
+from compare.engine.data import SAMPLE, Array
 from compare.experiments.fashion_mnist import from_sample, on_sample
 
 BACKGROUND, TOP, TROUSERS, DRESS, SHOE, BAG = range(6)
@@ -49,5 +49,5 @@ experiment = on_sample(
     "segmentation",
     build_model,
     load_data=partial(from_sample, kinds),
-    data_source=f"pixels labelled by kind of garment, from the {sample_source().description}",
+    data_source=f"pixels labelled by kind of garment, from the {SAMPLE.description}",
 )
