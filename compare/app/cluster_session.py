@@ -151,8 +151,8 @@ def start_here(options: Trained, folder: Path) -> tuple[int, str]:
             for index in range(len(addresses)):
                 task = ClusterTask(kind, index, "chief" in cluster, kinds["worker"])
                 config = {"cluster": cluster, "task": {"type": kind, "index": index}}
-                running[task] = _start(task, config, options, folder)
-                stack.callback(_stop, running[task])
+                running[task] = stack.enter_context(_start(task, config, options, folder))
+                stack.callback(running[task].kill)
         return _wait(running)
 
 
@@ -193,12 +193,6 @@ def _wait(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> tuple[int, str
 
 def _failed(running: dict[ClusterTask, subprocess.Popen[bytes]]) -> list[ClusterTask]:
     return [task for task, process in running.items() if process.poll() and not task.is_chief]
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -89,7 +89,11 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
     _begin_or_go_on(options, folder)
     if result := _finished_before(options, folder, console):
         return result
-    _look_at(options.against)
+    try:
+        if options.against is not None:
+            read_records(options.against)  # which may be damaged: said now, before hours of training
+    except RecordError as error:
+        raise RequestError(f"--against {shown_path(options.against)}: {error}") from None
     if options.spec.several_processes and this_task() is None:
         return cluster_session.start(options, folder, console)
     with getting_ready(options, folder) as executor:
@@ -134,15 +138,6 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         tell(console, text + ".")
     say(console, shown_path(folder / "verdict.json"))
     return Result(folder, verdict.verdict)
-
-
-def _look_at(against: str | Path | None) -> None:
-    """Refuse a run to compare with that is damaged, before hours of training."""
-    try:
-        if against is not None:
-            read_records(Path(against))
-    except RecordError as error:
-        raise RequestError(f"--against {shown_path(against)}: {error}") from None
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:

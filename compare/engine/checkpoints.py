@@ -116,7 +116,12 @@ class Checkpoints:
     def restore(self, epoch: int) -> None:
         """Restores the state at the end of an epoch on every replica."""
         path = path_of(self._folder, epoch)
-        restore(path, self._model, self._optimizer)
+        try:
+            status = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer).read(str(path))
+            status.assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise RequestError(f"{path}: the checkpoint belongs to another model or optimizer ({text})") from error
         stacked = copies_in(path)
         for i, copies in self._local():
             values = stacked.get(i, ())
@@ -148,21 +153,6 @@ def _remove_damaged_list(folder: Path) -> None:
         tf.train.get_checkpoint_state(str(folder))
     except Exception:  # of text that is not UTF-8, say
         (folder / "checkpoint").unlink(missing_ok=True)
-
-
-def restore(path: Path, model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer | None = None) -> None:
-    """Restores a model, and its optimizer if given, under any strategy.
-
-    Raises:
-        RequestError: if the checkpoint belongs to another model or optimizer.
-    """
-    objects = {"model": model} | ({} if optimizer is None else {"optimizer": optimizer})
-    try:
-        status = tf.train.Checkpoint(**objects).read(str(path))
-        status.assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise RequestError(f"{path}: the checkpoint belongs to another model or optimizer ({text})") from error
 
 
 def copies_in(path: Path) -> dict[int, np.ndarray]:
