@@ -36,11 +36,7 @@ _NO_STATE = (IOBase, logging.Logger, type(threading.Lock()), type(threading.RLoc
 
 
 def train_anew(trainer: Trainer, run: Run) -> None:
-    """Trains with a copy of a trainer; the trainer itself stays as it was given.
-
-    Raises:
-        Exception: whatever the trainer raises.
-    """
+    """Trains with a copy of a trainer; the trainer itself stays as it was given."""
     if _of_this_package(trainer):
         trainer.train(run)
         return

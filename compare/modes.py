@@ -113,7 +113,6 @@ class Trained(Task):
 
     @property
     def goes_on(self) -> bool:
-        """Whether an interrupted run is resumed."""
         return self.resume
 
     @property
@@ -198,7 +197,6 @@ class Study(Trained, Margins):
 
     @property
     def all_seeds(self) -> range:
-        """The seeds of all trainings."""
         return range(self.seed, self.seed + self.seeds)
 
 
@@ -262,7 +260,6 @@ class Scripts(Files, Replicas, StepByStep):
 
     @property
     def named(self) -> list[str]:
-        """The scripts."""
         return list(self.scripts)
 
 

@@ -282,7 +282,6 @@ class Task(Replicas):
 
     @property
     def named(self) -> list[str]:
-        """The experiment and the trainers that were asked for by a text."""
         return [each for each in (self.experiment, *self.trainers) if isinstance(each, str)]
 
     @property
@@ -295,7 +294,6 @@ class Task(Replicas):
         return f"{self.epochs}-epochs"
 
     def default_name(self) -> str:
-        """A folder name that tells runs apart by what was asked."""
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
         parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []

@@ -23,4 +23,3 @@ class Trainer(Protocol):
 
     def train(self, run: Run) -> None:
         """Trains for ``run.epochs``, and reports every step and epoch to ``run``."""
-        ...

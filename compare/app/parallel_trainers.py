@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
+from functools import cached_property
 from io import StringIO
 from itertools import chain
 from multiprocessing.connection import Client, Listener
@@ -240,14 +241,15 @@ class EarlyChecks(ExitStack):
     def __init__(self, worker: Worker, console: Console) -> None:
         super().__init__()
         self._worker, self._console = worker, console
-        self._executor: Executor | None = None
         self._running: dict[str, Future[Report]] = {}
         self._training = True
 
+    @cached_property
+    def _executor(self) -> Executor:
+        return self.enter_context(processes.local(1))
+
     def start(self, trainer: str) -> None:
         """Checks a trainer whose weights differ from the reference's."""
-        if self._executor is None:
-            self._executor = self.enter_context(processes.local(1))
         future = self._executor.submit(_check, self._worker, trainer)
         future.add_done_callback(lambda done: self._tell(trainer, done))
         self._running[trainer] = future

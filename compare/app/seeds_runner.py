@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,13 +26,8 @@ from compare.user_errors import without_exit
 
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
-
-
-class Finished(NamedTuple):
-    """A training that another process has finished: what it reported, without weights, and its end or its error."""
-
-    records: list[AnyRecord]
-    end: End | TrainerFailedError
+Finished = tuple[list[AnyRecord], End | TrainerFailedError]
+"""A training that another process has finished: what it reported, without weights, and its end or its error."""
 
 
 def _run_all(
@@ -109,7 +103,7 @@ def _run_one(worker: Worker, job: Job, initial: list[np.ndarray]) -> Finished:
             if isinstance(event, AnyRecord):
                 records.append(event)
 
-        return Finished(records, told(outcome_of(session, job, keep)))
+        return records, told(outcome_of(session, job, keep))
 
 
 def train_study(session: Session, options: Study, live: SinkOf) -> None:
@@ -131,14 +125,13 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
     ended: list[Job] = []
 
     def done(job: Job, finished: Finished) -> None:
-        name, seed, _ = job
+        (name, seed, _), (records, end) = job, finished
         recorder = Recorder(folder, metrics, name, seed, live(name, seed))
         recorder.rewind(0)
-        for record in finished.records:
+        for record in records:
             recorder(record)
         recorder.flush()
         ended.append(job)
-        end = finished.end
         if isinstance(end, TrainerFailedError):
             session.failed(name, end)
             session.raised = session.raised or end
@@ -147,7 +140,7 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         if end.epoch is not None:
             tell(console, f"{name}  seed {seed}  stops in epoch {end.epoch}: {end.what}")
             return
-        last = [record for record in finished.records if isinstance(record, EpochRecord)][-1]
+        last = [record for record in records if isinstance(record, EpochRecord)][-1]
         numbers = [f"{metric} {value:.4f}" for metric, value in last.logs.items()]
         count = f"(training {len(ended)} of {len(jobs)}, after {time.perf_counter() - began:.0f} s)"
         say_items(console, [name, f"seed {seed}", *numbers, count])

@@ -124,11 +124,12 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
     if not options.resume:
         return None
     repair(folder, console)
-    if RunJson.read(folder).status not in (EXPLAINED, FINISHED):
+    run = RunJson.read(folder)
+    if run.status not in (EXPLAINED, FINISHED):
         return None
     from compare.app.publish import finish, finished_verdict  # noqa: PLC0415 (lazy)
 
-    run, verdict = RunJson.read(folder), finished_verdict(folder)
+    verdict = finished_verdict(folder)
     if run.status != FINISHED or verdict is None:
         if run.status == FINISHED:
             tell(console, "This run has finished; what is missing of its reports is made now.")
