@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from compare.errors import RequestError
 from compare.naming import absolute
 from compare.option import declaration, flag
 from compare.options import OPTIONS
-from compare.records import RecordError, kept, recover
+from compare.records import kept
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
@@ -21,16 +19,6 @@ if TYPE_CHECKING:
 
 SAME = ("code", "versions", "data", "threads", "strategy")
 """The other parts of ``run.json`` that must be the same."""
-
-
-def repair(folder: Path, console: Console) -> None:
-    """Repair what the interruption left half written."""
-    try:
-        repaired = recover(folder)
-    except RecordError as error:
-        raise RequestError(f"--resume: {error}") from error
-    for text in repaired:
-        tell(console, f"Note: {text}", style="yellow")
 
 
 def is_done(session: Session, job: Job) -> bool:

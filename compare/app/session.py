@@ -19,7 +19,7 @@ from compare.app.parallel_trainers import (
 from compare.app.processes import refuse_too_many
 from compare.app.provenance import before_training, code, digest, preflight_problems
 from compare.app.ready import Session
-from compare.app.resume import refuse_changes, repair
+from compare.app.resume import refuse_changes
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import train_all, train_truth
@@ -117,13 +117,18 @@ def _begin_or_go_on(options: Trained, folder: Path) -> None:
 
 
 def _finished_before(options: Trained, folder: Path, console: Console) -> Result | None:
-    """Repair what is resumed, and print the verdict if there is nothing left to train; None if there is.
+    """Repair what an interruption left half written, and print the verdict if nothing is left to train; else None.
 
     Makes what is missing of its reports.
     """
     if not options.resume:
         return None
-    repair(folder, console)
+    try:
+        repaired = recover(folder)
+    except RecordError as error:
+        raise RequestError(f"--resume: {error}") from error
+    for text in repaired:
+        tell(console, f"Note: {text}", style="yellow")
     run = RunJson.read(folder)
     if run.status not in (EXPLAINED, FINISHED):
         return None
