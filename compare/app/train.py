@@ -133,8 +133,7 @@ def train_all(session: Session, live: SinkOf) -> None:
 
 def has_finished(session: Session, job: Job) -> bool:
     """Whether nothing is left of a training, which is printed then."""
-    done = is_done(session, job)
-    if done:
+    if done := is_done(session, job):
         tell(session.console, f"{job.shown}  has finished already")
     return done
 

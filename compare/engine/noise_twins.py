@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine.run import Run
-from compare.records import EpochRecord, Place, Sink, in_time
+from compare.records import AnyRecord, EpochRecord, Place, in_time
 from compare.verdict.rounding import LOUD
 
 BITS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
@@ -34,10 +34,8 @@ class TwinRun(Run):
 
     stops_at_nan = False
 
-    def __init__(
-        self, *given: Any, start: Place, twin: int, loud: bool = False, sinks: Sequence[Sink] = (), **more: Any
-    ) -> None:
-        super().__init__(*given, sinks=[_without_weights(sink) for sink in sinks], **more)
+    def __init__(self, *given: Any, start: Place, twin: int, loud: bool = False, **more: Any) -> None:
+        super().__init__(*given, **more)
         self._start, self._twin, self._units = start, twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
@@ -75,6 +73,9 @@ class TwinRun(Run):
     def close(self) -> None:
         self._undo_temporary_changes()
         super().close()
+
+    def _emit(self, record: AnyRecord) -> None:
+        super()._emit(replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
     def _noise_before(self, epoch: int, step: int) -> None:
         """Adds noise before a step."""
@@ -123,7 +124,3 @@ def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) ->
         return changes
 
     return move
-
-
-def _without_weights(sink: Sink) -> Sink:
-    return lambda record: sink(replace(record, weights=None) if isinstance(record, EpochRecord) else record)
