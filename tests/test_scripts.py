@@ -38,6 +38,7 @@ from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.seen import row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Settings
+from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
 from compare.watch.trace import TraceWriter, read_traces
 
@@ -431,6 +432,28 @@ def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path
         losses = [float((tf.function(step) if graph else step)(tf.constant(X), tf.constant(Y))) for _ in range(2)]
     seen = observer.seen(0)
     assert seen is not None and [loss_of(seen, number) for number in (1, 2)] == losses
+
+
+@pytest.mark.parametrize(
+    ("labels", "pairs"), [((8,), True), ((None,), True), ((8, 1), False), ((None, 1), False), ((1,), False)]
+)
+def test_a_loss_of_pairs_is_seen_by_the_shapes_in_its_graph(
+    tensorflow: Any, labels: tuple[int | None, ...], pairs: bool
+) -> None:
+    specs = [tf.TensorSpec(labels), tf.TensorSpec((labels[0], 1))]
+    seen = []
+    for square in (lambda gap: gap**2, tf.abs):
+
+        @tf.function(input_signature=specs)
+        def loss(y: Any, predictions: Any, square: Any = square) -> Any:
+            value = 3 * tf.reduce_mean(square(y - predictions) + 1)
+            other = tf.reduce_mean(tf.reshape(y, [-1]) - predictions)  # a number that is no part of the loss
+            seen.append((of_pairs([value]), of_pairs([other])))
+            return value
+
+        loss.get_concrete_function()
+    assert seen == [(pairs, labels[0] != 1)] * len(seen)
+    assert of_pairs([tf.zeros([])]) is None, "no graph"
 
 
 def test_losses_and_sketches_of_gradients_are_kept_of_every_step(tensorflow: Any, tmp_path: Path) -> None:

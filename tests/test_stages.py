@@ -409,7 +409,12 @@ def test_examples_known_neither_by_value_nor_by_label_are_other_examples(
 
 
 def loss_step(
-    loss: float, *, penalty: float = 0.25, targets: tuple[Any, Any, Any, Any] | None = None, spread: float | None = None
+    loss: float,
+    *,
+    penalty: float = 0.25,
+    targets: tuple[Any, Any, Any, Any] | None = None,
+    spread: float | None = None,
+    pairs: bool | None = None,
 ) -> CloseUp:
     """One step on 8 examples with this loss, and the call of the loss function: its configuration, shapes, values."""
     inputs = Event("inputs", 0, {"model": "m"}, [np.zeros((8, 1), np.float32)], tuple(range(8)))
@@ -420,7 +425,8 @@ def loss_step(
         events.append(Event("targets", 0, info, [np.asarray(true), np.asarray(predicted)], tuple(range(8))))
     if spread is not None:
         events.append(Event("spread", 0, {}, [np.float64(spread)]))
-    events.append(Event("loss", 0, {"targets": 1, "penalties": 1}, [np.float32(loss), np.float32(penalty)]))
+    of = {"targets": 1, "penalties": 1, "pairs": pairs}
+    events.append(Event("loss", 0, of, [np.float32(loss), np.float32(penalty)]))
     return CloseUp({STEP: events})
 
 
@@ -477,6 +483,20 @@ def test_labels_of_one_dimension_are_named_for_a_loss_function_of_ones_own() -> 
     right = loss_step(1.0, penalty=0, targets=own, spread=1.7)
     assert causes_of_loss(right, loss_step(1.7, penalty=0)) == ["label-shape-broadcast"]
     assert causes_of_loss(right, loss_step(1.6, penalty=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "side"),
+    [(False, True, 1), (True, False, 0), (True, True, None), (False, False, None), (None, True, None)],
+)
+def test_labels_of_one_dimension_are_named_by_the_shapes_in_the_graph_of_a_loss(
+    right: bool | None, other: bool, side: int | None
+) -> None:
+    """Whatever function it is, of however many outputs; not where the other side's graph is not known."""
+    seen = loss_step(1.0, pairs=right), loss_step(1.7, pairs=other)
+    of = replace(sides(seen[1]), close_ups=seen)
+    found = [(each.id, each.side) for each in name_causes(locate(*seen, [], STEP, NAMES), of)]
+    assert found == ([] if side is None else [("label-shape-broadcast", of.names[side])])
 
 
 @pytest.mark.parametrize(

@@ -243,9 +243,13 @@ def _first_value(stage: str, where: str) -> str:
     return joined.get(stage, f"the {stage} of {where}")
 
 
-def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **_: Any) -> str:
+def _metric_not_finite(*, epoch: int, where: str, values: Mapping[str, str], training: str, **q: Any) -> str:
     told = " and ".join(f"{value} with {name}" for name, value in values.items())
-    return f"{where} of epoch {epoch}{training} is {told}"
+    inside = ""
+    if q["stage"]:
+        first = _first_value(q["stage"], q["first"])
+        inside = f"; first {first} of step {q['training_step']:,} of the training: {q['value']}"
+    return f"{where} of epoch {epoch}{training} is {told}{inside}"
 
 
 def _script_flag(*, training: Any, by_fit: bool, side: str, other: str, **_: Any) -> str:
@@ -555,6 +559,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-limits": _script_limits,
     "script-micro-batches": "{side} adds up the gradients of {factor} micro-batches and does not divide them by "
     "{factor}: each gradient is {factor} times that of {other}",
+    "script-shapes": "the difference of shapes [n] and [n, 1] in the loss of {side} is [n, n]: each label is compared "
+    "with the prediction of every example; {other} has no such difference",
     "script-pairs-next": "the loss of the next step is {next_loss:.6g} in {side}, the mean over all pairs of a label "
     "and "
     "a prediction, and {next_right:.6g} if each label has its own",

@@ -32,6 +32,7 @@ from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
+from compare.watch.shapes import is_column, of_pairs
 from compare.watch.trace import CLIPPING, TraceWriter
 
 OF_TENSORFLOW = (
@@ -179,7 +180,7 @@ class StageObserver(Observer):
             "weights": len(weights),
         }
         self._record("targets", info, [*true, *predicted, *weights, *tf.nest.flatten(value)])
-        if function is not None and len(true) == len(predicted) == 1 and _is_column(predicted[0]) and not weights:
+        if function is not None and len(true) == len(predicted) == 1 and is_column(predicted[0]) and not weights:
             self._record("spread", {"function": function}, [true[0], predicted[0]])
 
     def _gradient(self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
@@ -190,7 +191,7 @@ class StageObserver(Observer):
             self._here.losses += (target,)
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
-            info = {"targets": len(targets), "penalties": len(penalties), "of": of}
+            info = {"targets": len(targets), "penalties": len(penalties), "of": of, "pairs": of_pairs(targets)}
             self._record("loss", info, [*targets, *penalties])
         gradients = original(tape, target, sources, *args, **options)
         self._here.clip = None
@@ -303,7 +304,7 @@ class StageObserver(Observer):
             near = any(map(self._watches, self._next_steps(number)))
             kept = kind == "loss" or (near and not self.settings.losses_only)
             rows = row_hashes(arrays[: info.get("true")]) if kind in WITH_ROWS else ()
-            kept |= kind == "targets" and self.settings.losses_only and all(_is_column(each) for each in arrays[1:2])
+            kept |= kind == "targets" and self.settings.losses_only and all(is_column(each) for each in arrays[1:2])
             copies = [np.array(array) for array in arrays] if kept else []
             events = [Event(kind, number, info, copies, rows)] if kept or rows else []
             if kind != "gradients":
@@ -348,7 +349,9 @@ class StageObserver(Observer):
         if self._watches(step):
             event = Event("updated", replica, info, [np.array(array) for array in arrays])
             self._seen[training].steps[step].append(event)
-            if self.settings.latest_only and self._lost(self.trainings[training], event.arrays):
+            finite = all(np.isfinite(each).all() for each in self._seen[training].arrays(step, "loss"))
+            lost = self._lost(self.trainings[training], event.arrays) or not finite
+            if self.settings.latest_only and lost:
                 self._lost_at = step
 
     def _watches(self, step: int) -> bool:
@@ -430,11 +433,6 @@ def _depends_on_training(layer: Any) -> bool:
     ]
     generators = [getattr(layer, name, None) for name in ("seed_generator", "generator")]
     return any(rates) if rates else any(each is not None for each in generators)
-
-
-def _is_column(values: Any) -> bool:
-    """Whether the shape is [n, 1]."""
-    return len(values.shape) == 2 and values.shape[1] == 1
 
 
 RATES = ("rate", "dropout", "recurrent_dropout", "stddev")

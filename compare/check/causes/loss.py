@@ -449,10 +449,24 @@ def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:
     own = targets_of(sides.other, sides.step)
     shapes = {} if own is None else {"labels": own.true.shape, "predictions": own.predicted.shape}
     yield Variant({"loss": BROADCAST}, Measurement.of("script-pairs", **shapes))
+    yield from _broadcast_shapes(sides, located)
+
+
+def _broadcast_shapes(sides: Sides, located: Located) -> Iterator[Variant]:
+    """The shapes of what one side's loss is made from say it, whatever function and however many outputs it has."""
+    right, other = (
+        [event.info.get("pairs") for event in close_up.of(sides.step, "loss")]
+        for close_up in (sides.right, sides.other)
+    )
+    for by_right, own, others in ((False, other, right), (True, right, other)):
+        if any(own) and others and all(each is False for each in others):
+            names = {"side": sides.right_name, "other": sides.other_name} if by_right else {}
+            yield Variant({}, Measurement.of("script-shapes", **names), measured=True, by_right=by_right)
 
 
 def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
     """Of predictions that are all equal, as at first, only the gradients tell; in the next step the loss does."""
+    yield from _broadcast_shapes(sides, located)
     following = sides.step + 1
     targets, loss = _next_targets(sides), loss_of(sides.other, following)
     if targets is None or loss is None or len({tuple(example_rows(each, following)) for each in sides.close_ups}) > 1:
