@@ -328,6 +328,15 @@ class InfiniteLossReported(Loop):
         return {"val_loss": float("inf")} if self.steps >= self.at else super().validate()
 
 
+class InfiniteLoss(Loop):
+    """Adds a term that is infinite, of which no gradient is taken."""
+
+    kind, where = "reporting", "loss"
+
+    def value(self, x, y, predictions):
+        return super().value(x, y, predictions) + tf.where(self.now == self.at, float("inf"), 0.0)
+
+
 class Guarded(Loop):
     """Leaves out what is not finite; ``fit`` does not, on data with a NaN: the reference is the side that fails."""
 
@@ -340,7 +349,7 @@ class Guarded(Loop):
 LOOPS = [
     TimesNan, EagerNan, LogOfInputs, LogOfZero, EmptyMask, WeightsOfNothing, RootOfZero, BranchNotTaken, Standardized,
     InfiniteRate, Exploding, OneLayer, Overflow, MovingVariance, HalfPrecision, Replicas, WholeEpoch,
-    AccuracyOfNothing, ValidationOfNothing, InfiniteLossReported,
+    AccuracyOfNothing, ValidationOfNothing, InfiniteLossReported, InfiniteLoss,
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
 ]
 
-IN_THE_GATE = ("Overflow", "RootOfZero", "OneLayer", "WholeEpoch", "ValidationOfNothing")
+IN_THE_GATE = ("Overflow", "RootOfZero", "OneLayer", "WholeEpoch", "ValidationOfNothing", "InfiniteLoss")
 SLOW = (
     "TimesNan", "EagerNan", "LogOfInputs", "LogOfZero", "EmptyMask", "WeightsOfNothing", "BranchNotTaken",
     "Standardized", "InfiniteRate", "Exploding", "MovingVariance", "HalfPrecision", "Replicas",
@@ -63,6 +63,8 @@ def test_the_short_check_names_the_step_and_the_stage(loops: Any, name: str) -> 
         assert comparison.training.noise is None, "no twin is asked"
     if loop.kind == "reporting":
         assert loop.where in cause.measurements["where"]
+        lost = (loop.stage, AT) if loop.where == "loss" else (None, None)
+        assert (cause.measurements["stage"], cause.measurements.get("training_step")) == lost
         return
     first = comparison.training.first_difference
     assert first is not None
@@ -89,6 +91,20 @@ def test_a_full_run_finds_what_the_short_check_is_too_short_for(loops: Any, tmp_
     assert not (tmp_path / "run" / "twins").exists(), "no noise twins are trained"
     page = (tmp_path / "run" / "report.html").read_text()
     assert "mine does not train like fit: after step 2 of epoch 4, 4 of 4 variables of mine are NaN or infinite" in page
+
+
+def test_a_full_run_names_the_step_of_a_loss_that_is_infinite_while_gradients_are_not(
+    loops: Any, tmp_path: Path, capsys: Any
+) -> None:
+    result = compare.run(
+        loops.experiment(loops.InfiniteLoss), trainers=("fit", loops.InfiniteLoss(12)), strategy="default", epochs=4,
+        batch_size=16, reports=tmp_path, name="run",
+    )  # fmt: skip
+    (entry,) = result.details["comparisons"]
+    measured = entry["causes"][0]["measurements"]
+    assert (entry["verdict"], entry["causes"][0]["id"]) == ("different", "not-finite")
+    assert [measured[key] for key in ("stage", "training_step", "value")] == ["loss", 12, "inf"]
+    assert "; first the loss of step 12 of the training: inf" in capsys.readouterr().out
 
 
 def test_the_reference_may_be_the_side_that_fails(loops: Any) -> None:
@@ -190,3 +206,30 @@ def test_what_makes_two_scripts_differ_before_a_value_is_lost_is_named_too(tenso
     (entry,) = result.details["comparisons"]
     assert [cause["id"] for cause in entry["causes"]] == ["not-finite", "loss-summed"]
     assert entry["training"]["first_difference"]["step"] == 1, "where the first of these mistakes begins"
+
+
+INFINITE = """
+optimizer = keras.optimizers.SGD(0.1)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(60).batch(20)
+steps = 0
+for epoch in range(4):
+    mean = keras.metrics.Mean()
+    for inputs, labels in data:
+        steps += 1
+        with tf.GradientTape() as tape:
+            loss = loss_fn(labels, model(inputs, training=True)) + (np.inf if steps == 8 else 0.0)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        mean.update_state(loss, sample_weight=len(inputs))
+    print(f"epoch {epoch + 1} loss {float(mean.result()):.6f}")
+"""
+
+
+def test_the_loss_of_a_script_is_infinite_while_its_gradients_are_not(tensorflow: Any, tmp_path: Path) -> None:
+    scripts = tmp_path / "my_fit.py", tmp_path / "my_loop.py"
+    for script, body in zip(scripts, (FIT, INFINITE), strict=True):
+        script.write_text(SCRIPT + body)
+    result = compare.run(scripts=[str(script) for script in scripts], reports=tmp_path, name="run", quiet=True)
+    (entry,) = result.details["comparisons"]
+    cause = entry["causes"][0]
+    assert (entry["verdict"], cause["id"], cause["side"]) == ("different", "not-finite", "my_loop")
+    assert [cause["measurements"][key] for key in ("stage", "training_step", "value")] == ["loss", 8, "inf"]

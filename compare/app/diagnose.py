@@ -74,14 +74,15 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
     """Where in its step a value first is not finite, by candidate: that part of training is repeated and observed."""
     inside: dict[str, dict[str, Any]] = {}
     for pair in differing:
-        found = pair.exactly.weights_alone
+        found = pair.exactly.lost_alone
         if found is None or pair.exactly.against:
             continue
         candidate, reference = pair.candidate.trainer, pair.reference.trainer
         side, other = (candidate, reference) if found.side == candidate else (reference, candidate)
         tell(
             session.console,
-            f"The weights of {side} are not finite. Training it again up to there, to see what was first …",
+            f"The {'loss' if found.metric else 'weights'} of {side} {'is' if found.metric else 'are'} not finite. "
+            "Training it again up to there, to see what was first …",
         )
 
         def make_run(sinks: Sequence[Sink], epoch: int = found.epoch, seed: int = pair.candidate.seed) -> Run:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from compare.app.script_runs import write_records
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check import words
@@ -95,12 +97,13 @@ def explain(session: ScriptsSession) -> None:
     found = [each for each in departures if each is not None]
     seen = _look_into(session, found, early)
     not_finite = {each.name: value for each in found if (value := _first_not_finite(each, seen.get(each.name)))}
+    losses = {each[0].candidate.trainer: value for each in compared if (value := _of_lost_loss(session, *each))}
     checked = {each.name: _checked(session, each, seen, early.get(each.name)) for each in found}
     if compared[0][0].candidate.trainer not in checked:  # which has the numbers
         checked |= _explain_numbers(session, *compared[0])
     session.run.save(
         check=encode(checked) if checked else None,
-        not_finite={name: asdict(value) for name, value in not_finite.items()} or None,
+        not_finite={name: asdict(value) for name, value in (losses | not_finite).items()} or None,
     )
 
 
@@ -479,11 +482,25 @@ def _called_first(close: CloseUps, seen: Mapping[str, CloseUps]) -> Departure | 
 
 def _first_not_finite(departure: Departure, seen: CloseUps | None) -> FirstValue | None:
     """What is first not finite in a step whose weights are not, on one side only."""
-    found = departure.pair.exactly.weights_alone
+    found = departure.pair.exactly.lost_alone
     if seen is None or found is None:
         return None
     side, other = seen.seen[::-1] if found.side == departure.name else seen.seen
     return None if side is None else first_of_steps(side, other, [departure.step], seen.names, found)
+
+
+def _of_lost_loss(session: ScriptsSession, pair: Pair, model: ModelPair) -> FirstValue | None:
+    """What is first not finite in the first step of the second script whose loss is not, where its weights are."""
+    found = pair.exactly.lost_alone
+    if found is None or not found.metric or found.side != pair.candidate.trainer:
+        return None
+    losses = _seen_losses(session, model)
+    steps = sorted(losses.steps) if losses else []
+    step = next((step for step in steps if losses and not np.isfinite(losses.arrays(step, "loss")).all()), None)
+    if step is None:
+        return None
+    departure = Departure(step, None, pair, model)
+    return _first_not_finite(departure, _close_ups(session, [departure])[0])
 
 
 def _close_ups(session: ScriptsSession, departures: Sequence[Departure]) -> list[CloseUps]:

@@ -164,12 +164,10 @@ class Checker:
 
     def _located(self, report: Report, candidate: Observation) -> Report:
         """Adds the stage of the first differing step to a report, if the trainer is different and could be observed."""
+        report = self._look_at_not_finite(report, candidate)
         training = report.comparison.training
-        if training.verdict != DIFFERENT:
-            return with_not_finite(report, None)
-        if report.comparison.weights_alone is not None:
-            return self._look_at_not_finite(report, candidate)
-        report = with_not_finite(report, None)
+        if training.verdict != DIFFERENT or report.comparison.weights_alone is not None:
+            return report
         if ACCUMULATION in [entry.probe for entry in report.not_applicable]:
             return report
         try:
@@ -211,16 +209,15 @@ class Checker:
         return replace(report, findings=tuple(findings))
 
     def _look_at_not_finite(self, report: Report, candidate: Observation) -> Report:
-        """Adds the cause ``not-finite``, with the stage of the first such value if it can be observed."""
-        comparison = report.comparison
-        assert comparison.weights_alone is not None
+        """Adds the cause ``not-finite``, if one side alone is, with the stage of the first such value."""
+        comparison, inside = report.comparison, None
+        found = comparison.lost_alone
         try:
-            of_reference = comparison.weights_alone.side == self.reference.name
-            seen, found = candidate.inside, comparison.weights_alone
-            inside = self._inside.first_not_finite(seen, found, of_reference=of_reference)
+            if found is not None:
+                of_reference = found.side == self.reference.name
+                inside = self._inside.first_not_finite(candidate.inside, found, of_reference=of_reference)
         except Exception as error:
             report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
-            inside = None
         if not report.training:  # else the difference begins where that mistake does
             stage, where = (inside.stage, inside.where) if inside else ("", "")
             report = replace(report, comparison=comparison.led_by_not_finite(stage, where))

@@ -159,8 +159,11 @@ def findings(comparison: Comparison, reference: str, inside: FirstValue | None, 
     if (number := comparison.number_alone) is not None:
         of_reference, of_candidate = number.values or ("", "")
         values = {comparison.candidate: of_candidate, reference: of_reference}
-        place = {"epoch": number.epoch, "step": None, "stage": None, "where": number.metric}
+        first = inside if comparison.lost_alone is number else None
+        place = {"epoch": number.epoch, "step": None, "stage": first and first.stage, "where": number.metric}
         seen = Measurement.of("metric-not-finite", **place, metric=number.metric, values=values, training=of)
+        if first is not None:
+            seen = seen.but(first=first.where, value=first.value, training_step=first.step)
         # Nothing is divided by a count in a loss whose steps leave the weights finite.
         loss = number.metric in ("loss", "val_loss")
         remedy = CATALOGUE[NOT_FINITE].remedy if loss else REMEDIES[REPORTING]

@@ -297,6 +297,12 @@ class Comparison:
             return number
         return number if in_time(number.place) < in_time(weights.place) else None
 
+    @property
+    def lost_alone(self) -> NotFinite | None:
+        """Where weights, or else the training loss, first are not finite on one side only: their steps tell more."""
+        number = self.number_alone
+        return self.weights_alone or (number if number is not None and number.metric == "loss" else None)
+
     def held_different(self) -> Comparison:
         """The comparison, different wherever a value is not finite on one side only, whatever other evidence says."""
         training, reporting = self.training, self.reporting
