@@ -354,6 +354,27 @@ def test_a_loss_over_positions_that_the_mask_leaves_out_is_named() -> None:
     assert further(right, of_zeros(offset=1.0)) == ["mask-missing"], "by the predictions that the loss was given"
 
 
+def test_a_loss_without_label_smoothing_is_named() -> None:
+    generator = np.random.default_rng(1)
+    true, predicted = np.eye(3)[generator.integers(0, 3, 8)], generator.normal(size=(8, 3))
+    smoothed = Targets("categorical_crossentropy", true, predicted, None, True, 0.25)
+    right, plain = value_of(smoothed), value_of(replace(smoothed, label_smoothing=0.0))
+    assert right is not None and plain is not None
+    configuration = {"name": smoothed.kind, "from_logits": True, "label_smoothing": 0.25}
+
+    def given(close_up: CloseUp, configuration: dict[str, Any], loss: float) -> CloseUp:
+        info = {"configuration": configuration}
+        called = changed(close_up, "targets", lambda e: replace(e, info={**e.info, **info}, arrays=[true, predicted]))
+        return with_loss(called, loss + PENALTY)
+
+    fit = given(RIGHT, configuration, right)
+    assert accused(fit, given(OFF, configuration, plain)) == [("loss", "label-smoothing-missing")]
+    assert accused(fit, given(OFF, configuration, 1.01 * plain)) == []
+    assert (
+        accused(given(RIGHT, configuration | {"label_smoothing": 0.0}, right), given(OFF, configuration, plain)) == []
+    )
+
+
 def test_an_optimizers_settings_are_named_wherever_the_difference_begins() -> None:
     right = of_zeros()
     assert further(right, of_zeros(offset=1.0, rate=0.2)) == ["optimizer-differs"]
@@ -717,7 +738,9 @@ def test_a_schedule_that_only_fit_has() -> None:
 
 def test_statistics_that_change_between_steps_are_those_of_a_validation_in_training_mode() -> None:
     moving, moved = ["bn/moving_mean", "bn/gamma"], linear_step(moved=0.01)
-    assert accused(RIGHT, moved, names=moving) == [("state", "validation-changes-state")]
+    moved = changed(moved, "gradients", lambda e: replace(e, info={**e.info, "line": ("/a/loop.py", 8, "apply()")}))
+    (found,) = found_causes(RIGHT, moved, names=moving)
+    assert (found.id, found.source) == ("validation-changes-state", None), "no line of a step makes this mistake"
     assert accused(RIGHT, moved) == [], "a kernel is no statistic"
 
 

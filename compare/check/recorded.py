@@ -19,6 +19,7 @@ from compare.check.recipe import (
     OTHER_LOGITS,
     UNMASKED,
     UNRECOVERED,
+    UNSMOOTHED,
     Clip,
     Recipe,
     Share,
@@ -104,13 +105,16 @@ class RecordedLoss:
             return given if recovered is not None and same(recovered, self.data) else None
         if given is None or not same(given, self.data):
             return None  # of the right side, too, the loss is another one
-        if loss == UNMASKED and targets.mask is None:
+        if (loss == UNMASKED and targets.mask is None) or (loss == UNSMOOTHED and not targets.label_smoothing):
             return None
-        changed = targets if sample_weights else targets.without_weights()
-        changed = changed.without_mask() if loss == UNMASKED else changed
-        if loss == OTHER_LOGITS:
-            changed = changed.with_other_logits()
-        return value_of(changed.broadcast() if loss == BROADCAST else changed)
+        changes: Mapping[str, Mapping[str, Any]] = {
+            OTHER_LOGITS: {"from_logits": not targets.from_logits},
+            UNSMOOTHED: {"label_smoothing": 0.0},
+            UNMASKED: {"mask": None},
+            BROADCAST: {"paired": False},
+        }
+        weight = targets.weight if sample_weights else None
+        return value_of(replace(targets, weight=weight, **changes.get(loss, {})))
 
     def predict(self, recipe: Recipe) -> float | None:
         """The loss of a step with a recipe; None if it cannot be computed."""

@@ -45,14 +45,6 @@ class Targets:
         """The same call with the other ``from_logits``."""
         return replace(self, from_logits=not self.from_logits)
 
-    def without_weights(self) -> Targets:
-        """The same call without weights."""
-        return replace(self, weight=None)
-
-    def without_mask(self) -> Targets:
-        """The same call where all predictions count."""
-        return replace(self, mask=None)
-
     def broadcast(self) -> Targets:
         """The same call with labels of shape [n] and predictions of shape [n, 1], or the reverse."""
         return replace(self, paired=False)

@@ -537,6 +537,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "graph, such as {other}'s, Keras takes the logits from before the last activation; {side}'s loss takes the "
     "probabilities for logits",
     "script-from-logits": "; that of {side} is the one with from_logits={from_logits}",
+    "script-unsmoothed": "; that of {side} is the one without label smoothing",
     "script-unmasked": "; that of {side} is the mean over all positions, also those that the model's mask leaves out",
     "script-unweighted": "; that of {side} is the one without sample weights or class weights",
     "script-loss-constant-denominator": ": {alone:?that of the examples is }{examples}/{full} of it, as this batch has "

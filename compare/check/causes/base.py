@@ -128,7 +128,7 @@ class Cause:
         recorded: by the stage of a step that differs first (empty if none could be found), what two recorded sides
             show of it.
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
-        called: the event whose line of code is shown; empty for that of the stage.
+        called: the event whose line of code is shown; empty for that of the stage, None if no step has the line.
     """
 
     id: str
@@ -146,7 +146,7 @@ class Cause:
     fact: Callable[[Case], Measurement | None] | None = None
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
-    called: str = ""
+    called: str | None = ""
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
@@ -160,6 +160,8 @@ class Cause:
 
     def line_in(self, close_up: CloseUp, step: int, stage: str) -> Source | None:
         """The line of the user's code that makes this mistake in a step; None if it was not seen."""
+        if self.called is None:
+            return None
         stage = self.stages[0] if self.stages and stage not in self.stages else stage
         for kind in filter(None, (self.called or CALLED.get(stage), CALLED[GRADIENTS])):
             for event in close_up.of(step, kind):

@@ -442,6 +442,7 @@ CAUSES = (
     Cause(
         id="validation-changes-state",
         stages=(EXAMPLES, STATE),  # an update on a batch of validation is a step with other examples
+        called=None,
         symptom="Training depends on how often validation runs.",
         explanation="The model is called with training=True in validation, so that batch normalization's moving "
         "statistics, or the random state of dropout, are updated by validation data; or validation updates weights.",

@@ -705,7 +705,9 @@ CAUSES = (
         wrong="loss = tf.nn.softmax_cross_entropy_with_logits(y, predictions)",
         remedy="per_example = loss_object.call(y, predictions)  # the loss of run.build() smooths the labels",
         recognised="Every step's gradient matches that of the experiment's loss with label_smoothing=0.",
+        remedies={SCRIPT: "per_example = loss_object.call(y, predictions)  # with fit's label_smoothing"},
         gradient=_no_smoothing,
+        recorded={LOSS: lambda sides, _: [Variant({"loss": UNSMOOTHED}, Measurement.of("script-unsmoothed"))]},
     ),
     Cause(
         id="mask-missing",

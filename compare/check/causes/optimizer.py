@@ -432,6 +432,7 @@ def _recorded_callbacks(
 ) -> Measurement | None:
     """Evidence that a callback of fit has set another learning rate than the one at which it began."""
     callbacks = _recorded_list(sides)
+    callbacks = [name for name in callbacks if "LearningRate" in name or "LR" in name] or callbacks
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
         return None
     begun = right["config"].get("learning_rate")
