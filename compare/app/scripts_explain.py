@@ -103,7 +103,7 @@ def explain(session: ScriptsSession) -> None:
         checked |= _explain_numbers(session, *compared[0])
     session.run.save(
         check=encode(checked) if checked else None,
-        not_finite={name: asdict(value) for name, value in (losses | not_finite).items()} or None,
+        not_finite={name: asdict(value) for name, value in (not_finite | losses).items()} or None,
     )
 
 
