@@ -173,7 +173,7 @@ def _unsure(departure: Departure, located: Located) -> str:
 
 
 def _checked(
-    session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps], early: CloseUps | None
+    session: ScriptsSession, departure: Departure, seen: Mapping[str, CloseUps], early: CloseUps | None = None
 ) -> Comparison:
     """The comparison with what was found inside the first step that differs."""
     weights, close = departure.step, seen.get(departure.name)
@@ -182,10 +182,10 @@ def _checked(
         departure, sides, located = close.departure, close.sides, close.located
     unsure = _unsure(departure, located)
     causes, evidence = _found(departure, located, None if unsure else sides, seen)
-    lost = departure.pair.exactly.weights_alone is not None
-    if lost and early is not None and early.sides is not None and early.departure.step < departure.step:
-        roots = name_causes(early.located, early.sides)
-        causes += [*roots, *name_further(early.located, early.sides, roots)]
+    before = early.sides if early is not None and early.departure.step < departure.step else None
+    if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
+        roots = name_causes(early.located, before)  # what differed before a value was lost
+        causes += [*roots, *name_further(early.located, before, roots)]
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
     numbers = [] if unsure or sides is None else _own_numbers(departure, sides)
