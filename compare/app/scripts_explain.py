@@ -108,14 +108,15 @@ def explain(session: ScriptsSession) -> None:
 
 
 def _look_early(session: ScriptsSession, differing: Sequence[tuple[Pair, ModelPair]]) -> dict[str, CloseUps]:
-    """Looks into the first step that is not equal at once, where the gap after it hardly can be rounding.
+    """Looks at once into the first step that is not equal, where the gap after it can hardly be rounding.
 
-    Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end.
+    Its noise twin, which goes no further than the epoch, then tells so, and none has to be trained to the end. Where a
+    value is lost later, on one side only, what differed before may be its cause; there no twins are needed.
     """
     begin = []
     for pair, model in differing:
         start, first = pair.noise_start, pair.exactly.training.first_difference
-        lost = start is None and pair.exactly.weights_alone is not None  # which begins with this difference
+        lost = start is None and pair.exactly.weights_alone is not None
         place = (first.epoch, first.step) if lost and first is not None and first.step is not None else start
         if place is None or model.traces[0].state:
             continue

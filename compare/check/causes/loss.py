@@ -206,13 +206,13 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
         return
     if targets is None:
         parts = max(factor, 1 / factor)
-        if round(parts) > 1 and same(parts, round(parts)):
-            seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
-            yield Variant({}, seen, measured=True)
-        return
-    own = targets_of(sides.other, following)
-    expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
-    if expected is not None and same(loss, factor * (expected + penalty_of(sides.other, following))):
+        has_factor = round(parts) > 1 and same(parts, round(parts))
+    else:
+        own = targets_of(sides.other, following)
+        expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+        penalty = penalty_of(sides.other, following)
+        has_factor = expected is not None and same(loss, factor * (expected + penalty))
+    if has_factor:
         seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
         yield Variant({}, seen, measured=True)
 
