@@ -328,6 +328,19 @@ def test_a_loss_of_unknown_parts_that_are_added_up_is_that_many_times_the_right_
     assert accused(unknown(RIGHT), unknown(other)) == causes
 
 
+@pytest.mark.parametrize("loss", [0.0, np.inf, np.nan, -LOSS])
+def test_a_loss_that_is_no_number_of_parts_has_no_factor(loss: float) -> None:
+    """Whose function is not known in the step after, and that was foreseen, so that no gradients have to agree."""
+
+    def unknown(close_up: CloseUp) -> CloseUp:
+        without = [each for each in close_up.steps[STEP] if each.kind != "targets"]
+        return replace(close_up, steps={**close_up.steps, STEP + 1: without})
+
+    right, other = unknown(RIGHT), unknown(with_loss(OFF, loss))
+    both = replace(sides(other), close_ups=(right, other), foreseen=True)
+    assert not list(CATALOGUE["loss-scaled"].recorded["loss"](both, Located(STEP, "loss")))
+
+
 def test_calls_of_a_loss_for_outputs_of_other_sizes_are_none_of_one_output() -> None:
     one = of_zeros()
     two = changed(one, "targets", lambda e: [e, replace(e, arrays=[np.tile(each, (1, 2)) for each in e.arrays])])

@@ -205,7 +205,7 @@ def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
     if not (sides.foreseen or have_factor(sides, factor)):
         return
     if targets is None:
-        parts = max(factor, 1 / factor)
+        parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
         has_factor = round(parts) > 1 and same(parts, round(parts))
     else:
         own = targets_of(sides.other, following)
