@@ -83,7 +83,7 @@ def end_epoch(recorder: Recorder, epoch: int, logs: Mapping[str, float]) -> None
     recorder(EpochRecord(epoch, logs, 1.25, 80.0, weights(epoch)))
 
 
-def record(folder: Path, **trainers: Logs) -> list[Record]:
+def record(folder: Path, /, **trainers: Logs) -> list[Record]:
     folder.mkdir(exist_ok=True)
     metrics = MetricsFile(folder / "metrics.csv")
     for trainer, epochs in trainers.items():
