@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # there is no public API for this
 
 from compare.anew import train_anew
 from compare.check.batches import Batches
@@ -27,6 +26,7 @@ from compare.check.observation import (
     configuration,
 )
 from compare.engine.fingerprints import container, distributed
+from compare.engine.insides_tensorflow import in_xla
 from compare.engine.optimizers import learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
@@ -131,7 +131,7 @@ class ProbeRun(CraftedRun):
         positions = [self._index.get(id(container(variable))) for variable in variables]
         known = {i: v for i, v in zip(positions, variables, strict=True) if i is not None}
         settings = self._settings(optimizer, known)
-        if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        if in_xla(tf.compat.v1.get_default_graph()):
             self.observation.compiled = True
             return
         by_variable: list[Any] = [None] * self.observation.trainable

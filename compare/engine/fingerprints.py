@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import xxhash
-from tensorflow.python.eager.context import context
-from tensorflow.python.eager.execute import execute
 
+from compare.engine.insides_tensorflow import context, execute
 from compare.records import PROJECTIONS, Variable
 
 BLOCK = 2**14

@@ -9,10 +9,9 @@ from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import multi_device_iterator_ops
-from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from compare import signals
+from compare.engine.insides_tensorflow import is_op_determinism_enabled, multi_device_iterator_ops
 from compare.engine.tf_config import meet, this_task
 from compare.errors import RequestError
 from compare.strategy_specs import MOST_REPLICAS, SPECS

@@ -14,10 +14,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow.core import Variable as KerasVariable
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from compare.engine.fingerprints import container, copies_of, distributed
+from compare.engine.insides_keras import KerasVariable
+from compare.engine.insides_tensorflow import ResourceVariable
 from compare.watch.pairing import in_order, paired
 from compare.watch.patching import modules_with, patch
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings

@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.keras_tensor import any_symbolic_tensors
-from keras.src.optimizers.base_optimizer import BaseOptimizer
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
+from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, compute_output_spec
+from compare.engine.insides_tensorflow import Function
 from compare.engine.noise_twins import mover
 from compare.user_errors import line_now
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
@@ -212,8 +211,8 @@ class Observer:
         self._idle = 0.0
         self._here = Here()
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
-        patch(polymorphic_function.Function, "__call__", self._call)
-        patch(polymorphic_function.Function, "_initialize_uninitialized_variables", self._initialize)
+        patch(Function, "__call__", self._call)
+        patch(Function, "_initialize_uninitialized_variables", self._initialize)
         patch(tf.distribute.Strategy, "run", self._call)
         patch(BaseOptimizer, "apply", self._apply)
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
@@ -353,7 +352,7 @@ class Observer:
         self._built.add(model)
         try:
             args, options = tf.nest.map_structure(symbolic, (args, options))
-            keras.src.backend.compute_output_spec(model, *args, **options)
+            compute_output_spec(model, *args, **options)
         except Exception:
             return  # the call itself says what is wrong
         finally:

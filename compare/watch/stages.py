@@ -21,11 +21,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.keras_tensor import any_symbolic_tensors
-from keras.src.losses.losses import LossFunctionWrapper
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from compare.engine.fingerprints import container, distributed
+from compare.engine.insides_keras import LossFunctionWrapper, any_symbolic_tensors
+from compare.engine.insides_tensorflow import in_xla
 from compare.engine.optimizers import learning_rate
 from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
 from compare.watch.observer import Observer, Training
@@ -263,7 +262,7 @@ class StageObserver(Observer):
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
         if tf.executing_eagerly():
             self._event(kind, info, np.asarray(replica), *(np.asarray(tensor) for tensor in tensors))
-        elif not GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        elif not in_xla(tf.compat.v1.get_default_graph()):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
             with self._after_earlier_events():
                 event = tf.numpy_function(partial(self._event, kind, info), values, [])
