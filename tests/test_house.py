@@ -87,7 +87,7 @@ def test_the_contracts_hold_and_an_import_against_them_breaks_them(tmp_path, mod
 
 
 def test_the_insides_of_tensorflow_and_keras_are_named_in_their_own_files():
-    """A version that moves them is then dealt with in one place; what imports nothing (``sys.modules``) may name any."""
+    """A version that moves them is then dealt with in one place; ``sys.modules`` imports nothing."""
     imports = re.compile(r"^\s*(?:from|import) (?:tensorflow\.python|keras\.src)\b", re.MULTILINE)
     found = {path.name for path in (ROOT / "compare").rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))}
     assert found == {"insides_tensorflow.py", "insides_keras.py", "anew.py"}
