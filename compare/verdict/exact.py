@@ -79,7 +79,7 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
         return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
     expected, actual = reference.keys, candidate.keys
     if not (has_steps(expected) and has_steps(actual)):  # one side does not report its steps
-        expected, actual = epoch_ends(expected), epoch_ends(actual)
+        expected, actual = (keys[places_of(keys)[1] <= INITIAL] for keys in (expected, actual))
     common = np.intersect1d(expected, actual, assume_unique=True)
     steps = int((places_of(common)[1] > INITIAL).sum())
     made = sum(last_steps(common).values())
@@ -247,28 +247,20 @@ def max_weight_gap(reference: Record, candidate: Record, since: int) -> float | 
 
     The ends of epochs before the first difference say nothing of it.
     """
-    largest: float | None = None
-    for epoch in sorted(each for each in reference.logs.keys() & candidate.logs.keys() if each >= since):
-        expected, actual = reference.weights(epoch), candidate.weights(epoch)
-        if expected is None or actual is None:
-            continue
-        for a, b in zip(expected, actual, strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):
-                gap = np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
-            if not np.isfinite(gap):
-                return None
-            largest = max(largest or 0.0, float(gap))
-    return largest
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = [
+            np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)
+            for epoch in sorted(reference.logs.keys() & candidate.logs.keys())
+            if epoch >= since
+            for a, b in zip(reference.weights(epoch) or (), candidate.weights(epoch) or (), strict=False)
+        ]
+    largest = float(np.max(gaps)) if gaps else math.nan  # max() may leave out a NaN
+    return largest if math.isfinite(largest) else None
 
 
 def has_steps(keys: np.ndarray) -> bool:
     """Whether any optimizer step was fingerprinted."""
     return bool((places_of(keys)[1] > INITIAL).any())
-
-
-def epoch_ends(keys: np.ndarray) -> np.ndarray:
-    """The places of initial weights and of the ends of epochs."""
-    return keys[places_of(keys)[1] <= INITIAL]
 
 
 def last_steps(keys: np.ndarray) -> dict[int, int]:

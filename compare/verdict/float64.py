@@ -22,23 +22,20 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
     trainer's formula matter; before and after the step at which the trainers diverge, if they do; and at
     the end, when training has amplified rounding. Reported metrics are compared over all epochs.
     """
-    after = tuple(
-        Distance(
-            epoch,
-            None if step == EPOCH_END else step,
-            {record.trainer: _distance(truth, record, (epoch, step)) for record in trained},
-        )
-        for epoch, step in _places(truth, comparisons)
-    )
+    after = []
+    for key in _places(truth, comparisons):
+        epoch, step = place_of(key)
+        gaps = {record.trainer: _distance(truth, record, key) for record in trained}
+        after.append(Distance(epoch, None if step == EPOCH_END else step, gaps))
     metrics = {
         record.trainer: {name: MetricGap(gap.max_gap, gap.epoch) for name, gap in metric_gaps(truth, record).items()}
         for record in trained
     }
-    return Truth(after, metrics, _off(after, comparisons))
+    return Truth(tuple(after), metrics, _off(after, comparisons))
 
 
-def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int, int]]:
-    """The places (epoch, step) at which distances are taken."""
+def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[int]:
+    """The places at which distances are taken, as sort keys."""
     recorded = truth.keys
     steps, ends = recorded[places_of(recorded)[1] > INITIAL], recorded[places_of(recorded)[1] == EPOCH_END]
     wanted = steps[:1].tolist()
@@ -50,21 +47,17 @@ def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[tuple[int,
                 wanted += steps[steps < key][-1:].tolist()
             wanted.append(key)
     wanted += ends[-1:].tolist()
-    return [place_of(key) for key in dict.fromkeys(wanted) if key in recorded]
+    return [key for key in dict.fromkeys(wanted) if key in recorded]
 
 
-def _distance(truth: Record, record: Record, place: tuple[int, int]) -> float | None:
-    exact, initial, actual = (_projections(truth, place), truth.steps[0]["projections"], _projections(record, place))
-    if exact is None or actual is None or exact.shape != actual.shape:
+def _distance(truth: Record, record: Record, key: int) -> float | None:
+    at = np.array([key])
+    if not record.has(at).all() or len(record.variables) != len(truth.variables):
         return None
-    moved = total_norm(exact, initial)
+    exact, actual = truth.at(at)[0]["projections"], record.at(at)[0]["projections"]
+    moved = total_norm(exact, truth.steps[0]["projections"])
     distance = total_norm(actual, exact) / moved if moved else np.nan
     return float(distance) if np.isfinite(distance) else None
-
-
-def _projections(record: Record, place: tuple[int, int]) -> np.ndarray | None:
-    rows = record.steps[(record.steps["epoch"] == place[0]) & (record.steps["step"] == place[1])]
-    return rows[0]["projections"] if len(rows) else None
 
 
 def _off(after: Sequence[Distance], comparisons: Sequence[Comparison]) -> str | None:

@@ -86,14 +86,13 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
 
 def _telling(values: Sequence[tuple[str, float]]) -> bool:
     """Whether equal numbers can hardly be a coincidence: a loss has all its digits, and training changes it."""
-    losses: dict[str, set[float]] = {}
+    losses: dict[str, list[float]] = {}
     for name, value in values:
         if name.removeprefix("val_").endswith("loss"):
-            losses.setdefault(name, set()).add(value)
-    counts = {name: sum(each == name for each, _ in values) for name in losses}
+            losses.setdefault(name, []).append(value)
     return any(
-        (len(each) > 1 or counts[name] == 1) and any(_digits(value) >= DIGITS for value in each)
-        for name, each in losses.items()
+        (len(set(each)) > 1 or len(each) == 1) and any(_digits(value) >= DIGITS for value in each)
+        for each in losses.values()
     )
 
 

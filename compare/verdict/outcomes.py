@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 IDENTICAL = "identical"
-
 ALIKE = "alike"
-
 INCONCLUSIVE = "inconclusive"
-
 NOT_COMPARABLE = "not-comparable"
-
 DIFFERENT = "different"
-
 FROM_BEST = (IDENTICAL, ALIKE, INCONCLUSIVE, NOT_COMPARABLE, DIFFERENT)
-
 EXIT_STATUS = {IDENTICAL: 0, ALIKE: 0, DIFFERENT: 1, INCONCLUSIVE: 3, NOT_COMPARABLE: 3}
 
 

@@ -44,8 +44,6 @@ may suddenly be thousands of times larger. None of eight twins of densenet cross
 reverse order crossed; of the loud twins every second one does, and a sixteenth of its gap is still far larger than the
 other gaps. As long as gaps grow in proportion to the noise, loud twins and other twins agree.
 """
-
-
 TWINS = 3
 """The number of twins trained first."""
 MORE_TWINS = 12

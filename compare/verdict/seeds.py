@@ -7,6 +7,7 @@ alike because a test found no difference: too few seeds are inconclusive.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from compare.records import Record
 from compare.records.codec import ALWAYS
-from compare.verdict.outcomes import ALIKE, DIFFERENT, INCONCLUSIVE
+from compare.verdict.outcomes import ALIKE, DIFFERENT, INCONCLUSIVE, worst
 
 ALPHA = 0.05
 """The significance level of each one-sided test, and of all tests for a difference together."""
@@ -121,14 +122,10 @@ def study(
             whole = all((a is None) == (b is None) for a, b in values)
             if not (whole and np.isnan(known).all()):
                 samples.append((margin, epoch, known, whole))
-    if not samples:
-        names = " or ".join(margin.metric for margin in margins)
-        reason = f"the trainers do not both report {names}; choose the metric with --margin"
-        return Study(INCONCLUSIVE, len(seeds), (), reason=reason)
     tests = tuple(_test(margin, epoch, values, len(samples), whole) for margin, epoch, values, whole in samples)
-    verdicts = {test.verdict for test in tests}
-    verdict = DIFFERENT if DIFFERENT in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else ALIKE
-    return Study(verdict, len(seeds), tests)
+    names = " or ".join(margin.metric for margin in margins)
+    reason = "" if tests else f"the trainers do not both report {names}; choose the metric with --margin"
+    return Study(worst([test.verdict for test in tests]), len(seeds), tests, reason=reason)
 
 
 def _value(record: Record, epoch: int, metric: str) -> float | None:
@@ -150,12 +147,11 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     with np.errstate(all="ignore"):
         differences = (candidate - reference) / (np.abs(reference) if margin.relative else 1.0)
     differences[candidate == reference] = 0.0  # two zeros, too
-    n, limit = len(differences), margin.value
+    n, limit, finite = len(differences), margin.value, np.isfinite(reference)
     result = Test(margin.metric, epoch, n, 0.0, None, None, limit, margin.relative, None, None, INCONCLUSIVE)
-    same_seeds_finite = np.array_equal(np.isfinite(reference), np.isfinite(candidate))
-    if not same_seeds_finite:  # NaN or infinity on one side only
+    if not np.array_equal(finite, np.isfinite(candidate)):  # NaN or infinity on one side only
         return replace(result, verdict=DIFFERENT)
-    differences = differences[np.isfinite(reference)]
+    differences = differences[finite]
     if not np.isfinite(differences).all():  # relative to a reference of zero
         return result
     if len(differences) == 0:
@@ -220,12 +216,9 @@ def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
 
     if deviation == 0:
         return 2
-    few, many = 1, 2
-    while not sufficient(many):
-        few, many = many, 2 * many
+    few = 1
+    while not sufficient(2 * few):
+        few *= 2
         if few > MOST_SEEDS:
             return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if sufficient(middle) else (middle, many)
-    return many
+    return bisect_left(range(2 * few), True, few + 1, key=sufficient)
