@@ -172,7 +172,7 @@ def load(folder: str | Path) -> Result:
     from compare.records import RecordError, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy)
-    from compare.verdict import EXIT_STATUS  # noqa: PLC0415 (lazy)
+    from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     if not isinstance(folder, str | Path):
         raise RequestError(f"compare.load: {type(folder).__name__} is not a folder: give the folder of a comparison")
@@ -220,7 +220,8 @@ def assert_alike(
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent  # noqa: PLC0415 (lazy)
     from compare.reporting.terminal import as_text  # noqa: PLC0415 (lazy)
-    from compare.verdict import EXIT_STATUS, warning  # noqa: PLC0415 (lazy)
+    from compare.verdict.model import warning  # noqa: PLC0415 (lazy)
+    from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
     options = Task(experiment=experiment, trainers=(reference, trainer), seed=seed)

@@ -311,7 +311,10 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
     import corpus
 
     from compare.records import read_records
-    from compare.verdict import DIFFERENT, compare_records, noise_start, rounding, with_noise
+    from compare.verdict import rounding
+    from compare.verdict.evidence import with_noise
+    from compare.verdict.exact import compare_records, noise_start
+    from compare.verdict.outcomes import DIFFERENT
     from compare.verdict.rounding import TWINS, enough
 
     task, checker = task_of(cell), None

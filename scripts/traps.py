@@ -126,7 +126,7 @@ class Theater:
         """Trains the wrong loop and returns the rows of the three tables."""
         import corpus
 
-        from compare.verdict import compare_training
+        from compare.verdict.exact import compare_training
 
         loop = corpus.named(stage.loop)
         (fit, ours), (record, theirs) = self.fit, self.train(loop(), "loop")

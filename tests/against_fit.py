@@ -6,7 +6,8 @@ from typing import Any
 
 import compare
 from compare.records import MetricsFile, Recorder, read_records
-from compare.verdict import Comparison, compare_records, moved
+from compare.verdict.exact import compare_records, moved
+from compare.verdict.model import Comparison
 
 GLOBAL_BATCH_SIZE = 32
 TRAINING = 140

@@ -28,7 +28,7 @@ def install() -> None:
     """Checks each verdict that becomes JSON, and each report of the short check, in this process."""
     from compare.check.report import Report
     from compare.records.codec import decode
-    from compare.verdict import Verdict
+    from compare.verdict.model import Verdict
 
     as_content, init = Verdict.content, Report.__init__
 

@@ -30,7 +30,8 @@ from compare.records import (
 )
 from compare.records.codec import decode
 from compare.reporting import html, plots
-from compare.verdict import Comparison, Failure, Verdict, compare_records, not_comparable
+from compare.verdict.exact import compare_records
+from compare.verdict.model import Comparison, Failure, Verdict, not_comparable
 
 
 def as_json(reference: str, comparisons: Sequence[Comparison], **more: Any) -> dict[str, Any]:

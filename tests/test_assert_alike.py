@@ -10,7 +10,7 @@ import tasks
 import compare
 from compare.app import cli
 from compare.check.report import Report
-from compare.verdict import Comparison, MetricGap, Reporting, Training
+from compare.verdict.model import Comparison, MetricGap, Reporting, Training
 
 
 # In the gate, the README's own test does the same.

@@ -13,7 +13,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.measurement import Measurement
 from compare.check.report import REPORTING, TRAINING, merged, named
 from compare.check.stages import Located
-from compare.verdict import Comparison, Reporting, StageValues, Training
+from compare.verdict.model import Comparison, Reporting, StageValues, Training
 
 TRAINING_IDS = [
     "loss-not-divided-by-replicas",

@@ -445,8 +445,8 @@ def test_the_other_probes_go_on_if_one_fails(tensorflow, monkeypatch):
 
 
 def test_noise_twins_of_the_run_decide_where_the_check_is_not_certain(tmp_path):
-    from compare.verdict import Comparison, Reporting, Training
     from compare.verdict.judge import Pair
+    from compare.verdict.model import Comparison, Reporting, Training
 
     def certain(verdict, **known):
         checked = Comparison("loop", Training(verdict, None, None, 0), Reporting(None, {}), **known)

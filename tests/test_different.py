@@ -21,8 +21,10 @@ from compare.records import EPOCH_END, INITIAL, Record, Variable
 from compare.records.codec import encode
 from compare.records.model import End
 from compare.records.run_json import INTERRUPTED
-from compare.verdict import DIFFERENT, INCONCLUSIVE, Comparison, Reporting, Training, compare_records
+from compare.verdict.exact import compare_records
 from compare.verdict.logged import compare_logs
+from compare.verdict.model import Comparison, Reporting, Training
+from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
 
 PACKAGE = Path(compare.__file__).parent
@@ -113,7 +115,7 @@ def checker(*, twins: str = "alike", **of_reference: Any) -> Any:
 
 def report(training: str, reporting: str | None = None, gap: float = 0.0) -> Any:
     from compare.check.report import Report
-    from compare.verdict import MetricGap
+    from compare.verdict.model import MetricGap
 
     numbers = Reporting(reporting, {"loss": MetricGap(gap, 1)})
     return Report("fit", (1,), Comparison("loop", Training(training, 0.1, None, 2), numbers))
@@ -121,7 +123,7 @@ def report(training: str, reporting: str | None = None, gap: float = 0.0) -> Any
 
 def of_twins(hidden: bool, twins: str) -> str:
     """Where no replay explains the reference."""
-    from compare.verdict import NotApplicable
+    from compare.verdict.model import NotApplicable
 
     made, skipped = checker(twins=twins), NotApplicable("replay", "")
     found = made._judge_by_twins(report("identical" if hidden else DIFFERENT), (FIT, loop()), hidden, skipped)
@@ -227,8 +229,6 @@ WAYS: dict[str, list[Way]] = {
             "inconclusive"),
         Way("by more than the margin", lambda: seeds(0.81, 0.8, 0.79, 0.8), lambda: seeds(None, None, None, 0.8),
             "inconclusive"),
-    ],
-    "verdict.seeds.study": [
         Way("ended in a seed, since it was not finite", lambda: seeds(0.5, 0.5, None, 0.5, ended=2),
             lambda: seeds(None, None, None, None), "inconclusive"),
     ],
@@ -350,12 +350,12 @@ def sayings(module: str, code: str) -> Iterator[str]:
         ("def judge(a, verdict=DIFFERENT): ...", "judge"),
         ("class A:\n    verdict: str = DIFFERENT", "(none)"),
         ("WORST = DIFFERENT", "(none)"),
-        ("from compare.verdict import DIFFERENT as WORST", "(none)"),
+        ("from compare.verdict.outcomes import DIFFERENT as WORST", "(none)"),
     ],
 )
 def test_a_new_place_that_says_different_is_found(code: str, where: str) -> None:
     assert list(sayings("m", code)) == [f"m.{where}"]
-    assert not list(sayings("m", "from compare.verdict import DIFFERENT\nx = a == DIFFERENT or {'different': 1}"))
+    assert not list(sayings("m", "from v import DIFFERENT\nx = a == DIFFERENT or {'different': 1}"))
 
 
 def test_every_place_that_says_different_has_its_ways_here() -> None:

@@ -21,7 +21,7 @@ from compare.option import declaration, flag
 from compare.options import OPTIONS
 from compare.records import RecordError
 from compare.reporting import html
-from compare.verdict import EXIT_STATUS
+from compare.verdict.outcomes import EXIT_STATUS
 
 COMMAND = [sys.executable, str(ROOT / "scripts" / "compare.py")]
 SMALL = ["--experiment", "task.py", "--strategy", "default", "--epochs", "1", "--batch-size", "10"]

@@ -54,16 +54,8 @@ from compare.reporting import html, layers, page_model, pictures, plots, sentenc
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import (
-    Comparison,
-    Difference,
-    Failure,
-    MetricGap,
-    Reporting,
-    Training,
-    Verdict,
-    compare_records,
-)
+from compare.verdict.exact import compare_records
+from compare.verdict.model import Comparison, Difference, Failure, MetricGap, Reporting, Training, Verdict
 from scripts.pages import traps
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -353,7 +345,7 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
     by_variable = gaps.by_variable.copy()
     by_variable[6:, 0] = np.nan
     lost = dataclasses.replace(gaps, by_variable=by_variable, equal=gaps.equal & (np.arange(len(gaps.equal)) < 6))
-    strip = layers.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", str, [])
+    strip = layers.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", [])
     assert strip is not None and strip["key"][-1] == (layers.LEVELS + 1, "not a number")
     assert strip["stops"][6][2][0] == "not a number" and strip["stops"][5][2][0] == "="
 

@@ -22,7 +22,8 @@ from compare.options import request
 from compare.records import EPOCH_END, INITIAL, MetricsFile, Record, Recorder, StepRecord, read_records
 from compare.records.codec import encode
 from compare.reporting.sentences import sentence, where
-from compare.verdict import DIFFERENT, IDENTICAL, compare_records, noise_start
+from compare.verdict.exact import compare_records, noise_start
+from compare.verdict.outcomes import DIFFERENT, IDENTICAL
 
 # 75 examples, 5 batches of 16 on one replica; the last one is short.
 FOR, ITERATOR, FUNCTION = Execution("for"), Execution("iterator"), Execution("function")

@@ -20,7 +20,11 @@ from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtyp
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import differing_numbers, sentence, signed_gap, stops
-from compare.verdict import (
+from compare.verdict.evidence import with_noise, with_study
+from compare.verdict.exact import compare_records, noise_start, within_rounding
+from compare.verdict.judge import Pair
+from compare.verdict.logged import compare_logs
+from compare.verdict.model import (
     Comparison,
     DifferingVariable,
     Reporting,
@@ -28,15 +32,8 @@ from compare.verdict import (
     Training,
     Verdict,
     asynchronous,
-    compare_records,
-    noise_start,
     warning,
-    with_noise,
-    with_study,
-    within_rounding,
 )
-from compare.verdict.judge import Pair
-from compare.verdict.logged import compare_logs
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event
 

@@ -12,7 +12,7 @@ from compare.check.causes.data import Known, kinds_of_own_rows
 from compare.check.judge_recorded import missing_callbacks
 from compare.check.observation import Seen
 from compare.records import Record, step_dtype
-from compare.verdict import Comparison, Difference, Reporting, Training
+from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.watch.seen import CloseUp, Event
 
 pytestmark = pytest.mark.usefixtures("texts_by_id")  # no cause rests on a sentence

@@ -25,7 +25,7 @@ from compare.check.report import Report, named
 from compare.errors import RequestError
 from compare.options import as_json, request
 from compare.records import read_json, read_metrics, read_records, read_verdict, write_checked
-from compare.verdict import Comparison, Reporting, Training
+from compare.verdict.model import Comparison, Reporting, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = """

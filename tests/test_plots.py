@@ -26,7 +26,7 @@ from compare.reporting import panels, pictures, plots, svg
 from compare.reporting.gaps import GapSeries
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentences
-from compare.verdict import Comparison, Difference, Reporting, Training, Verdict
+from compare.verdict.model import Comparison, Difference, Reporting, Training, Verdict
 
 Logs = Sequence[Mapping[str, float]]
 LOOP = [{"loss": 0.75, "accuracy": 0.5, "val_loss": 0.8}, {"loss": 0.5, "accuracy": 0.625, "val_loss": 0.7}]

@@ -22,7 +22,7 @@ from compare.check.recipe import Recipe
 from compare.check.search import find_explanations
 from compare.check.stages import Located, locate
 from compare.check.targets import Targets, targets_of, value_of
-from compare.verdict import Finding, StageValues
+from compare.verdict.model import Finding, StageValues
 from compare.watch.seen import CloseUp, Event, row_hashes
 from compare.watch.trace import FitEpoch
 

@@ -21,7 +21,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.records import step_dtype
-from compare.verdict import compare_records
+from compare.verdict.exact import compare_records
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, Event
 from compare.watch.trace import FitEpoch, Measured, Reported, Trace

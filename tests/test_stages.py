@@ -17,8 +17,9 @@ from compare.check.stage_views import stage_sentence, stage_views
 from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
-from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.verdict.judge import with_located
+from compare.verdict.model import Comparison, Difference, Reporting, Training
+from compare.verdict.outcomes import DIFFERENT
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.trace import FitEpoch, Trace
 

@@ -11,7 +11,7 @@ import tasks
 from against_fit import GLOBAL_BATCH_SIZE, held_against_fit
 
 import compare
-from compare.verdict import Difference
+from compare.verdict.model import Difference
 
 pytestmark = pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 

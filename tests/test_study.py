@@ -13,7 +13,8 @@ from scipy import stats
 
 from compare.records import Record
 from compare.records.codec import encode
-from compare.verdict import Comparison, Reporting, Training, with_study
+from compare.verdict.evidence import with_study
+from compare.verdict.model import Comparison, Reporting, Training
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, seeds_needed, study
 
 ACCURACY = (Margin("val_accuracy", 0.01),)

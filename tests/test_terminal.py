@@ -39,7 +39,8 @@ from compare.reporting.terminal import (
     variables,
 )
 from compare.user_errors import describe
-from compare.verdict import (
+from compare.verdict.exact import unequal
+from compare.verdict.model import (
     Comparison,
     Difference,
     DifferingVariable,
@@ -50,7 +51,6 @@ from compare.verdict import (
     Verdict,
     not_comparable,
 )
-from compare.verdict.exact import unequal
 from compare.verdict.rounding import Noise
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.reporting.sentences import causes, sentence
-from compare.verdict import (
+from compare.verdict.model import (
     Comparison,
     Difference,
     DifferingVariable,

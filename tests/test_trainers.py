@@ -10,7 +10,7 @@ from eager import Eager
 
 import compare
 from compare.records import EPOCH_END, INITIAL, BuildRecord, EpochRecord, StepRecord
-from compare.verdict import Difference
+from compare.verdict.model import Difference
 
 
 @pytest.fixture(scope="module", params=["fit", "loop", "train-step", "tutorial"])

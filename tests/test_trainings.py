@@ -36,8 +36,9 @@ from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
 from compare.records import MetricsFile, Variable, read_records, step_dtype
-from compare.verdict import DIFFERENT, Comparison, Difference, Reporting, Training
 from compare.verdict.judge import with_located
+from compare.verdict.model import Comparison, Difference, Reporting, Training
+from compare.verdict.outcomes import DIFFERENT
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.pairing import in_order, paired

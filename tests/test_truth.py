@@ -9,8 +9,8 @@ from eager import Eager
 
 import compare
 from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
-from compare.verdict import Comparison, Difference, Reporting, Training
 from compare.verdict.float64 import distances
+from compare.verdict.model import Comparison, Difference, Reporting, Training
 
 
 def run(tmp_path, **options):

@@ -33,7 +33,7 @@ from compare.reporting.terminal import tell
 from compare.request import Task
 from compare.strategy_specs import SPECS
 from compare.user_errors import without_exit
-from compare.verdict import DIFFERENT, EXIT_STATUS
+from compare.verdict.outcomes import DIFFERENT, EXIT_STATUS
 
 AnyTask = TypeVar("AnyTask", bound=Task)
 GRACE_SECONDS = 10.0

@@ -21,8 +21,9 @@ from compare.records import MetricsFile, Place, Recorder, Sink, read_records
 from compare.records.codec import encode
 from compare.reporting.live import waiting
 from compare.reporting.terminal import tell
-from compare.verdict import DIFFERENT, rounding
+from compare.verdict import rounding
 from compare.verdict.judge import Pair, Recorded, pairs
+from compare.verdict.outcomes import DIFFERENT
 
 
 def diagnose(session: Session, early: Callable[[], dict[str, Report]] = dict) -> None:

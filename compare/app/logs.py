@@ -23,8 +23,8 @@ from compare.records.metrics_csv import is_float32
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
-from compare.verdict import Verdict
 from compare.verdict.logged import compare_logs
+from compare.verdict.model import Verdict
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
 
 NOTE = "Curves only: the weights were not seen, so the verdict is never identical."

@@ -32,19 +32,11 @@ from compare.check.used import used_by
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
 from compare.reporting.terminal import tell
-from compare.verdict import (
-    DIFFERENT,
-    INCONCLUSIVE,
-    Comparison,
-    Difference,
-    Finding,
-    Reporting,
-    Source,
-    Training,
-    beyond_rounding,
-    rounding,
-)
+from compare.verdict import rounding
+from compare.verdict.exact import beyond_rounding
 from compare.verdict.judge import Pair, Recorded, pairs
+from compare.verdict.model import Comparison, Difference, Finding, Reporting, Source, Training
+from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
 from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings

@@ -30,7 +30,7 @@ from compare.reporting.live import waiting
 from compare.reporting.result import Result
 from compare.reporting.terminal import print_verdict, say, tell
 from compare.user_errors import without_exit
-from compare.verdict import Verdict
+from compare.verdict.model import Verdict
 
 if TYPE_CHECKING:
     from compare.check import Report

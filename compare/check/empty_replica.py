@@ -16,7 +16,8 @@ from compare.check.report import REPORTING, TRAINING, Report, named
 from compare.engine.run import TrainingTask
 from compare.trainer import Trainer
 from compare.user_errors import describe
-from compare.verdict import DIFFERENT, Finding, NotApplicable
+from compare.verdict.model import Finding, NotApplicable
+from compare.verdict.outcomes import DIFFERENT
 
 PROBE = "empty replica"
 

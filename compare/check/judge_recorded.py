@@ -53,7 +53,7 @@ from compare.check.stages import (
 )
 from compare.check.used import used_by
 from compare.records import Record, Variable
-from compare.verdict import Comparison, Finding
+from compare.verdict.model import Comparison, Finding
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
 

@@ -26,7 +26,8 @@ from compare.engine.strategies import keras_version
 from compare.errors import EndedEarlyError
 from compare.records import INITIAL, AnyRecord, Place, Sink, StepRecord, in_time
 from compare.trainer import Trainer
-from compare.verdict import Difference, NotFinite, Training
+from compare.verdict.model import Difference, Training
+from compare.verdict.not_finite import NotFinite
 from compare.watch.seen import CloseUp, row_hashes
 
 MOST = 200_000

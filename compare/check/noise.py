@@ -12,7 +12,10 @@ from compare.engine.noise_twins import TwinRun
 from compare.engine.run import TrainingTask
 from compare.records import AnyRecord, Place, Record, Sink
 from compare.trainer import Trainer
-from compare.verdict import Comparison, noise_start, rounding, with_noise
+from compare.verdict import rounding
+from compare.verdict.evidence import with_noise
+from compare.verdict.exact import noise_start
+from compare.verdict.model import Comparison
 
 TWINS, MORE_TWINS = 2, 6
 """The number of noise twins that a short run is compared with: at first, and at most."""

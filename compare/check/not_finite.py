@@ -30,7 +30,8 @@ from compare.check.stages import (
     some,
 )
 from compare.records import Place
-from compare.verdict import Comparison, Finding, NotFinite, Verdict
+from compare.verdict.model import Comparison, Finding, Verdict
+from compare.verdict.not_finite import NotFinite
 from compare.watch.seen import CloseUp, Event
 
 

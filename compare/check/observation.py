@@ -12,7 +12,7 @@ import numpy as np
 from compare.check.stages import example_rows
 from compare.experiment import Experiment
 from compare.records import AnyRecord, BuildRecord, EpochRecord, Record, StepRecord, step_dtype
-from compare.verdict import Source
+from compare.verdict.model import Source
 from compare.watch.seen import CloseUp
 from compare.watch.trace import configuration_of
 

@@ -32,7 +32,7 @@ from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
-from compare.verdict import Source
+from compare.verdict.model import Source
 from compare.watch.patching import patch, undone
 
 

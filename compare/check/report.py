@@ -8,16 +8,9 @@ from dataclasses import dataclass, replace
 from compare.check import words
 from compare.check.measurement import Measurement
 from compare.check.stages import LOSS, Located
-from compare.verdict import (
-    FROM_BEST,
-    Comparison,
-    Finding,
-    NotApplicable,
-    NotFinite,
-    Source,
-    StageValues,
-    Verdict,
-)
+from compare.verdict.model import Comparison, Finding, NotApplicable, Source, StageValues, Verdict
+from compare.verdict.not_finite import NotFinite
+from compare.verdict.outcomes import FROM_BEST
 
 TRAINING = "training"
 REPORTING = "reporting"

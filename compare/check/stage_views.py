@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compare.verdict import Comparison
+from compare.verdict.model import Comparison
 
 TITLES = {
     "examples": "examples",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compare.check.recipe import EPSILON, distance
-from compare.verdict import StageValues
+from compare.verdict.model import StageValues
 from compare.verdict.rounding import FACTOR
 from compare.watch.seen import CloseUp, Event
 

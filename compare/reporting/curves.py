@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compare.records.metrics_csv import Curves, Values
-from compare.verdict import absolute_gap
+from compare.verdict.exact import absolute_gap
 from compare.verdict.rounding import units_of
 
 ROUNDING = 2.0**-24, 2.0**-23

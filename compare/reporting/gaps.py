@@ -22,8 +22,8 @@ from compare.records import (
     total_norm,
     variable_norms,
 )
-from compare.verdict import Comparison, Verdict
 from compare.verdict.exact import unequal
+from compare.verdict.model import Comparison, Verdict
 from compare.verdict.rounding import units_of
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -61,6 +61,18 @@ class GapSeries:
     def first(self) -> int:
         """The number of the first place: 0 for the initial weights, else 1, so that step n is number n."""
         return 0 if self.steps[0] == INITIAL else 1
+
+    @property
+    def last(self) -> int:
+        """The number of the last place."""
+        return self.first + len(self.steps) - 1
+
+    def place_name(self, index: int) -> str:
+        """The place with this index, from 0, in words."""
+        epoch, step = int(self.epochs[index]), int(self.steps[index])
+        if step == EPOCH_END:
+            return f"end of epoch {epoch}"
+        return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
 
 
 def reference_name(comparison: Comparison, reference: str) -> str:

@@ -29,7 +29,8 @@ from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import overlaid_gaps
-from compare.verdict import FROM_BEST, Failure, Verdict
+from compare.verdict.model import Failure, Verdict
+from compare.verdict.outcomes import FROM_BEST
 
 TOGETHER = "side-by-side.html"
 """The name of the page with several runs, in the folder of the runs."""

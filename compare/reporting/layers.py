@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,7 @@ LEVELS = 5
 
 
 def strip(
-    title: str,
-    gaps: GapSeries,
-    starts: Sequence[int],
-    x: Axis,
-    x_name: str,
-    place_name: Callable[[int], str],
-    views: Sequence[View],
+    title: str, gaps: GapSeries, starts: Sequence[int], x: Axis, x_name: str, views: Sequence[View]
 ) -> dict[str, Any] | None:
     """The content of the strip chart of one comparison, for the macro ``strip`` in ``parts.html``.
 
@@ -56,7 +50,7 @@ def strip(
     together = "all of them at once" if len(earliest) == len(names) > 1 else ", ".join(earliest)
     return {
         "title": title,
-        "summary": f"First to differ ({place_name(int(first.min()))}): {together}.",
+        "summary": f"First to differ ({gaps.place_name(int(first.min()))}): {together}.",
         "rows": [(100 * (number + 0.5) / len(names), name, bool(first[number] == first.min()))
                  for number, name in enumerate(names)],
         "count": len(names),
@@ -70,7 +64,7 @@ def strip(
         "stops": [
             [
                 round(100 * x.position(gaps.first + start), 3),
-                place_name(start) + (f", the largest of {end - start} steps" if end - start > 1 else ""),
+                gaps.place_name(start) + (f", the largest of {end - start} steps" if end - start > 1 else ""),
                 [_number(value) for value in row],
             ]
             for start, end, row in zip(starts, [*starts[1:], len(values)], columns.tolist(), strict=True)

@@ -13,14 +13,7 @@ from compare.reporting.gaps import reference_name
 from compare.reporting.page_evidence import in_this_run
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, where
-from compare.verdict import (
-    Comparison,
-    Difference,
-    Finding,
-    Reporting,
-    Training,
-    warning,
-)
+from compare.verdict.model import Comparison, Difference, Finding, Reporting, Training, warning
 
 
 def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from compare.check.causes.base import REPORTING
 from compare.reporting.run_files import RunFiles
-from compare.verdict import Comparison, Finding
+from compare.verdict.model import Comparison, Finding
 
 
 def in_this_run(entry: Comparison, kind: str, cause: Finding, files: RunFiles, reference: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from compare.naming import label
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import advice_on_numbers, where
-from compare.verdict import Comparison
+from compare.verdict.model import Comparison
 
 
 def summary(files: RunFiles, costs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, tuple[str, str]]]:

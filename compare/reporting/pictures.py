@@ -14,7 +14,7 @@ from compare.reporting.curves import differences, envelope_of, mean_and_interval
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import difference, interval
 from compare.reporting.weight_pictures import style_of, views_of_lengths
-from compare.verdict import absolute_gap
+from compare.verdict.exact import absolute_gap
 
 
 def metric_chart(files: RunFiles, name: str) -> Chart:

@@ -23,7 +23,7 @@ from compare.reporting.panels import layers, plain, wrapped
 from compare.reporting.run_files import RunFiles, usable
 from compare.reporting.sentences import sentences, where
 from compare.reporting.weight_pictures import Compared, compared_gaps
-from compare.verdict import Verdict
+from compare.verdict.model import Verdict
 
 DPI = 150
 MAX_METRICS = 4

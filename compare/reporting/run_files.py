@@ -15,7 +15,7 @@ from compare.records import COSTS, RecordError, has_records, read_costs, read_ro
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, Curves, columns_of
 from compare.records.run_json import read_run
 from compare.reporting.sentences import worst_first
-from compare.verdict import Comparison, Verdict
+from compare.verdict.model import Comparison, Verdict
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compare.naming import Code, did_you_mean
-from compare.verdict import (
-    ALIKE,
-    DIFFERENT,
-    FROM_BEST,
-    Comparison,
-    MetricGap,
-    NotFinite,
-    Reporting,
-    Training,
-    Verdict,
-    absolute_gap,
-    rounding,
-)
-from compare.verdict.model import Distance, Truth
+from compare.verdict import rounding
+from compare.verdict.exact import absolute_gap
+from compare.verdict.model import Comparison, Distance, MetricGap, Reporting, Training, Truth, Verdict
+from compare.verdict.not_finite import NotFinite
+from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST
 from compare.verdict.seeds import Test
 
 

@@ -47,8 +47,8 @@ from compare.records.run_json import read_run
 from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import verdict_of
 from compare.reporting.sentences import causes, sentence
-from compare.verdict import Verdict
 from compare.verdict.exact import unequal
+from compare.verdict.model import Verdict
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.0000000000.compare"

@@ -32,8 +32,9 @@ from compare.reporting.sentences import (
     truth_sentence,
     unreported,
 )
-from compare.verdict import EXIT_STATUS, Comparison, Verdict, warning
 from compare.verdict.exact import unequal
+from compare.verdict.model import Comparison, Verdict, warning
+from compare.verdict.outcomes import EXIT_STATUS
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL
 from compare.reporting import layers
 from compare.reporting.charts import Axis, Band, Chart, Series, View, counts, logarithmic
 from compare.reporting.gaps import GapSeries, gaps_of, reference_name
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import where
-from compare.verdict import Comparison
+from compare.verdict.model import Comparison
 
 STOPS = 300
 """The largest number of points in the timeline, beside the steps around the first difference; a point shows the largest
@@ -53,9 +52,8 @@ def strips(files: RunFiles, compared: Sequence[Compared]) -> list[dict[str, Any]
     for entry, reference, gaps in compared:
         steps = _Steps(files, compared)
         title = f"{entry.candidate} \N{MINUS SIGN} {reference}: weight gap of each layer after every {steps.unit}"
-        starts = _starts(len(gaps.steps), COLUMNS, steps.first, gaps)
-        place_name = _namer(gaps)
-        found.append(layers.strip(title + steps.seed, gaps, starts, steps.axis, steps.x_name, place_name, steps.views))
+        starts = _starts(gaps, COLUMNS, steps.first)
+        found.append(layers.strip(title + steps.seed, gaps, starts, steps.axis, steps.x_name, steps.views))
     return [strip for strip in found if strip]
 
 
@@ -64,14 +62,34 @@ class _Steps:
 
     def __init__(self, files: RunFiles, compared: Sequence[Compared]) -> None:
         self.unit = unit_of([entry for entry, _, _ in compared])
-        self.longest = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
+        self.longest = gaps = max((gaps for _, _, gaps in compared), key=lambda gaps: len(gaps.steps))
         self.seed = f", seed {self.longest.seed}" if files.seeds > 1 else ""
-        self.new = (1 + np.flatnonzero(np.diff(self.longest.epochs))).tolist()  # where epochs begin
+        self.new = (1 + np.flatnonzero(np.diff(gaps.epochs))).tolist()  # where epochs begin
         by_epoch = bool(self.new) and self.unit != "epoch"
-        self.axis = _place_axis(self.longest, self.new if by_epoch else [])
+        self.axis = _span(gaps.last, gaps.first)
+        if by_epoch:
+            starts = sorted({1 - gaps.first, *self.new})
+            every = max(1, math.ceil(len(starts) / 10))
+            ticks = [(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]]
+            self.axis = replace(self.axis, ticks=ticks)
         self.x_name = "start of epoch" if by_epoch else self.unit
         self.first = next((int(np.argmin(gaps.equal)) for _, _, gaps in compared if not gaps.equal.all()), None)
-        self.views = _views(self.longest, self.first, self.axis, self.x_name, self.unit)
+        self.views = [] if self.first is None else self._views(self.first)
+
+    def _views(self, first: int) -> list[View]:
+        """The parts of the axis to which readers can zoom: all of it, and the steps around the first difference."""
+        gaps, count, views = self.longest, len(self.longest.steps), list[View]()
+        for around in [around for around in AROUND if 2 * around + 1 < 0.8 * count]:
+            low, high = max(first - around, 0), min(first + around, count - 1)
+            one_epoch = gaps.epochs[low] == gaps.epochs[high]
+            shown = sorted({first, *range(first, low - 1, -around // 2), *range(first, high + 1, around // 2)})
+            steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
+            name = f"{self.unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {self.unit}"
+            ticks = [(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)]
+            left, right = gaps.first + low - 0.5, gaps.first + high + 0.5
+            views.append(View(f"First difference ± {around} {self.unit}s", left, right, ticks, name))
+        everything = View(f"All {self.unit}s", self.axis.low, self.axis.high, self.axis.ticks, self.x_name)
+        return [everything, *views] if views else []
 
 
 def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
@@ -79,12 +97,11 @@ def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
     longest, lines = steps.longest, []
     for number, (entry, reference, gaps) in enumerate(compared):
         name = f"{entry.candidate} \N{MINUS SIGN} {reference}"
-        starts = _starts(len(gaps.steps), STOPS, steps.first, gaps)
+        starts = _starts(gaps, STOPS, steps.first)
         lines.append(_gap_line(name, style_of(files, entry.candidate), gaps, starts, f"g{number}"))
     bands, labels = _rounding_bands([gaps for _, _, gaps in compared], math.ceil(len(longest.steps) / STOPS))
     equal = all(gaps.equal.all() for _, _, gaps in compared)
     labels.append((0.0, f"equal, bit for bit, after every {steps.unit}" if equal else "equal, bit for bit"))
-    place_name = _namer(longest)
     return _chart_of_steps(
         f"Weight gap after every {steps.unit}{steps.seed}",
         "; ".join(f"{entry.candidate}: {where(entry)}" for entry, _, _ in compared),
@@ -95,7 +112,7 @@ def _timeline(files: RunFiles, compared: Sequence[Compared]) -> Chart:
         bands=bands,
         labels=labels,
         lines=[longest.first + float(start) for start in steps.new],
-        x_label=lambda value: place_name(int(value) - longest.first),
+        x_label=lambda value: longest.place_name(int(value) - longest.first),
         markers=len(longest.steps) <= 40,
         views=steps.views,
     )
@@ -119,43 +136,13 @@ def _chart_of_steps(
     )
 
 
-def _starts(count: int, most: int, around: int | None, gaps: GapSeries) -> list[int]:
+def _starts(gaps: GapSeries, most: int, around: int | None) -> list[int]:
     """The indices of the places that are drawn: few, but all around one, and the first that differs."""
+    count = len(gaps.steps)
     starts = {*range(0, count, max(1, math.ceil(count / most))), *np.flatnonzero(~gaps.equal)[:1].tolist()}
     if around is not None:
         starts |= {*range(max(around - AROUND[0], 0), min(around + AROUND[0] + 1, count))}
     return sorted(starts)
-
-
-def _views(gaps: GapSeries, first: int | None, axis: Axis, x_name: str, unit: str) -> list[View]:
-    """The parts of the timeline to which readers can zoom: all of it, and the steps around the first difference."""
-    count = len(gaps.steps)
-    parts = [] if first is None else [around for around in AROUND if 2 * around + 1 < 0.8 * count]
-    if first is None or not parts:
-        return []
-    views = [View(f"All {unit}s", axis.low, axis.high, axis.ticks, x_name)]
-    for around in parts:
-        low, high = max(first - around, 0), min(first + around, count - 1)
-        one_epoch = gaps.epochs[low] == gaps.epochs[high]
-        shown = sorted({first, *range(first, low - 1, -around // 2), *range(first, high + 1, around // 2)})
-        steps = [f"{gaps.steps[i]:,}" if one_epoch else f"{gaps.epochs[i]} · {gaps.steps[i]:,}" for i in shown]
-        name = f"{unit} of epoch {gaps.epochs[low]}" if one_epoch else f"epoch · {unit}"
-        ticks = [(gaps.first + at, text) for at, text in zip(shown, steps, strict=True)]
-        left, right = gaps.first + low - 0.5, gaps.first + high + 0.5
-        views.append(View(f"First difference ± {around} {unit}s", left, right, ticks, name))
-    return views
-
-
-def _namer(gaps: GapSeries) -> Callable[[int], str]:
-    """Maps the index of a place to its name."""
-
-    def name(index: int) -> str:
-        epoch, step = int(gaps.epochs[index]), int(gaps.steps[index])
-        if step == EPOCH_END:
-            return f"end of epoch {epoch}"
-        return "before the first step" if step == INITIAL else f"epoch {epoch}, step {step:,}"
-
-    return name
 
 
 def _gap_line(name: str, style: int, gaps: GapSeries, starts: Sequence[int], key: str) -> Series:
@@ -192,21 +179,6 @@ def _rounding_bands(series: Sequence[GapSeries], every: int) -> tuple[list[Band]
         return [], []
     high = {at: 2 * value for at, value in low.items()}
     return [Band("rounding", low, high)], [(list(high.values())[-1], "one rounding of every weight")]
-
-
-def _place_axis(gaps: GapSeries, new: Sequence[int]) -> Axis:
-    """The axis of the timeline: ticks at the first steps of epochs, which begin at the indices ``new``, or at steps."""
-    axis = _span(_last(gaps), gaps.first)
-    if not new:
-        return axis
-    starts = sorted({1 - gaps.first, *new})
-    every = max(1, math.ceil(len(starts) / 10))
-    return replace(axis, ticks=[(gaps.first + start, f"{gaps.epochs[start]}") for start in starts[::every]])
-
-
-def _last(gaps: GapSeries) -> int:
-    """The number of the last place."""
-    return gaps.first + len(gaps.steps) - 1
 
 
 def _span(last: int, first: int = 1) -> Axis:
@@ -252,11 +224,11 @@ def overlaid_gaps(runs: Sequence[tuple[str, RunFiles]]) -> Chart | None:
     compared = [(i, *one) for i, (_, files) in enumerate(runs) for one in gaps_of(files.folder, files.verdict)]
     if not compared:
         return None
-    lengths = [_last(gaps) for _, _, _, gaps in compared]
+    lengths = [gaps.last for _, _, _, gaps in compared]
     every, initial = max(lengths), min(gaps.first for _, _, _, gaps in compared)
     lines = []
     for i, entry, reference, gaps in compared:
-        starts = _starts(len(gaps.steps), 1 + len(gaps.steps) * STOPS // every, None, gaps)
+        starts = _starts(gaps, 1 + len(gaps.steps) * STOPS // every, None)
         label = f"{runs[i][0]}: {entry.candidate} \N{MINUS SIGN} {reference}"
         lines.append(_gap_line(label, 1 + i % 5, gaps, starts, f"r{i}"))
     return _chart_of_steps(

@@ -21,7 +21,7 @@ from compare.check.stages import (
     Located,
 )
 from compare.check.used import Used
-from compare.verdict import Source
+from compare.verdict.model import Source
 from compare.watch.seen import CloseUp
 
 if TYPE_CHECKING:
