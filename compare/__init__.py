@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.option import declaration, default_of, type_given
+from compare.option import type_given
 from compare.options import OPTIONS, Options
 from compare.request import Request, Task
 
@@ -108,11 +108,11 @@ def _show_options(run: Callable[..., Result], function: Callable[..., Result]) -
     hints = get_type_hints(Options)
     parameters: list[inspect.Parameter] = []
     lines: list[str] = []
-    for name, declared in OPTIONS.items():
+    for name, option in OPTIONS.items():
         kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        default, annotation = default_of(declared), type_given(hints[name])
-        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
-        lines.append(f"        {name}: {declaration(declared).full_help().replace('%%', '%')}.")
+        annotation = type_given(hints[name])
+        parameters.append(inspect.Parameter(name, kind, default=option.default, annotation=annotation))
+        lines.append(f"        {name}: {option.full_help().replace('%%', '%')}.")
     update_wrapper(run, function)
     del run.__wrapped__  # type: ignore[attr-defined] # which takes something else
     run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": "Result"}

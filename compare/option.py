@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
@@ -17,7 +17,6 @@ TRAINING = "training"
 """The heading of ``--help`` for options that name no other."""
 LARGEST = 2**31 - 1
 """The largest count of anything; TensorFlow's own counters end there or later."""
-
 
 Given = TypeVar("Given")
 Kept = TypeVar("Kept")
@@ -38,6 +37,7 @@ class Option:
     """The declaration of one option.
 
     Attributes:
+        given: the default, or a function that gives it.
         help: for ``--help``; a default is added to it.
         more: what ``--help-all`` adds to it.
         group: the heading of ``--help`` that it is listed under.
@@ -50,6 +50,7 @@ class Option:
         rare: whether few people need it, so that only ``--help-all`` lists it.
     """
 
+    given: Any
     help: str
     more: str = ""
     group: str = TRAINING
@@ -64,9 +65,14 @@ class Option:
     python_only: bool = False
     rare: bool = False
 
-    def checked(self, name: str, value: Any, default: Any) -> Any:
+    @property
+    def default(self) -> Any:
+        """The value that it has unless another one is given."""
+        return self.given() if callable(self.given) else self.given
+
+    def checked(self, name: str, value: Any) -> Any:
         """The value in the option's own type."""
-        if value is None and default is None:
+        if value is None and self.default is None:
             return None
         if self.choices and value not in self.choices:
             if self.kind is int:
@@ -85,28 +91,26 @@ class Option:
         """All that is to be said of it."""
         return f"{self.help}; {self.more}" if self.more else self.help
 
-    def add_to(self, parser: argparse._ActionsContainer, name: str, default: Any, text: str) -> None:
+    def add_to(self, parser: argparse._ActionsContainer, name: str, text: str) -> None:
         """Declare the option to ``argparse``, with this text as its help."""
         if self.kind is bool:
             parser.add_argument(flag(name), action="store_true", help=text)
             return
-        shown = self.shown or ("" if default in (None, ()) else "%(default)s")
+        shown = self.shown or ("" if self.default in (None, ()) else "%(default)s")
         parser.add_argument(
             flag(name),
             metavar=self.metavar,
             type=str if self.kind is object else self.kind,
-            default=default,
+            default=self.default,
             nargs="+" if self.several else None,
             help=f"{text} (default: {shown})" if shown and text != argparse.SUPPRESS else text,
         )
 
 
-def option(default: Any, help: str, *, default_factory: Callable[[], Any] | None = None, **declared: Any) -> Any:
+def option(default: Any, help: str, **declared: Any) -> Any:
     """A field that is an option; the arguments are those of ``Option``."""
-    metadata = {"option": Option(help, **declared)}
-    if default_factory is not None:
-        return field(default_factory=default_factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    default_of: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    return field(**default_of, metadata={"option": Option(default, help, **declared)})
 
 
 def number(default: int | None, help: str, *, least: int = 1, metavar: str = "N", **declared: Any) -> Any:
@@ -119,22 +123,9 @@ def switch(help: str, **declared: Any) -> Any:
     return option(False, help, kind=bool, **declared)
 
 
-def options_of(mode: Any) -> dict[str, Field[Any]]:
-    """The fields of a dataclass, or of its instance, that are options, by name."""
-    return {declared.name: declared for declared in fields(mode) if "option" in declared.metadata}
-
-
-def declaration(declared: Field[Any]) -> Option:
-    """The declaration of an option."""
-    found: Option = declared.metadata["option"]
-    return found
-
-
-def default_of(declared: Field[Any]) -> Any:
-    """The default of an option."""
-    if declared.default_factory is not MISSING:
-        return declared.default_factory()
-    return declared.default
+def options_of(mode: Any) -> dict[str, Option]:
+    """The options that a dataclass, or its instance, has as fields, by name."""
+    return {each.name: each.metadata["option"] for each in fields(mode) if "option" in each.metadata}
 
 
 def type_given(annotation: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label
-from compare.option import declaration, default_of, flag, options_of, switch
+from compare.option import flag, options_of, switch
 from compare.request import GROUPS, Request, Task
 
 MODES: tuple[type[Request], ...] = (Training, Study, ShortCheck, Scripts, Logs)
@@ -37,14 +37,14 @@ class Options(Training, Study, ShortCheck, Scripts, Logs):
         """The mode that these options ask for, with the options that it has."""
         mode = mode_of(vars(self))
         own = options_of(mode)
-        for name, declared in OPTIONS.items():
-            if name not in own and name != mode.word and getattr(self, name) != default_of(declared):
+        for name, option in OPTIONS.items():
+            if name not in own and name != mode.word and getattr(self, name) != option.default:
                 raise RequestError(refusal(name, mode))
         return mode(**{name: getattr(self, name) for name in own}, here=self.here)
 
 
 _IN_ORDER = {**options_of(Task), **options_of(Options)}
-OPTIONS = dict(sorted(_IN_ORDER.items(), key=lambda each: GROUPS.index(declaration(each[1]).group)))
+OPTIONS = dict(sorted(_IN_ORDER.items(), key=lambda each: GROUPS.index(each[1].group)))
 """All options by name, as ``--help`` lists them."""
 
 
@@ -74,8 +74,7 @@ def as_json(asked: Request) -> dict[str, Any]:
     own = {name: getattr(asked, name) for name in options_of(asked)}
     if isinstance(asked, ShortCheck):
         own["check"] = True
-    content = {name: own.get(name, default_of(declared)) for name, declared in OPTIONS.items()}
-    return {name: _plain(value) for name, value in content.items()}
+    return {name: _plain(own.get(name, option.default)) for name, option in OPTIONS.items()}
 
 
 def _plain(value: Any) -> Any:

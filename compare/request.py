@@ -14,7 +14,7 @@ from compare.errors import RequestError
 # Needed at run time too, for the signature of compare.run.
 from compare.experiment import Experiment
 from compare.naming import absolute, is_file, is_folder_name, label, margin, plain, source_and_attribute, unknown
-from compare.option import TRAINING, Converted, declaration, default_of, flag, number, option, options_of, switch
+from compare.option import TRAINING, Converted, flag, number, option, options_of, switch
 from compare.strategy_specs import CLUSTERS, MOST_REPLICAS, SPECS, StrategySpec
 from compare.trainer import Trainer
 
@@ -101,8 +101,8 @@ class Request:
     here: Path = field(default_factory=lambda: absolute(Path()), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, declared in options_of(self).items():
-            self._set(name, declaration(declared).checked(name, getattr(self, name), default_of(declared)))
+        for name, each in options_of(self).items():
+            self._set(name, each.checked(name, getattr(self, name)))
         self._refuse()
 
     def _refuse(self) -> None:
@@ -115,7 +115,7 @@ class Request:
     def refuse_given(self, names: Iterable[str], why: str) -> None:
         """Refuse options that have another value than their default."""
         for name in names:
-            if getattr(self, name) != default_of(options_of(self)[name]):
+            if getattr(self, name) != options_of(self)[name].default:
                 raise RequestError(f"{flag(name)} {why}")
 
     def _set(self, name: str, value: Any) -> None:
@@ -226,9 +226,8 @@ class Task(Replicas):
         None, "parameter-server: number of local server processes", shown="1", rare=True, group=DEVICES
     )
     keras: int = option(
-        None,
+        _keras_of_the_environment,
         "generation of Keras; 2 is tf-keras",
-        default_factory=_keras_of_the_environment,
         metavar="3|2",
         kind=int,
         choices=(3, 2),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from user_files import LOOP, TASK
 
 import compare
-from compare.option import declaration, flag
+from compare.option import flag
 from compare.options import OPTIONS
 from compare.records import RecordError
 from compare.reporting import html
@@ -163,12 +163,10 @@ def test_whatever_user_code_returns_or_reports(place: Any, commands: Commands, l
 def options(draw: Any) -> list[str]:
     """One to three options with values of every kind, mostly wrong ones."""
     arguments = []
-    for each in draw(
-        st.lists(st.sampled_from([f for f in OPTIONS.values() if not declaration(f).python_only]), max_size=3)
-    ):
-        option = declaration(each)
+    known = [(name, option) for name, option in OPTIONS.items() if not option.python_only]
+    for name, option in draw(st.lists(st.sampled_from(known), max_size=3)):
         values = [] if option.kind is bool else [draw(st.sampled_from([*map(str, option.choices or ()), *TEXTS]))]
-        arguments += [flag(each.name), *values * (2 if option.several else 1)]
+        arguments += [flag(name), *values * (2 if option.several else 1)]
     return arguments
 
 

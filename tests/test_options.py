@@ -20,7 +20,7 @@ from compare.app.command_line import parser
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, margin
-from compare.option import declaration, default_of, options_of
+from compare.option import options_of
 from compare.options import OPTIONS, as_json, request
 from compare.request import STRATEGIES, TRAINERS
 
@@ -54,7 +54,7 @@ def test_defaults_are_as_documented_for_python_and_the_command_alike() -> None:
 
 
 def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() -> None:
-    of_python = {name for name, field in OPTIONS.items() if not declaration(field).python_only}
+    of_python = {name for name, field in OPTIONS.items() if not field.python_only}
     of_command = set()
     for mode, files in ((Training, []), (ShortCheck, []), (Scripts, ["a.py"]), (Logs, ["a.csv"])):
         made = parser(mode, everything=True)
@@ -75,7 +75,7 @@ def test_run_shows_every_option_with_its_type_and_default() -> None:
     shown = inspect.signature(compare.run).parameters
     assert list(shown) == [*OPTIONS]
     assert {name: each.default for name, each in shown.items()} == {
-        name: default_of(field) for name, field in OPTIONS.items()
+        name: field.default for name, field in OPTIONS.items()
     }
     types = {name: each.annotation for name, each in shown.items()}
     assert (types["epochs"], types["replicas"], types["jit"]) == (int, int | None, bool)

@@ -16,7 +16,7 @@ from compare.app.one_line_parser import OneLineParser, shortened
 from compare.errors import RequestError
 from compare.modes import Study, Training
 from compare.naming import did_you_mean
-from compare.option import declaration, default_of, flag, options_of
+from compare.option import flag, options_of
 from compare.options import MODES, OPTIONS, Options, refusal
 from compare.request import GROUPS, Request, Task
 
@@ -80,8 +80,7 @@ def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag:
     made.add_argument(EVERYTHING, action="help", help="show all options, and exit")
     made.add_argument("--version", action=_Version, help="show the versions of this package and of TensorFlow")
     own = {*options_of(mode), *(options_of(Study) if mode is Training else ())}
-    for name, declared in OPTIONS.items():
-        option = declaration(declared)
+    for name, option in OPTIONS.items():
         if option.python_only or (name not in own and name != mode.word):
             continue
         if name == mode.word and not as_flag:
@@ -91,7 +90,7 @@ def parser(mode: type[Request] = Training, *, everything: bool = False, as_flag:
         rare = option.rare and issubclass(mode, Task) and not everything
         hidden = name == mode.word or name in mode.hidden or rare
         text = argparse.SUPPRESS if hidden else option.full_help() if everything else option.help
-        option.add_to(groups.get(option.group, made), name, default_of(declared), text)
+        option.add_to(groups.get(option.group, made), name, text)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compare.errors import RequestError
 from compare.naming import absolute
-from compare.option import declaration, flag
+from compare.option import flag
 from compare.options import OPTIONS
 from compare.records import kept
 from compare.reporting.terminal import tell
@@ -63,8 +63,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str =
         who: the option or command that refuses.
     """
     recorded, requested = before["options"], now["options"]
-    fixed = [name for name, declared in OPTIONS.items() if not declaration(declared).may_change]
-    paths = [name for name, declared in OPTIONS.items() if declaration(declared).kind is Path]
+    fixed = [name for name, option in OPTIONS.items() if not option.may_change]
+    paths = [name for name, option in OPTIONS.items() if option.kind is Path]
     for name in fixed:
         # An option that is not recorded did not exist when the run began.
         if name in recorded and not _same(recorded[name], requested[name], is_path=name in paths):
