@@ -84,9 +84,7 @@ def __dir__() -> list[str]:
 Given = ParamSpec("Given")
 
 
-def _takes(
-    options: Callable[Given, Options],
-) -> Callable[[Callable[[Request], Result]], Callable[Given, Result]]:
+def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], Result]], Callable[Given, Result]]:
     """Gives a function the parameters of ``Options``, for readers, editors and type checkers alike."""
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Given, Result]:

@@ -162,10 +162,7 @@ class Study(Trained, Margins):
     title: ClassVar[str] = "in a study of several seeds"
 
     seeds: int = number(
-        1,
-        "a study: train with N seeds, from --seed on, and judge by paired differences",
-        most=10_000,
-        group=STUDIES,
+        1, "a study: train with N seeds, from --seed on, and judge by paired differences", most=10_000, group=STUDIES
     )
     jobs: int | None = number(
         None, "in a study, run at most N trainings in parallel", shown="one per core", rare=True, group=STUDIES

@@ -88,7 +88,6 @@ class Option:
         return value
 
     def full_help(self) -> str:
-        """All that is to be said of it."""
         return f"{self.help}; {self.more}" if self.more else self.help
 
     def add_to(self, parser: argparse._ActionsContainer, name: str, text: str) -> None:

@@ -226,11 +226,7 @@ class Task(Replicas):
         None, "parameter-server: number of local server processes", shown="1", rare=True, group=DEVICES
     )
     keras: int = option(
-        _keras_of_the_environment,
-        "generation of Keras; 2 is tf-keras",
-        metavar="3|2",
-        kind=int,
-        choices=(3, 2),
+        _keras_of_the_environment, "generation of Keras; 2 is tf-keras", metavar="3|2", kind=int, choices=(3, 2)
     )
     epochs: int = number(10, "number of epochs", most=1_000_000)
     batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
@@ -276,7 +272,6 @@ class Task(Replicas):
 
     @property
     def spec(self) -> StrategySpec:
-        """What is known about the strategy."""
         return SPECS[self.strategy]
 
     @property

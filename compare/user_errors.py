@@ -73,7 +73,6 @@ def place_of(function: Any) -> str:
 
 
 def is_users(function: Any) -> bool:
-    """Returns whether a function is user code."""
     code = _code_of(function)
     return code is not None and is_user_code(code.co_filename)
 

@@ -82,7 +82,6 @@ class Checkpoints:
         self._strategy, self._model, self._optimizer, self._metrics = strategy, model, optimizer, metrics
 
     def due(self, epoch: int, last: int) -> bool:
-        """Returns whether to save a checkpoint after an epoch."""
         return epoch % self._every == 0 or epoch == last
 
     def save(self, epoch: int, logs: Mapping[str, float]) -> None:

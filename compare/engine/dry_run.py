@@ -53,10 +53,7 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
         if custom_step or not any(name in trainers for name in CALL_FIT):
             return
         model.compile(
-            loss=loss,
-            loss_weights=experiment.loss_weights,
-            metrics=metrics or None,
-            weighted_metrics=weighted or None,
+            loss=loss, loss_weights=experiment.loss_weights, metrics=metrics or None, weighted_metrics=weighted or None
         )
         for what, examples in {"training": task.train, "validation": task.validation}.items():
             _trace(task, model, what, examples)

@@ -329,7 +329,6 @@ class Stream:
 
 
 def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:
-    """Returns a dataset of the numbers of the epochs."""
     if isinstance(epochs, range):
         return tf.data.Dataset.range(epochs[0], epochs[-1] + 1)
     return tf.data.Dataset.range(1).map(lambda _: epochs.read_value())
@@ -343,7 +342,6 @@ def _concatenated(datasets: list[tf.data.Dataset]) -> tf.data.Dataset:
 
 
 def _digest(structure: str, batches: Iterable[Any]) -> str:
-    """Returns the SHA-256 of a structure and of arrays."""
     digest = hashlib.sha256(structure.encode())
     for batch in batches:
         for array in tf.nest.flatten(batch):
@@ -400,7 +398,6 @@ def _changes(data: Examples | Stream) -> bool:
 
 
 def _is_batched(dataset: tf.data.Dataset) -> bool:
-    """Returns whether a dataset is batched already."""
     if not all(spec.shape.rank != 0 and spec.shape[:1] == [None] for spec in tf.nest.flatten(dataset.element_spec)):
         return False  # the first dimension has a fixed size, as in a window of a time series
     while True:

@@ -16,12 +16,7 @@ from compare.experiment import Experiment
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.user_errors import blaming, place_of
 
-BY_SHAPE = {
-    "accuracy": "accuracy",
-    "acc": "accuracy",
-    "crossentropy": "crossentropy",
-    "ce": "crossentropy",
-}
+BY_SHAPE = {"accuracy": "accuracy", "acc": "accuracy", "crossentropy": "crossentropy", "ce": "crossentropy"}
 """Names that stand for a function chosen by the shapes of labels and predictions."""
 KERAS_3 = keras_version().startswith("3")
 
@@ -82,7 +77,6 @@ def _converted(metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
 
 
 def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
-    """Returns the object for one metric."""
     if isinstance(metric, tf.keras.metrics.Metric):
         return metric
     if not isinstance(metric, str) and not callable(metric):

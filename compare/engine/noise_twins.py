@@ -78,7 +78,6 @@ class TwinRun(Run):
         super()._emit(replace(record, weights=None) if isinstance(record, EpochRecord) else record)
 
     def _noise_before(self, epoch: int, step: int) -> None:
-        """Adds noise before a step."""
         if not tf.executing_eagerly() or in_time((epoch, step)) < in_time(self._start):
             return
         self._undo_temporary_changes()

@@ -10,23 +10,20 @@ import numpy as np
 from compare.records.metrics_csv import Curves, Values
 from compare.verdict.exact import absolute_gap
 from compare.verdict.rounding import units_of
+from compare.verdict.seeds import mean_interval
 
 ROUNDING = 2.0**-24, 2.0**-23
 """The smallest and the largest relative distance of neighbouring float32 numbers."""
 
 
-def mean_and_interval(seeds: Sequence[Values], level: float) -> tuple[Values, Values, Values]:
-    """The mean over seeds per epoch, and the lower and upper ends of its confidence interval (Student's t)."""
-    from scipy import stats  # noqa: PLC0415 (imported late: it takes most of a second, and a single seed does not need it)
-
+def mean_and_interval(seeds: Sequence[Values]) -> tuple[Values, Values, Values]:
+    """The mean over seeds per epoch, and the lower and upper ends of its 95% confidence interval."""
     mean, low, high = {}, {}, {}
     for epoch in sorted(set().union(*seeds)):
-        values = [seed[epoch] for seed in seeds if math.isfinite(seed.get(epoch, math.nan))]
-        if values:
-            mean[epoch] = float(np.mean(values))
-            error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            half = 0.0 if error == 0 else error * float(stats.t.ppf((1 + level) / 2, max(len(values) - 1, 1)))
-            low[epoch], high[epoch] = mean[epoch] - half, mean[epoch] + half
+        values = np.array([seed[epoch] for seed in seeds if math.isfinite(seed.get(epoch, math.nan))])
+        if len(values):
+            mean[epoch] = float(values.mean())
+            low[epoch], high[epoch] = mean_interval(values, 0.95) if len(values) > 1 else (math.nan, math.nan)
     return mean, low, high
 
 

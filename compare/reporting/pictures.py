@@ -37,7 +37,7 @@ def _columns(files: RunFiles, metric: str) -> Iterator[tuple[int, str, bool, dic
 def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], **more: Any) -> list[Series]:
     """The line of one column of a trainer; of several seeds a thin line each and their mean with its interval."""
     if len(seeds) > 1:
-        mean, low, high = mean_and_interval(list(seeds.values()), 0.95)
+        mean, low, high = mean_and_interval(list(seeds.values()))
         tooltips = {
             float(e): f"{v:.6g} (95% interval {low[e]:.4g} to {high[e]:.4g})" if math.isfinite(low[e]) else f"{v:.6g}"
             for e, v in mean.items()
@@ -132,7 +132,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
     for number, name in enumerate(files.names):
         seeds = [each["seconds"] for (trainer, _), each in files.curves.items() if trainer == name and each["seconds"]]
         if seeds:
-            mean = mean_and_interval(seeds, 0.95)[0] if len(seeds) > 1 else seeds[0]
+            mean = mean_and_interval(seeds)[0] if len(seeds) > 1 else seeds[0]
             tooltips = {float(epoch): f"{value:,.2f} s" for epoch, value in mean.items()}
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips, key=f"seconds{number}"))
     if not series:

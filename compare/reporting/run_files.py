@@ -38,7 +38,6 @@ class RunFiles:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of the run."""
         options: Mapping[str, Any] = self.run["options"]
         return options
 
@@ -54,7 +53,6 @@ class RunFiles:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run was interrupted."""
         return self.verdict is not None and self.verdict.interrupted
 
     @cached_property

@@ -54,7 +54,6 @@ def views(parts: Sequence[View], x: Axis) -> list[dict[str, Any]]:
 
 
 def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:
-    """The geometry of one line."""
     finite = [(at, value) for at, value in series.points.items() if math.isfinite(value)]
     edges = series.interval
     return vars(series) | {

@@ -210,7 +210,6 @@ class _Log(ExitStack):
             self.write(run, scalar(step, at, tag, value))
 
     def write(self, run: str, event: Any) -> None:
-        """Appends an event to a run of the log."""
         if run not in self._files:
             self._files[run] = EventFile(self._run / FOLDER / run)
             self.callback(self._files[run].close)
@@ -234,7 +233,6 @@ def _markdown(verdict: Verdict) -> str:
 
 
 def scalar(step: int, wall_time: float, tag: str, value: float) -> Any:
-    """The event of one value."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
 
     event = Event(step=step, wall_time=wall_time)
@@ -274,16 +272,13 @@ class EventFile:
             self.write(Event(wall_time=0.0, file_version="brain.Event:2"))
 
     def write(self, event: Any) -> None:
-        """Appends an event."""
         with storing(self._path):
             self._writer.write(event.SerializeToString())
 
     def flush(self) -> None:
-        """Makes all events visible to readers."""
         with storing(self._path):
             self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         with storing(self._path):
             self._file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
@@ -32,7 +33,7 @@ from compare.reporting.sentences import (
     truth_sentence,
     unreported,
 )
-from compare.verdict.exact import unequal
+from compare.verdict.exact import metric_names, unequal
 from compare.verdict.model import Comparison, Verdict, warning
 from compare.verdict.outcomes import EXIT_STATUS
 
@@ -92,7 +93,6 @@ def verbatim(text: str) -> Text:
 
 
 def style_of(verdict: str) -> str:
-    """The Rich style of a verdict."""
     return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
 
 
@@ -108,19 +108,22 @@ class RunningGap:
     def __init__(self, reference: str, on_difference: Callable[[str, Place], None] = lambda *_: None) -> None:
         self.reference = reference
         self._on_difference = on_difference
-        self._digests: dict[str, dict[Place, list[int]]] = {}
-        self._ends: dict[str, dict[int, np.ndarray]] = {}
+        self._digests: defaultdict[str, dict[Place, np.ndarray]] = defaultdict(dict)
+        self._ends: defaultdict[str, dict[int, np.ndarray]] = defaultdict(dict)
         self._compared: set[str] = set()
         self._first_difference: dict[str, Place] = {}
         self._lock = threading.Lock()
 
     def see(self, trainer: str, record: StepRecord) -> None:
         """Compares a fingerprint with that of the same step by the reference or, if it is the reference, by all."""
-        place, copies = (record.epoch, record.step), [copy.tobytes() for copy in record.hashes.T]
+        place, copies = (
+            (record.epoch, record.step),
+            [xxhash.xxh64_intdigest(copy.tobytes()) for copy in record.hashes.T],
+        )
         with self._lock:
-            self._digests.setdefault(trainer, {})[place] = [xxhash.xxh64_intdigest(copy) for copy in copies]
+            self._digests[trainer][place] = np.array([[copies]], np.uint64)
             if record.step == EPOCH_END:
-                self._ends.setdefault(trainer, {})[record.epoch] = record.projections
+                self._ends[trainer][record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
             new = [name for name in (others if trainer == self.reference else [trainer]) if self._compare(name, place)]
         for name in new:
@@ -128,14 +131,12 @@ class RunningGap:
 
     def _compare(self, trainer: str, place: Place) -> bool:
         """Compares one step; returns whether it is the first that differs."""
-        own, expected = (self._digests.get(name, {}).get(place) for name in (trainer, self.reference))
+        own, expected = (self._digests[name].get(place) for name in (trainer, self.reference))
         if own is None or expected is None or trainer == self.reference:
             return False
         del self._digests[trainer][place]
         self._compared.add(trainer)
-        if trainer in self._first_difference:
-            return False
-        if not unequal(*(np.array([[each]], np.uint64) for each in (expected, own))).any():
+        if trainer in self._first_difference or not unequal(expected, own).any():
             return False
         self._first_difference[trainer] = place
         return True
@@ -149,9 +150,9 @@ class RunningGap:
     def at_end_of(self, epoch: int, trainer: str) -> str:
         """What is known of the gap when a trainer ends an epoch: empty until the reference has ended it too."""
         with self._lock:
-            ended = [name for name, ends in self._ends.items() if epoch in ends and name != self.reference]
             if trainer != self.reference:
-                return self._text(epoch, trainer) if epoch in self._ends.get(self.reference, {}) else ""
+                return self._text(epoch, trainer) if epoch in self._ends[self.reference] else ""
+            ended = [name for name, ends in self._ends.items() if epoch in ends and name != self.reference]
             texts = [(name, self._text(epoch, name)) for name in ended]
             return ", ".join(f"{printable(name)}: {text}" for name, text in texts if text)
 
@@ -161,8 +162,8 @@ class RunningGap:
             return self.now(trainer)
         first, step = self._first_difference[trainer]
         where = f"epoch {first}" + (f", step {step:,}" if step > INITIAL else "")
-        ends = [self._ends.get(name, {}).get(epoch) for name in (trainer, self.reference)]
-        gap = "" if ends[0] is None or ends[1] is None else f" {float(total_norm(ends[0], ends[1])):.1e} (norm)"
+        ends = [self._ends[name][epoch] for name in (trainer, self.reference) if epoch in self._ends[name]]
+        gap = f" {float(total_norm(*ends)):.1e} (norm)" if len(ends) == 2 else ""
         return f"weight gap{gap} since {where}"
 
 
@@ -222,11 +223,9 @@ class TrainerProgress:
 
     @property
     def _done(self) -> int:
-        """The number of steps that are over, as far as they were reported."""
         return (self._epoch - self._epochs[0]) * self._steps + self._step
 
     def line(self, columns: int) -> str:
-        """The live line."""
         done, total, idle = self._done, len(self._epochs) * self._steps, time.monotonic() - self._seen
         note = self._gap.now(self._name)
         if idle > 1 and done >= total and self._step == 0:
@@ -245,10 +244,7 @@ class TrainerProgress:
 
 def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     """The table of every trainer's reported metrics per epoch, and their gaps to the reference."""
-    metrics: list[str] = []
-    for record in [reference, *candidates]:
-        for logs in record.logs.values():
-            metrics += [name for name in logs if name not in metrics]
+    metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
     table = Table("epoch", "trainer", box=None, pad_edge=False, header_style="bold")
     for name in metrics:
         table.add_column(verbatim(name), justify="right")
@@ -279,22 +275,21 @@ def study_table(comparisons: Sequence[Comparison]) -> Table:
     return table
 
 
-def print_table(console: Console, table: Table, fixed: int = 2) -> None:
-    """Prints a table, if it has columns besides the fixed ones; those that find no room follow in further tables.
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table, if it has more than two columns; those that find no room follow in further tables.
 
-    Args:
-        table: the table; no cell spans several lines.
-        fixed: the number of columns that begin each of them.
+    The first two columns begin each of them, and no cell spans several lines.
     """
+    fixed = [0, 1]
     widths = [max(cell_len(str(cell)) for cell in [column.header, *column.cells]) + 2 for column in table.columns]
     parts: list[list[int]] = [[]]
-    for number in range(fixed, len(widths)):
-        taken = sum(widths[i] for i in [*range(fixed), *parts[-1], number]) - 2
+    for number in range(2, len(widths)):
+        taken = sum(widths[i] for i in [*fixed, *parts[-1], number]) - 2
         if parts[-1] and taken > _columns(console):
             parts.append([])
         parts[-1].append(number)
     for part in filter(None, parts):
-        columns = [table.columns[i] for i in [*range(fixed), *part]]
+        columns = [table.columns[i] for i in [*fixed, *part]]
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             shown.add_column(column.header, justify=column.justify)
@@ -305,10 +300,9 @@ def print_table(console: Console, table: Table, fixed: int = 2) -> None:
 
 def details(run: Mapping[str, Any]) -> list[str]:
     """The first lines that ``--verbose`` adds: versions, the data set and its checksums."""
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     data = run["data"]
     return [
-        versions,
+        ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
         f"data: {data['source']}",
         f"training data, SHA-256 {data['training_sha256']}",
         f"validation data, SHA-256 {data['validation_sha256']}",
@@ -331,8 +325,15 @@ def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (),
         if text := warning(each, verdict.reference):
             tell(console, text + ".", "bold red", head="WARNING: ")
         lines = [*causes(each), *(f"{text}." for text in [unreported(each, verdict.scope)] if text)]
-        lines += variables(each) if verbose else []
-        for line in lines + (skipped(each) if verbose or verdict.scope == "check" else []):
+        if verbose:
+            lines += [
+                f"  differs at that step: {one.name}"
+                + ("" if one.gap is None else f", by {one.gap:.1e} (Euclidean norm)")
+                for one in each.training.differing_variables
+            ]
+        if verbose or verdict.scope == "check":
+            lines += [f"  not applicable: {one.probe}: {one.reason}" for one in each.not_applicable or ()]
+        for line in lines:
             tell(console, line)
     if verdict.interrupted and not any(each.so_far for each in verdict.comparisons):
         tell(console, "The run was interrupted after training; what there is was judged.")
@@ -347,19 +348,6 @@ def as_text(verdict: Verdict) -> str:
     text = StringIO()
     print_verdict(verdict, Console(file=text, color_system=None, width=UNLIMITED))
     return text.getvalue().strip()
-
-
-def variables(comparison: Comparison) -> list[str]:
-    """The lines on the variables that differ first, which ``--verbose`` adds to a verdict."""
-    return [
-        f"  differs at that step: {each.name}" + ("" if each.gap is None else f", by {each.gap:.1e} (Euclidean norm)")
-        for each in comparison.training.differing_variables
-    ]
-
-
-def skipped(comparison: Comparison) -> list[str]:
-    """The lines on probes that could not run, which a check says, and of other comparisons ``--verbose``."""
-    return [f"  not applicable: {each.probe}: {each.reason}" for each in comparison.not_applicable or ()]
 
 
 def _cell(value: float | None) -> str:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_noise(
-    comparison: Comparison,
-    reference: Record,
-    candidate: Record,
-    twins: Sequence[Record],
-    anchor: Record | None = None,
+    comparison: Comparison, reference: Record, candidate: Record, twins: Sequence[Record], anchor: Record | None = None
 ) -> Comparison:
     """The comparison with its weight difference judged by noise twins (see ``compare.verdict.rounding``).
 

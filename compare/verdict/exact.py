@@ -10,14 +10,7 @@ import numpy as np
 
 from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, place_of, places_of, variable_norms
 from compare.verdict import not_finite
-from compare.verdict.model import (
-    Comparison,
-    Difference,
-    DifferingVariable,
-    MetricGap,
-    Reporting,
-    Training,
-)
+from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
 from compare.verdict.not_finite import NotFinite
 from compare.verdict.outcomes import DIFFERENT, IDENTICAL, INCONCLUSIVE
 
@@ -185,7 +178,7 @@ def metric_gaps(reference: Record, candidate: Record) -> dict[str, MetricGap]:
             if lacks is not None and (known is None or not known.not_reported_by):
                 known = known or MetricGap(None, epoch)
                 gaps[name] = replace(known, not_reported_by=lacks.trainer)
-    order = [*_names(reference), *_names(candidate)]
+    order = [*metric_names(reference), *metric_names(candidate)]
     return {name: gaps[name] for name in dict.fromkeys(order) if name in gaps}
 
 
@@ -195,7 +188,7 @@ def paired_names(reference: Record, candidate: Record) -> dict[str, str]:
     Metrics pair up if their names are equal, or if their values are equal up to float32 rounding in every epoch:
     a loop may report as ``acc`` what fit reports as ``accuracy``.
     """
-    names, candidate_names = _names(reference), _names(candidate)
+    names, candidate_names = metric_names(reference), metric_names(candidate)
     pairs = {name: name for name in names if name in candidate_names}
     others = [name for name in candidate_names if name not in pairs]
     for name in [name for name in names if name not in pairs]:
@@ -218,7 +211,8 @@ def reported_by_both(reference: Record, candidate: Record) -> list[tuple[int, st
     ]
 
 
-def _names(record: Record) -> list[str]:
+def metric_names(record: Record) -> list[str]:
+    """The metrics that a trainer reported, in the order in which it first did."""
     return list(dict.fromkeys(name for logs in record.logs.values() for name in logs))
 
 

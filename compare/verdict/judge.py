@@ -213,7 +213,6 @@ def _unknown(name: str, reason: str) -> Comparison:
 
 
 def _by_trainer(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
-    """Records by trainer and seed."""
     by_trainer: dict[str, dict[int, Record]] = {}
     for record in records:
         by_trainer.setdefault(record.trainer, {})[record.seed] = record

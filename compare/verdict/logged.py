@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.records import Record, shortest
-from compare.verdict.exact import absolute_gap, metric_gaps, not_finite_values, reported_by_both
+from compare.verdict.exact import absolute_gap, metric_gaps, metric_names, not_finite_values, reported_by_both
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 from compare.verdict.outcomes import ALIKE, INCONCLUSIVE
 from compare.verdict.seeds import Margin, study
@@ -56,7 +56,8 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
             starts.setdefault(name, epoch)
     verdict, first = INCONCLUSIVE, None
     if not both:
-        reason = f"no number was logged by both: {_names(reference)}, {_names(candidate)}"
+        each = [f"{record.trainer} has {', '.join(metric_names(record))}" for record in (reference, candidate)]
+        reason = f"no number was logged by both: {', '.join(each)}"
     elif starts:
         first = Difference(min(starts.values()), None)
         largest = {name: gaps[name].max_gap for name in gaps if name in starts}
@@ -108,11 +109,6 @@ def _in_common(reference: Record, candidate: Record) -> tuple[Record, Record]:
     for epoch, name, a, b in reported_by_both(reference, candidate):
         expected[epoch][name], actual[epoch][name] = a, b
     return replace(reference, logs=expected), replace(candidate, logs=actual)
-
-
-def _names(record: Record) -> str:
-    names = dict.fromkeys(name for logs in record.logs.values() for name in logs)
-    return f"{record.trainer} has {', '.join(names)}"
 
 
 def _count(epochs: int) -> str:

@@ -456,7 +456,6 @@ class Verdict:
         return as_text(with_checksum(self.content()))
 
     def write(self, path: Path) -> None:
-        """Writes ``verdict.json``."""
         write_checked(path, self.content())
 
     def content(self) -> dict[str, Any]:

@@ -160,9 +160,9 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     if len(differences) < 2:
         return replace(result, mean=mean)
     n, deviation = len(differences), float(differences.std(ddof=1))
-    low, high = _interval(mean, deviation, n, 1 - 2 * ALPHA)
+    low, high = mean_interval(differences, 1 - 2 * ALPHA)
     p = _p(mean, deviation, n, limit)
-    corrected_low, corrected_high = _interval(mean, deviation, n, 1 - ALPHA / tests)  # Bonferroni
+    corrected_low, corrected_high = mean_interval(differences, 1 - ALPHA / tests)  # Bonferroni
     verdict = INCONCLUSIVE
     if p <= ALPHA:
         verdict = ALIKE if whole else INCONCLUSIVE
@@ -172,7 +172,9 @@ def _test(margin: Margin, epoch: int, values: np.ndarray, tests: int, whole: boo
     return replace(result, seeds=n, mean=mean, low=low, high=high, p=p, seeds_needed=needed, verdict=verdict)
 
 
-def _interval(mean: float, deviation: float, n: int, level: float) -> tuple[float, float]:
+def mean_interval(values: np.ndarray, level: float) -> tuple[float, float]:
+    """The confidence interval of the mean of several values (Student's t)."""
+    mean, deviation, n = float(values.mean()), float(values.std(ddof=1)), len(values)
     if deviation == 0:
         return mean, mean
     from scipy import stats  # noqa: PLC0415 (imported late: it takes most of a second, and a single run does not need it)
