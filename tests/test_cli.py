@@ -576,7 +576,7 @@ def test_the_garbage_collector_is_spared_tensorflow_and_goes_on(tmp_path: Path) 
     code = """
 import gc
 from compare.options import request
-from compare.engine.keras_generation import select_keras
+from compare.engine.select_keras import select_keras
 select_keras(request().keras)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 frozen = gc.get_freeze_count()

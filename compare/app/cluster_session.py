@@ -21,7 +21,7 @@ from compare.app.resume import is_done
 from compare.app.standard_streams import print_traceback
 from compare.app.train import train_on
 from compare.engine import preflight
-from compare.engine.keras_generation import select_keras
+from compare.engine.select_keras import select_keras
 from compare.engine.tf_config import ClusterTask, this_task
 from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
 from compare.modes import Trained

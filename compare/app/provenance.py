@@ -62,6 +62,7 @@ def before_training(session: Session) -> dict[str, Any]:
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
+    from compare.engine.keras_generation import keras_version  # noqa: PLC0415 (lazy)
 
     options, task, trainers = session.options, session.task, list(session.trainers)
     strategy, experiment = task.strategy, task.experiment
@@ -92,7 +93,7 @@ def before_training(session: Session) -> dict[str, Any]:
             "training_sha256": task.train.sha256,
             "validation_sha256": task.validation.sha256,
         },
-        "versions": known["versions"] | {"keras": strategies.keras_version()},
+        "versions": known["versions"] | {"keras": keras_version()},
         "threads": {
             "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
             "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),

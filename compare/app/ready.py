@@ -13,7 +13,7 @@ from rich.console import Console
 from compare.app import processes
 from compare.app.loading import load
 from compare.app.standard_streams import print_traceback
-from compare.engine.keras_generation import select_keras
+from compare.engine.select_keras import select_keras
 from compare.errors import MAY_PASS, NO_MEMORY, RequestError, TrainerFailedError, kind_of
 from compare.modes import Study, Trained
 from compare.records import End

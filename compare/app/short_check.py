@@ -21,7 +21,7 @@ from compare.app.cluster_session import in_one_process
 from compare.app.loading import load
 from compare.app.provenance import provenance
 from compare.app.ready import load_data
-from compare.engine.keras_generation import select_keras
+from compare.engine.select_keras import select_keras
 from compare.modes import ShortCheck
 from compare.naming import shown_path
 from compare.records.files import checksum

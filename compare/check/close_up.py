@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from compare.check.observation import Seen
-from compare.engine.strategies import keras_version
+from compare.engine.keras_generation import SHOWS_STEPS
 from compare.records import AnyRecord, EpochRecord
 from compare.watch.patching import undone
 from compare.watch.settings import MADE_ALIKE, Settings
 
 
 class Inside:
-    """Sees inside the steps of the run whose records it is told; nothing under Keras 2."""
+    """Sees inside the steps of the run whose records it is told; nothing where that cannot be done."""
 
     def __init__(self, observer: Any) -> None:
         self._observer, self._ends = observer, list[int]()
@@ -42,8 +42,8 @@ def seeing_inside(window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bo
         window: the first and the last step whose values are kept, counted over the whole training.
         latest_only: whether only the last two steps are kept, up to the first whose weights are not finite.
     """
-    if keras_version().startswith("2"):
-        yield Inside(None)  # only Keras 3 is watched
+    if not SHOWS_STEPS:
+        yield Inside(None)
         return
     from compare.watch.alike import InitialWeights  # noqa: PLC0415 (lazy: Keras 3)
     from compare.watch.stages import StageObserver  # noqa: PLC0415 (lazy: Keras 3)

@@ -29,7 +29,7 @@ def intercept_apply(on_apply: Callable[[Any, list[Any], list[Any]], None]) -> No
         on_apply(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
         return original(optimizer, pairs, *args, **options)
 
-    # Keras 3 has apply, which apply_gradients calls; Keras 2 has apply_gradients only.
+    # Where there is an apply, apply_gradients calls it.
     replacements: dict[str, Callable[..., Any]] = {"apply": apply, "apply_gradients": apply_gradients}
     mro = tf.keras.optimizers.Optimizer.__mro__
     owner, method = next((cls, name) for name in replacements for cls in mro if name in vars(cls))

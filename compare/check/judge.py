@@ -13,12 +13,13 @@ from compare.check.causes.data import kind_of_feed
 from compare.check.judgement import Judgement
 from compare.check.measurement import Measurement
 from compare.check.observation import changed_variables, configuration
-from compare.check.optimizer_replay import KERAS_3, clipped_gradients, residuals, rounding_noise, simulate
+from compare.check.optimizer_replay import clipped_gradients, residuals, rounding_noise, simulate
 from compare.check.recipe import EPSILON, Recipe, Span, Update, distance
 from compare.check.report import Fit
 from compare.check.search import find_explanations, recognisers
 from compare.check.weight_gaps import ROUNDING, WeightGaps, segments
 from compare.check.weights_only import search_by_weights
+from compare.engine.keras_generation import CLIPS_EACH_REPLICA
 from compare.watch.trace import CLIPPING
 
 
@@ -71,7 +72,7 @@ def judge_training(case: Case, reference: Judgement | None = None) -> Judgement:
 def expected_update(case: Case) -> Update:
     """The experiment's optimizer with the learning rates that the reference had, since a callback may set them."""
     rates = tuple(step.learning_rate for step in case.reference.optimizer_steps)
-    clip = "per-replica" if KERAS_3 else "reduced"
+    clip = "per-replica" if CLIPS_EACH_REPLICA else "reduced"
     return Update(learning_rates=rates if case.reference.optimizer_steps else None, clip=clip)
 
 

@@ -21,8 +21,8 @@ from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Seen
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.keras_generation import SHOWS_STEPS
 from compare.engine.run import Run
-from compare.engine.strategies import keras_version
 from compare.errors import EndedEarlyError
 from compare.records import INITIAL, AnyRecord, Place, Sink, StepRecord, in_time
 from compare.trainer import Trainer
@@ -164,7 +164,7 @@ def close_up(
     trainer: Trainer, make_run: MakeRun, window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bool = False
 ) -> Seen | None:
     """What is seen inside the steps of a run; None if nothing is. The arguments are those of ``seeing_inside``."""
-    if keras_version().startswith("2"):
+    if not SHOWS_STEPS:
         return None
     with seeing_inside(window, latest_only=latest_only) as inside:
         run = make_run([inside.on_record])

@@ -15,7 +15,7 @@ from compare.check.arrays import Batch, concatenate, length
 from compare.check.case import Case
 from compare.check.recipe import MetricFormula, Recipe, Split, mean_of_means
 from compare.check.replay import PassResult
-from compare.engine.strategies import keras_version
+from compare.engine.keras_generation import AVERAGES_OUTPUT_LOSSES
 
 TRAIN, VALIDATION = "train", "validation"
 BINARY = "BinaryAccuracy"
@@ -150,12 +150,8 @@ class ReportedMetric:
 
     @property
     def right(self) -> MetricFormula:
-        """The formula of ``fit``.
-
-        Keras 3 weights an output's loss by the static batch size, which is unknown in a data set. Unlike the total,
-        it is therefore the unweighted mean over the replicas' parts of all batches.
-        """
-        return MetricFormula(per="parts" if self.of_output and keras_version().startswith("3") else "examples")
+        """The formula of ``fit``."""
+        return MetricFormula(per="parts" if self.of_output and AVERAGES_OUTPUT_LOSSES else "examples")
 
     @property
     def broadcastable(self) -> bool:

@@ -13,7 +13,6 @@ import tensorflow as tf
 from compare.anew import train_anew
 from compare.check.batches import Batches
 from compare.check.close_up import Inside, seeing_inside
-from compare.check.dropout import fix_dropout
 from compare.check.interception import intercept_apply, intercept_strategy
 from compare.check.observation import (
     EPOCHS,
@@ -27,7 +26,7 @@ from compare.check.observation import (
 )
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_tensorflow import in_xla
-from compare.engine.optimizers import learning_rate
+from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer

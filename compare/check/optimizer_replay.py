@@ -13,10 +13,8 @@ from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, S
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
-from compare.engine.strategies import keras_version
+from compare.engine.keras_generation import HAS_APPLY, settable_rate, variables_of
 from compare.watch.trace import CLIPPING
-
-KERAS_3 = keras_version().startswith("3")
 
 ReplicaGradients = list[list[Gradient]]
 """Gradients ``[replica][trainable variable]``."""
@@ -84,13 +82,10 @@ class UnclippedOptimizer:
         )
         for kind in CLIPPING:
             setattr(optimizer, kind, None)
-        variables = optimizer.variables  # in Keras 2 a method
-        self._variables = [distributed(v) for v in (variables() if callable(variables) else variables)]
+        self._variables = [distributed(v) for v in variables_of(optimizer)]
         self._initial = [v.numpy() for v in self._variables]
-        if rates and KERAS_3:
-            self._rate = tf.Variable(0.0)
-            # In Keras 3 every optimizer, with or without a schedule, accepts a function as its learning rate.
-            optimizer.learning_rate = self._rate.read_value
+        if rates:
+            self._rate = settable_rate(optimizer)
         self._traced = traced
         self._steps: dict[tuple[int, ...], Any] = {}
 
@@ -106,10 +101,7 @@ class UnclippedOptimizer:
 
     def set_rate(self, rate: float) -> None:
         """Sets the learning rate of the next step."""
-        if KERAS_3:
-            self._rate.assign(rate)
-        else:
-            self.optimizer.learning_rate = rate
+        self._rate.assign(rate)
 
     def clipped(self, gradients: Sequence[Any]) -> list[Any]:
         """Applies the optimizer's own clipping to dense or sparse gradients."""
@@ -140,7 +132,7 @@ def _optimizer(replay: Replay, update: Update) -> UnclippedOptimizer:
     """Builds the optimizer of an update, or returns a traced one that was built before."""
     variables = replay.variables[: replay.trainable]
     rates = update.learning_rates is not None
-    own = update.optimizer is None and not update.overrides and not update.formula and KERAS_3
+    own = update.optimizer is None and not update.overrides and not update.formula and HAS_APPLY
     if not own or len(variables) < MIN_TRACED_VARIABLES:
         return UnclippedOptimizer(_built(replay, update, variables), traced=False, rates=rates)
     if rates not in replay.optimizers:
@@ -218,11 +210,9 @@ def _built(replay: Replay, update: Update, variables: Sequence[Any]) -> Any:
     if update.optimizer is None:
         optimizer = replay.experiment.build_optimizer()
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # a LossScaleOptimizer wraps the one that updates
-    if update.optimizer is not None or (update.learning_rates and not KERAS_3):
-        cls, config = update.optimizer or (type(optimizer), optimizer.get_config())
-        # In Keras 2 the learning rate of an optimizer with a schedule cannot be set.
-        fixed = {} if KERAS_3 or not update.learning_rates else {"learning_rate": update.learning_rates[0]}
-        optimizer = cls.from_config({name: v for name, v in {**config, **fixed}.items() if name != EXCLUDED})
+    else:
+        cls, config = update.optimizer
+        optimizer = cls.from_config({name: value for name, value in config.items() if name != EXCLUDED})
     if update.formula:
         optimizer = hand_written.by_hand(update.formula).from_config(optimizer.get_config())
     overrides = dict(update.overrides)

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
-from compare.check.dropout import fix_dropout
 from compare.check.losses import broadcast, broadcastable, class_weights, squash_for, with_other
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import (
@@ -31,6 +30,7 @@ from compare.check.recipe import (
     Split,
 )
 from compare.engine.building import own_policy, scalars
+from compare.engine.keras_generation import compiled_loss, fix_dropout
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
 
@@ -215,7 +215,7 @@ class Replay:
         """Returns all metrics of these examples, by the names that ``fit`` reports."""
         y, predictions = tf.nest.map_structure(tf.convert_to_tensor, (y, predictions))
         if weights is not None:
-            weights = tf.nest.map_structure(tf.convert_to_tensor, weights)  # Keras 2 takes no arrays here
+            weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
         for tensor, mask in zip(tf.nest.flatten(predictions), masks, strict=False):
             if mask is not None:
                 tensor._keras_mask = mask  # where Keras's losses and metrics expect it
@@ -240,7 +240,7 @@ class Replay:
             weighted_metrics=self.experiment.build_weighted_metrics() or None,
             jit_compile=False,
         )
-        compiled = self.model._compile_loss if hasattr(self.model, "_compile_loss") else self.model.compiled_loss
+        compiled = compiled_loss(self.model)
         x, y = self._first
         # Creates the metrics' variables, which is not allowed in a graph; from no Softmax, as in _forward_pass.
         compiled(y, tf.nest.map_structure(tf.identity, self.model(x)))

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import distributed
+from compare.engine.keras_generation import step_counter
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.user_errors import blaming, place_of
@@ -66,9 +67,7 @@ def refuse_used(
     Args:
         made_twice: whether ``build_optimizer`` returned the same object twice.
     """
-    # With gradient accumulation, optimizer.iterations is not a variable.
-    counter = distributed(getattr(optimizer, "_iterations", optimizer.iterations))
-    elsewhere = not strategy.extended.variable_created_in_scope(counter)
+    elsewhere = not strategy.extended.variable_created_in_scope(distributed(step_counter(optimizer)))
     if made_twice or elsewhere or getattr(optimizer, "built", False):
         raise RequestError(
             f"build_optimizer ({place_of(experiment.build_optimizer)}) returned an optimizer that was created earlier: "
@@ -113,13 +112,6 @@ def give_inputs(model: tf.keras.Model, spec: Any) -> None:
         model(tf.nest.map_structure(lambda each: tf.keras.Input(each.shape[1:], dtype=each.dtype), spec))
 
 
-def forget_compile(model: tf.keras.Model) -> None:
-    """Marks a compiled model as not compiled, so that it does not update its own loss and metrics beside the run's."""
-    for name in ("compiled", "_is_compiled"):  # Keras 3, Keras 2
-        if getattr(model, name, False):
-            setattr(model, name, False)
-
-
 def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str = "train-step") -> None:
     """Refuses a model with its own steps for a trainer that would replace them."""
     for step in ("train_step", "test_step"):
@@ -134,7 +126,7 @@ def refuse_own_steps(model: tf.keras.Model, experiment: Experiment, trainer: str
 def own_policy() -> Iterator[None]:
     """Restores the global dtype policy after the block: one that build_model sets applies to its own layers only.
 
-    The policy is set only if it was changed: Keras 2 derives it from ``floatx`` until it is set for the first time.
+    The policy is set only if it was changed: until it is set for the first time, it may follow ``floatx``.
     """
     policy = tf.keras.mixed_precision.global_policy()
     try:

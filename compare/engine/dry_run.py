@@ -111,7 +111,7 @@ def why_not_resumable(task: TrainingTask) -> str:
     experiment = task.experiment
     if experiment.build_callbacks is not nothing:
         return "callbacks have their own state, which checkpoints do not contain"
-    # Keras 2's dropout cannot be traced without a seed; the run sets its own seed later.
+    # Some dropout cannot be traced without a seed; the run sets its own seed later.
     tf.keras.utils.set_random_seed(0)
     with own_policy():
         model = built(experiment, "build_model")
@@ -128,4 +128,4 @@ RANDOM = {
     "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle",
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal",
 }  # fmt: skip
-"""Stateful random operations, whose kernels keep the state: those of ``tf.random`` and of Keras 2's layers."""
+"""Stateful random operations, whose kernels keep the state: those of ``tf.random``, which layers may use."""

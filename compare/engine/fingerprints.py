@@ -84,7 +84,7 @@ def _hash(value: np.ndarray) -> int:
 
 
 def distributed(variable: Any) -> Any:
-    """Returns the ``tf.Variable`` (mirrored or plain) of a Keras variable; in Keras 2 they are the same object."""
+    """Returns the ``tf.Variable`` (mirrored or plain) of a Keras variable, which may be one itself."""
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 

@@ -367,7 +367,7 @@ def _arrays(part: Any) -> Any:
 
 def _instead(data: Any) -> str:
     """Returns what to give instead of a kind of data that ``fit`` takes and trainers cannot share; else empty."""
-    if isinstance(data, tf.keras.utils.Sequence):  # the name of Keras 2; Keras 3 has it for PyDataset, too
+    if isinstance(data, tf.keras.utils.Sequence):  # an older name of PyDataset
         return f"; return a PyDataset's arrays, or a tf.data.Dataset of its examples; {AUGMENTATION}"
     if isinstance(data, Iterator):
         return (

@@ -1,51 +1,295 @@
-"""Selects the Keras generation of ``tf.keras``: Keras 3, or the tf-keras package, which is Keras 2."""
+"""How Keras 2 and Keras 3 differ: the only module that asks which of them ``tf.keras`` is in this process.
+
+Every function here does what ``fit``, or an object of the generation in use, does; its docstring says how that depends
+on the generation.
+"""
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
+import inspect
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
 
-from compare.errors import RequestError
+import tensorflow as tf
 
 
-def select_keras(generation: int) -> None:
-    """Makes ``tf.keras`` the requested Keras generation. Call it before TensorFlow is imported.
+def keras_version() -> str:
+    """Returns the version of ``tf.keras`` in this process: that of Keras 3, or of tf-keras, which is Keras 2."""
+    return str(getattr(tf.keras, "__version__", None) or version("tf-keras"))
 
-    Raises:
-        RequestError: if tf-keras is not installed, or TensorFlow has already been imported with the other generation.
+
+_KERAS_3 = keras_version().startswith("3")
+
+HAS_APPLY = _KERAS_3
+"""Whether optimizers have a method ``apply``, which takes gradients alone."""
+CLIPS_EACH_REPLICA = _KERAS_3
+"""Whether optimizers clip the gradients of each replica before they are added; if not, their sum."""
+SHOWS_STEPS = _KERAS_3
+"""Whether the values inside steps can be observed."""
+UPDATES_LOSS = not _KERAS_3
+"""Whether ``model.compute_loss`` updates the loss that ``fit`` reports; if not, a step has to."""
+WEIGHTS_ONCE = _KERAS_3
+"""Whether ``fit`` takes either class weights or sample weights, and not both."""
+LOSS_SCOPE = "compile_loss/" if _KERAS_3 else ""
+"""The name scope in which ``fit`` computes losses."""
+AVERAGES_OUTPUT_LOSSES = _KERAS_3
+"""Whether the reported loss of one of several outputs is the plain mean over the replicas' parts of all batches.
+
+Keras 3 weights it by the static batch size, which is unknown in a data set, Keras 2 by the number of examples.
+"""
+METRICS_BY_SHAPE = {"accuracy": "accuracy", "acc": "accuracy"} | (
+    {} if _KERAS_3 else {"crossentropy": "crossentropy", "ce": "crossentropy"}
+)
+"""Names that stand for one metric of a family, chosen by the shapes of labels and predictions."""
+KEEPS_METRIC_NAMES = _KERAS_3
+"""Whether a metric that was given by name is reported under that name."""
+SHARES_METRICS = not _KERAS_3
+"""Whether each metric of a flat list is copied for every output; if not, it belongs to one."""
+
+
+# Optimizers
+
+
+def is_of_keras(optimizer: Any) -> bool:
+    """Whether an optimizer's class is one of Keras's own."""
+    return type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
+
+
+def step_counter(optimizer: Any) -> Any:
+    """Returns the variable that counts the steps; with gradient accumulation, ``optimizer.iterations`` is none."""
+    return getattr(optimizer, "_iterations", optimizer.iterations)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns an optimizer's own variables; ``variables`` is a method in Keras 2."""
+    return list(optimizer.variables if _KERAS_3 else optimizer.variables())
+
+
+def learning_rate(optimizer: Any) -> tf.Tensor:
+    """Returns the learning rate of the next step; ``optimizer.learning_rate`` is that of the last step in Keras 2."""
+    schedule = getattr(optimizer, "_learning_rate", None)
+    if isinstance(schedule, tf.keras.optimizers.schedules.LearningRateSchedule):
+        return schedule(optimizer.iterations)
+    return tf.convert_to_tensor(optimizer.learning_rate)
+
+
+def settable_rate(optimizer: Any) -> tf.Variable:
+    """Returns a variable that is the optimizer's learning rate from now on, also in place of a schedule."""
+    rate = tf.Variable(0.0)
+    if _KERAS_3:
+        optimizer.learning_rate = rate.read_value  # a function is accepted, whether or not there is a schedule
+    else:
+        optimizer._learning_rate = rate
+    return rate
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Builds an optimizer's slots as ``fit`` does; call it under the strategy's scope.
+
+    Under a strategy, Keras 3 builds the optimizer before the first step, and so does Keras 2. Without one, it is built
+    while the first step is traced. TensorFlow then runs the initial values of the slots and traces the step again: what
+    the ``build`` of a user's optimizer assigns, such as the slow weights of a Lookahead, has no effect.
     """
-    if generation == 2 and find_spec("tf_keras") is None:
-        raise RequestError('--keras 2 needs the package tf-keras: pip install "fit-vs-loop[keras2]"')
-    first = "tensorflow" not in sys.modules
-    if first:
-        os.environ["TF_USE_LEGACY_KERAS"] = "1" if generation == 2 else "0"
-    with _permanent_imports() if first else nullcontext():
-        from compare.engine.strategies import keras_version  # noqa: PLC0415 (lazy)
-
-        version = keras_version()  # imports Keras
-    if int(version.partition(".")[0]) != generation:
-        raise RequestError(
-            f"--keras {generation}: this process has already imported TensorFlow with Keras {version}; "
-            f"set TF_USE_LEGACY_KERAS={int(generation == 2)} before TensorFlow is imported"
-        )
+    by_keras = type(getattr(optimizer, "inner_optimizer", optimizer)).build.__module__.startswith("keras.")
+    if by_keras or not _KERAS_3 or tf.distribute.has_strategy():
+        optimizer.build(variables)
+    else:
+        tf.function(lambda: optimizer.build(variables))()
 
 
-@contextmanager
-def _permanent_imports() -> Iterator[None]:
-    """Excludes the objects that are imported here from garbage collection.
+def scale_loss(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
+    """Multiplies the loss by the optimizer's loss scale, if it has one."""
+    if _KERAS_3:
+        return optimizer.scale_loss(loss)
+    return optimizer.get_scaled_loss(loss) if _scales(optimizer) else loss
 
-    TensorFlow creates a million objects that are never freed. Scanning them during the import, and again whenever
-    Keras starts a collection, takes a fifth of the time to the first step.
+
+def unscale_gradients(optimizer: tf.keras.optimizers.Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Divides the gradients by the optimizer's loss scale; a no-op in Keras 3, whose optimizers do it themselves."""
+    if not _KERAS_3 and _scales(optimizer):
+        return optimizer.get_unscaled_gradients(gradients)  # type: ignore[no-any-return]
+    return gradients
+
+
+def _scales(optimizer: tf.keras.optimizers.Optimizer) -> bool:
+    return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+
+
+# Models
+
+
+def forget_compile(model: tf.keras.Model) -> None:
+    """Marks a compiled model as not compiled, so that it does not update its own loss and metrics beside the run's."""
+    flag = "compiled" if _KERAS_3 else "_is_compiled"
+    if getattr(model, flag, False):
+        setattr(model, flag, False)
+
+
+def compiled_loss(model: tf.keras.Model) -> Any:
+    """Returns the loss of all outputs that ``compile`` makes, a function of ``(y, predictions, sample_weight)``."""
+    return model._compile_loss if _KERAS_3 else model.compiled_loss
+
+
+def output_names(model: tf.keras.Model, keys: Sequence[str] | Sequence[int]) -> Sequence[str]:
+    """Returns the prefixes of the metrics of several outputs.
+
+    In Keras 2 the model's own names go before the keys of a dict, and outputs in a list have numbers without them.
+
+    Args:
+        keys: the keys of the outputs in a dict, sorted, or their positions in a list.
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if enabled:
-            gc.enable()
+    own = getattr(model, "output_names", None)
+    if isinstance(keys[0], str):
+        return keys if _KERAS_3 else own or keys  # type: ignore[return-value]
+    return own or ["" if _KERAS_3 else f"output_{i + 1}" for i in range(len(keys))]
+
+
+def fix_dropout(model: tf.keras.Model) -> bool:
+    """Replaces the dropout of Keras 2 by a fixed mask that drops every other unit; returns whether any layer has it.
+
+    The random numbers of Keras 2's dropout cannot be reproduced. The mask applies in training only, so a call with
+    the wrong ``training`` flag is still detected.
+    """
+    if _KERAS_3:
+        return False
+    layers = [layer for layer in model._flatten_layers() if "Dropout" in type(layer).__name__ and layer.rate]
+    for layer in layers:
+        layer.call = _drop_every_other
+    return bool(layers)
+
+
+def _drop_every_other(inputs: tf.Tensor, *, training: Any = None) -> tf.Tensor:
+    training = tf.keras.backend.learning_phase() if training is None else training
+    kept = 2 * tf.cast(tf.range(tf.shape(inputs)[-1]) % 2, inputs.dtype)
+    return tf.where(tf.cast(training, tf.bool), inputs * kept, inputs)
+
+
+# Steps of fit
+
+
+def step_in_a_call(step_function: Any) -> Any:
+    """Returns a step as ``fit`` repeats it in a call of several steps.
+
+    Keras 2 inlines the steps and returns the result of the last one, for which AutoGraph traces the loop body twice.
+    The seeds of its dropout depend on such details.
+    """
+    return step_function if _KERAS_3 else step_function.python_function
+
+
+def last_call_spans_epochs(steps: int, steps_per_call: int) -> bool:
+    """Whether ``fit`` continues the last call of an epoch into the next: Keras 3 stops only where the dataset ends."""
+    return _KERAS_3 and steps % steps_per_call > 0
+
+
+def training_argument(model: tf.keras.Model, training: bool) -> dict[str, bool]:
+    """Returns the argument ``training`` for ``model.compute_loss``, which has it since Keras 3.3."""
+    return {"training": training} if "training" in inspect.signature(model.compute_loss).parameters else {}
+
+
+# Losses
+
+
+def conform(y: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Conforms labels and sample weights to the predictions, as ``fit`` does in Keras 2; a no-op in Keras 3.
+
+    For predictions ``[n, k]``, Keras 2 adds a second axis to labels and weights ``[n]``. It casts floating-point
+    labels and the weights to the dtype of the predictions.
+    """
+    if _KERAS_3:
+        return y, predictions, sample_weight
+    if y.shape.rank == 1 and predictions.shape.rank == 2:
+        y = y[:, tf.newaxis]
+    if y.dtype.is_floating == predictions.dtype.is_floating:
+        y = tf.cast(y, predictions.dtype)
+    if sample_weight is not None:
+        if sample_weight.shape.rank == 1 and predictions.shape.rank == 2:
+            sample_weight = sample_weight[:, tf.newaxis]
+        sample_weight = tf.cast(sample_weight, predictions.dtype)
+    return y, predictions, sample_weight
+
+
+def cast_for_loss(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Casts to the dtype of the loss as Keras 3 does: float32 by default, whatever the compute dtype of the model."""
+    return (tf.cast(y, loss.dtype), tf.cast(predictions, loss.dtype)) if _KERAS_3 else (y, predictions)
+
+
+def share_of_loss(loss: tf.Tensor, name: str, replicas: int) -> tf.Tensor:
+    """Scales the loss of an output to this replica's share, which Keras 3 does with each; a no-op in Keras 2."""
+    return tf.multiply(loss, 1.0 / replicas, f"{LOSS_SCOPE}{name}/Mul") if _KERAS_3 and replicas > 1 else loss
+
+
+def name_of_product(output: int, replicas: int) -> str:
+    """Returns the name that ``fit`` gives to the product of an output's loss and its weight.
+
+    The number in the name counts the products that ``fit`` creates in the same scope before this one.
+    """
+    several = replicas > 1
+    if _KERAS_3:
+        return f"{LOSS_SCOPE}Mul_{output * (1 + several) + several}"
+    return f"{LOSS_SCOPE}mul_{output * (3 + several) + 2}"
+
+
+def sum_of_losses(losses: Sequence[tf.Tensor], model_losses: Sequence[tf.Tensor], replicas: int) -> Any:
+    """Adds the losses of the outputs, as ``share_of_loss`` returns them, and the model's own.
+
+    Keras 3 scales the model's own losses to this replica's share as well, and scales the sum back for the report. On
+    three replicas this can change the last bit of the reported loss, here as in ``fit``.
+    """
+    if not _KERAS_3:
+        terms = [*losses, *([tf.add_n(_cast_to_widest(model_losses))] if model_losses else [])]
+        return tf.add_n(_cast_to_widest(terms))
+    shares = [losses[0] if len(losses) == 1 else sum(losses)] if losses else []
+    shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
+    share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
+    return share * replicas if replicas > 1 else share
+
+
+def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Casts the losses to the widest floating dtype among them, as Keras 2 does before it adds them."""
+    dtypes = {loss.dtype for loss in losses}
+    widest = max((dtype for dtype in dtypes if dtype.is_floating), key=lambda dtype: dtype.size)
+    if {tf.bfloat16, tf.float16} <= dtypes and not {tf.float32, tf.float64} & dtypes:
+        widest = tf.float32
+    return [tf.cast(loss, widest) for loss in losses]
+
+
+# Metrics
+
+
+def reports_output_losses(outputs: int, trained: int) -> bool:
+    """Whether ``fit`` reports the loss of each output: of several that have a loss, or in Keras 2, of several."""
+    return (trained if _KERAS_3 else outputs) > 1
+
+
+def update_output_loss(metric: tf.keras.metrics.Metric, loss: tf.Tensor, examples: tf.Tensor, replicas: int) -> None:
+    """Updates the reported loss of one of several outputs with a loss that ``share_of_loss`` returned."""
+    if AVERAGES_OUTPUT_LOSSES:
+        metric.update_state(loss * replicas if replicas > 1 else loss)
+    else:
+        metric.update_state(loss, sample_weight=examples)
+
+
+def read_masks(metric: tf.keras.metrics.Metric) -> None:
+    """Lets a metric leave out what the mask of its predictions hides, in Keras 2 too, where ``fit`` does it instead."""
+    if _KERAS_3:
+        return
+    update = metric.update_state
+
+    def update_state(y: Any, predictions: Any, sample_weight: Any = None) -> Any:
+        mask = getattr(predictions, "_keras_mask", None)
+        if mask is not None:
+            mask = tf.cast(mask, predictions.dtype)
+            sample_weight = mask if sample_weight is None else tf.cast(sample_weight, mask.dtype) * mask
+        return update(y, predictions, *([] if sample_weight is None else [sample_weight]))
+
+    metric.update_state = update_state
+
+
+def result_of_replicas(results: Sequence[tf.Tensor]) -> float:
+    """Returns what ``fit`` tells callbacks of a metric, given its result on each replica.
+
+    In Keras 3 each replica returns the result of its own batches, and ``fit`` averages them. In Keras 2 every replica
+    returns the result over all replicas.
+    """
+    return float(tf.reduce_mean(results, axis=0) if _KERAS_3 else results[0])

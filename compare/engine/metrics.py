@@ -10,15 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine.building import built
-from compare.engine.strategies import keras_version
+from compare.engine.keras_generation import KEEPS_METRIC_NAMES, METRICS_BY_SHAPE
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.user_errors import blaming, place_of
-
-BY_SHAPE = {"accuracy": "accuracy", "acc": "accuracy", "crossentropy": "crossentropy", "ce": "crossentropy"}
-"""Names that stand for a function chosen by the shapes of labels and predictions."""
-KERAS_3 = keras_version().startswith("3")
 
 
 def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> tuple[Any, Any]:
@@ -81,8 +77,8 @@ def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
         return metric
     if not isinstance(metric, str) and not callable(metric):
         raise RequestError(f"{_shown(metric)} is not a metric: give a tf.keras.metrics.Metric, or a name such as 'mse'")
-    family = BY_SHAPE.get(metric.lower()) if isinstance(metric, str) else None
-    if family == "accuracy" or (family == "crossentropy" and not KERAS_3):
+    family = METRICS_BY_SHAPE.get(metric.lower()) if isinstance(metric, str) else None
+    if family is not None:
         labels, predictions = shapes()
         # The rule of compile: https://github.com/keras-team/keras/blob/master/keras/src/trainers/compile_utils.py
         if predictions.shape[-1] == 1:
@@ -98,8 +94,8 @@ def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:
         found = found()
     if not isinstance(found, tf.keras.metrics.Metric):
         return tf.keras.metrics.MeanMetricWrapper(found, name=metric if isinstance(metric, str) else found.__name__)
-    if isinstance(metric, str) and KERAS_3:
-        found.name = metric  # compile reports it under the name that it was given
+    if isinstance(metric, str) and KEEPS_METRIC_NAMES:
+        found.name = metric
     return found
 
 

@@ -13,11 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine import optimizers
 from compare.engine.building import (
     built,
     clear_session,
-    forget_compile,
     give_inputs,
     own_policy,
     refuse_another,
@@ -27,6 +25,7 @@ from compare.engine.building import (
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
+from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
 from compare.errors import EndedEarlyError, RequestError
@@ -222,7 +221,7 @@ class Run:
             loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
             if model.dtype_policy.name == "mixed_float16" and not isinstance(optimizer, loss_scaling):
                 optimizer = loss_scaling(optimizer)  # as compile does
-            optimizers.build(optimizer, model.trainable_variables)
+            build_optimizer(optimizer, model.trainable_variables)
             if self._checkpoints is not None:
                 self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
             if self._checkpoints is not None and self.epochs[0] > 1:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import copies_of, reader
+from compare.engine.keras_generation import is_of_keras, step_counter
 
 
 class StepCount:
@@ -23,9 +24,7 @@ class StepCount:
 
     def __init__(self, model: tf.keras.Model, optimizer: Any, strategy: tf.distribute.Strategy) -> None:
         self._trainable = len(model.trainable_weights)
-        # With gradient accumulation, optimizer.iterations is not a variable.
-        counter = getattr(optimizer, "_iterations", optimizer.iterations)
-        self._counter = reader(copies_of(strategy, [counter])[0][:1])
+        self._counter = reader(copies_of(strategy, [step_counter(optimizer)])[0][:1])
         self._before = self._start = self._read()
         self._steps = 0
         self._alone = False
@@ -40,7 +39,7 @@ class StepCount:
         """
         return (
             type(model).train_step is tf.keras.Model.train_step
-            and type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
+            and is_of_keras(optimizer)
             and not isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
             and not isinstance(strategy, tf.distribute.ParameterServerStrategy)
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
@@ -55,11 +54,6 @@ def configure(replicas: int | None = None, *, deterministic: bool = True) -> Non
             f"--replicas {replicas}: TensorFlow is already in use in this process, with {len(devices())} device(s); "
             f"call compare.configure(replicas={replicas}) before any other use of TensorFlow"
         ) from None
-
-
-def keras_version() -> str:
-    """Returns the version of ``tf.keras`` in this process: that of Keras 3, or of tf-keras, which is Keras 2."""
-    return str(getattr(tf.keras, "__version__", None) or version("tf-keras"))
 
 
 def devices() -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.keras_generation import result_of_replicas
 from compare.engine.run import Run
-from compare.trainers.outputs import KERAS_3
 
 
 class Callbacks:
@@ -51,10 +51,5 @@ class Callbacks:
         """
         if not self._has_user_callbacks:
             return {}
-        # In Keras 3 each replica returns the result of its own batches, and fit averages them. In Keras 2 every
-        # replica returns the result over all replicas.
-        logs = {}
-        for name, value in self._replica_results().items():
-            values = self._strategy.experimental_local_results(value)
-            logs[name] = float(tf.reduce_mean(values, axis=0) if KERAS_3 else values[0])
-        return logs
+        results = self._replica_results()
+        return {name: result_of_replicas(self._strategy.experimental_local_results(results[name])) for name in results}

@@ -180,7 +180,7 @@ class CustomLoop:
         for output, *values in self.outputs.split(y, predictions, sample_weight):
             if output.loss is not None:
                 # The name scope is the one that fit uses: names decide the order of sums, see losses.total.
-                with tf.name_scope(losses.SCOPE + output.loss.name):
+                with losses.scope_of(output.loss):
                     output_losses.append((output, self._output_loss(output.loss, *values)))
         # model.losses: regularization, activity regularization and losses from add_loss. GradientTape does not see
         # them unless they are added here. losses.py: adds all losses in the same order as fit.
@@ -196,7 +196,7 @@ class CustomLoop:
             # division by the number of all positions below amounts to a division by the number of unmasked ones.
             if not is_sum:
                 mask *= tf.math.divide_no_nan(tf.cast(tf.size(mask), mask.dtype), tf.reduce_sum(mask))
-            sample_weight = _times(sample_weight, mask)
+            sample_weight = mask if sample_weight is None else tf.cast(sample_weight, mask.dtype) * mask
         # Loss.call returns one value per example. Loss.__call__ would reduce them to their mean, divided by the number
         # of replicas.
         per_example_loss = losses.per_example(loss, y, predictions, sample_weight)
@@ -229,11 +229,10 @@ class CustomLoop:
         examples = tf.shape(tf.nest.flatten(x)[0])[0]
         self.loss_metric.update_state(loss, sample_weight=examples)
         for output, labels, outputs, weights in self.outputs.split(y, predictions, sample_weight):
-            mask = losses.mask_for_metrics(outputs)
             for metric in output.metrics:
-                metric.update_state(labels, outputs, *([] if mask is None else [mask]))
+                metric.update_state(labels, outputs)
             for metric in output.weighted_metrics:
-                metric.update_state(labels, outputs, _times(weights, mask))
+                metric.update_state(labels, outputs, weights)
 
     def _named_metrics(self) -> dict[str, Any]:
         # Layers of the model may have metrics of their own, which they update when they are called.
@@ -247,10 +246,3 @@ class CustomLoop:
         for metric in metrics.values():
             metric.reset_state()  # otherwise validation and the next epoch would add to these results
         return results
-
-
-def _times(sample_weight: Any, mask: Any) -> Any:
-    """Multiplies sample weights by a mask; either may be None."""
-    if sample_weight is None or mask is None:
-        return mask if sample_weight is None else sample_weight
-    return tf.cast(sample_weight, mask.dtype) * mask

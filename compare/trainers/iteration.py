@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from compare.engine.keras_generation import step_in_a_call
 from compare.execution import Execution
-from compare.trainers.outputs import KERAS_3
 
 
 def function_options(execution: Execution, model: tf.keras.Model, replicas: int) -> dict[str, Any]:
@@ -49,10 +49,7 @@ class Iteration:
     def __init__(
         self, execution: Execution, step_function: Any, dataset: tf.data.Dataset, strategy: tf.distribute.Strategy
     ) -> None:
-        # As in fit of each Keras generation: Keras 2 inlines the steps and returns the result of the last one, for
-        # which AutoGraph traces the loop body twice. In Keras 2, the seeds of dropout depend on such details.
-        inline = execution.steps_per_execution > 1 and not KERAS_3
-        step = step_function.python_function if inline else step_function
+        step = step_in_a_call(step_function) if execution.steps_per_execution > 1 else step_function
 
         @tf.function
         def several_steps(iterator: Any, count: tf.Tensor) -> tf.Tensor:

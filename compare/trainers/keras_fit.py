@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine import strategies
+from compare.engine.keras_generation import last_call_spans_epochs
 from compare.engine.run import Run
-from compare.trainers.outputs import KERAS_3
 
 
 class KerasFit:
@@ -35,7 +35,7 @@ class KerasFit:
                 jit_compile=run.execution.jit_compile,
             )
         for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
-            metric.reset_state()  # as fit does before every epoch (Keras 2 skips the first)
+            metric.reset_state()  # as fit does before every epoch, or all but the first
         first, last = run.epochs[0], run.epochs[-1]
         validation, validation_steps = run.validation_dataset(), None
         asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
@@ -47,16 +47,15 @@ class KerasFit:
         steps = int(run.train_dataset(first).cardinality())
         # One dataset of all epochs: fit takes a single one, and each epoch has its own order.
         training = run.train_datasets()
-        short_last_call = KERAS_3 and steps % run.execution.steps_per_execution
-        if short_last_call:
-            # Keras 3 would continue the last call of an epoch into the next epoch, because it stops only at the end
-            # of the dataset. So this dataset ends with each epoch, and yields the next order when iterated again.
+        ends_with_epoch = last_call_spans_epochs(steps, run.execution.steps_per_execution)
+        if ends_with_epoch:
+            # This dataset ends with each epoch, and yields the next order when iterated again.
             listener.epoch = tf.Variable(first, dtype=tf.int64)
             training = run.train_datasets(listener.epoch).apply(tf.data.experimental.assert_cardinality(steps))
         with strategies.without_needless_distribution(run.strategy):
             model.fit(
                 training,
-                steps_per_epoch=None if short_last_call else steps,
+                steps_per_epoch=None if ends_with_epoch else steps,
                 initial_epoch=first - 1,
                 epochs=last,
                 validation_data=validation,
@@ -99,6 +98,6 @@ class _StepListener(_EpochListener):
         self._finished_steps = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        finished = min(batch + 1, self.params["steps"])  # Keras 3 counts the last call as if it were complete
+        finished = min(batch + 1, self.params["steps"])  # the last call may count as if it were complete
         steps, self._finished_steps = finished - self._finished_steps, finished
         self._run.end_step(steps) if steps > 1 else self._run.end_step()

@@ -7,11 +7,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from compare.engine.keras_generation import (
+    LOSS_SCOPE,
+    WEIGHTS_ONCE,
+    cast_for_loss,
+    name_of_product,
+    share_of_loss,
+    sum_of_losses,
+    update_output_loss,
+)
+from compare.engine.keras_generation import scale_loss as scale_loss
+from compare.engine.keras_generation import unscale_gradients as unscale_gradients
 from compare.errors import RequestError
-from compare.trainers.outputs import KERAS_3, Output
+from compare.trainers.outputs import Output
 
-SCOPE = "compile_loss/" if KERAS_3 else ""
-"""The name scope in which ``fit`` computes losses; ``total`` explains why names matter."""
+
+def scope_of(loss: tf.keras.losses.Loss) -> Any:
+    """Returns the name scope in which ``fit`` computes a loss; ``total`` explains why names matter."""
+    return tf.name_scope(LOSS_SCOPE + loss.name)
 
 
 def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
@@ -21,11 +34,6 @@ def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
     """
     mask = getattr(predictions, "_keras_mask", None)
     return None if mask is None else tf.cast(mask, dtype)
-
-
-def mask_for_metrics(predictions: tf.Tensor) -> Any:
-    """Returns the mask by which a metric's sample weights are multiplied; None for Keras 3's, which read it."""
-    return None if KERAS_3 else mask_of(predictions, predictions.dtype)
 
 
 def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_weight: Any) -> Any:
@@ -46,7 +54,7 @@ def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_w
         return sample_weight
     if tf.nest.is_nested(y):
         raise RequestError("class_weight requires a model with a single output; use sample weights instead")
-    if sample_weight is not None and KERAS_3:
+    if sample_weight is not None and WEIGHTS_ONCE:
         raise RequestError(
             "Keras 3 accepts either class_weight or sample weights, not both; multiply the class weights into the "
             "sample weights"
@@ -66,9 +74,7 @@ def with_class_weight(class_weight: Mapping[int, float] | None, y: Any, sample_w
 
 def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor, sample_weight: Any) -> tf.Tensor:
     """Returns the weighted loss of each example, in the dtype in which ``fit`` computes losses."""
-    if KERAS_3:  # float32 by default, whatever the compute dtype of the model
-        y, predictions = tf.cast(y, loss.dtype), tf.cast(predictions, loss.dtype)
-    values = loss.call(y, predictions)
+    values = loss.call(*cast_for_loss(loss, y, predictions))
     if sample_weight is None:
         return values
     sample_weight = tf.cast(sample_weight, values.dtype)
@@ -84,12 +90,7 @@ def total(
 ) -> Any:
     """Returns the weighted sum of the outputs' losses and the model's own losses, rounded as in ``fit``.
 
-    The function also updates the loss metric of each output, for a model with several outputs. Keras 2 weights it by
-    the number of examples. Keras 3 weights it by the static batch size, which is unknown here as in ``fit``; the
-    metric is then the plain mean over batches and replicas, unlike the total loss.
-
-    Keras 3 scales every loss to this replica's share, and scales the sum back for the report. On three replicas this
-    can change the last bit of the reported loss, here as in ``fit``.
+    The function also updates the loss metric of each output, for a model with several outputs.
 
     The order of summation matters from three losses on. TensorFlow's graph optimizer sorts the terms of a sum by
     their names in the graph, whatever their order in the program. So the terms get names here that sort as in
@@ -99,32 +100,13 @@ def total(
     """
     terms = []
     for i, (output, loss) in enumerate(losses):
-        if KERAS_3 and replicas > 1:
-            loss = tf.multiply(loss, 1.0 / replicas, f"{SCOPE}{output.loss.name}/Mul")
+        loss = share_of_loss(loss, output.loss.name, replicas)
         if output.loss_metric is not None:
-            if KERAS_3:
-                output.loss_metric.update_state(loss * replicas if replicas > 1 else loss)
-            else:
-                output.loss_metric.update_state(loss, sample_weight=examples)
+            update_output_loss(output.loss_metric, loss, examples, replicas)
         if output.loss_weight is not None:
-            loss = tf.multiply(loss, output.loss_weight, _name_of_product(i, replicas))
+            loss = tf.multiply(loss, output.loss_weight, name_of_product(i, replicas))
         terms.append(loss)
-    if not KERAS_3:
-        terms += [tf.add_n(_cast_to_widest(model_losses))] if model_losses else []
-        return tf.add_n(_cast_to_widest(terms))
-    shares = [terms[0] if len(terms) == 1 else sum(terms)] if terms else []
-    shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
-    share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
-    return share * replicas if replicas > 1 else share
-
-
-def _name_of_product(output: int, replicas: int) -> str:
-    """Returns the name that ``fit`` gives to the product of an output's loss and its weight.
-
-    The number in the name counts the products that ``fit`` creates in the same scope before this one.
-    """
-    several = replicas > 1
-    return f"{SCOPE}Mul_{output * (1 + several) + several}" if KERAS_3 else f"{SCOPE}mul_{output * (3 + several) + 2}"
+    return sum_of_losses(terms, model_losses, replicas)
 
 
 def reduction(loss: tf.keras.losses.Loss) -> str:
@@ -136,30 +118,3 @@ def reduction(loss: tf.keras.losses.Loss) -> str:
     raise RequestError(
         f"the custom loop does not support the loss reduction {loss.reduction!r}; use a mean or sum over the examples"
     )
-
-
-def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Casts the losses to the widest floating dtype among them, as Keras 2 does before it adds them."""
-    dtypes = {loss.dtype for loss in losses}
-    widest = max((dtype for dtype in dtypes if dtype.is_floating), key=lambda dtype: dtype.size)
-    if {tf.bfloat16, tf.float16} <= dtypes and not {tf.float32, tf.float64} & dtypes:
-        widest = tf.float32
-    return [tf.cast(loss, widest) for loss in losses]
-
-
-def scale_loss(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
-    """Multiplies the loss by the optimizer's loss scale, if it has one."""
-    if KERAS_3:
-        return optimizer.scale_loss(loss)
-    return optimizer.get_scaled_loss(loss) if _scales(optimizer) else loss
-
-
-def unscale_gradients(optimizer: tf.keras.optimizers.Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
-    """Divides the gradients by the optimizer's loss scale; a no-op in Keras 3, whose optimizers do it themselves."""
-    if not KERAS_3 and _scales(optimizer):
-        return optimizer.get_unscaled_gradients(gradients)  # type: ignore[no-any-return]
-    return gradients
-
-
-def _scales(optimizer: tf.keras.optimizers.Optimizer) -> bool:
-    return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)

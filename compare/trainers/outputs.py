@@ -12,7 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.metrics import KERAS_3 as KERAS_3
+from compare.engine.keras_generation import (
+    SHARES_METRICS,
+    conform,
+    output_names,
+    read_masks,
+    reports_output_losses,
+)
 from compare.errors import RequestError
 
 
@@ -51,8 +57,10 @@ class Outputs:
         of_metrics = self._metrics_per_output(metrics), self._metrics_per_output(weighted_metrics)
         for output, *given in zip(self._all, *of_losses, *of_metrics, strict=True):
             output.loss, output.loss_weight, output.metrics, output.weighted_metrics = given
+            for metric in [*output.metrics, *output.weighted_metrics]:
+                read_masks(metric)
         trained = [output for output in self._all if output.loss is not None]
-        if len(trained) > 1 if KERAS_3 else len(self._all) > 1:
+        if reports_output_losses(len(self._all), len(trained)):
             for output in trained:
                 output.loss_metric = tf.keras.metrics.Mean(f"{output.name or output.loss.name}_loss")
         self.metrics = self._named_metrics()
@@ -67,7 +75,7 @@ class Outputs:
             # A single array of sample weights applies to all outputs.
             shared = not tf.nest.is_nested(sample_weight)
             output_weight = sample_weight if shared else self._pick(sample_weight, output, i)
-            yield output, *_conform(output_y, output_predictions, output_weight)
+            yield output, *conform(output_y, output_predictions, output_weight)
 
     def _pick(self, values: Any, output: Output, position: int) -> Any:
         """Returns the entry for one output, or None."""
@@ -89,8 +97,7 @@ class Outputs:
         if len(self._all) == 1:
             return [tf.nest.flatten(metrics)]
         flat = isinstance(metrics, (list, tuple)) and not any(tf.nest.is_nested(metric) for metric in metrics)
-        if flat and not KERAS_3:
-            # Keras 2 applies a copy of every metric to every output; Keras 3 assigns one metric to each output.
+        if flat and SHARES_METRICS:
             return [[type(metric).from_config(metric.get_config()) for metric in metrics] for _ in self._all]
         return [
             [metric for metric in tf.nest.flatten(output_metrics) if metric is not None]
@@ -128,35 +135,10 @@ def _outputs(model: tf.keras.Model, inputs: Any) -> list[Output]:
     structure = tf.function(lambda x: model(x, training=False)).get_concrete_function(inputs).structured_outputs
     if len(tf.nest.flatten(structure)) == 1:
         return [Output()]
-    names = getattr(model, "output_names", None)
-    if isinstance(structure, Mapping):
-        keys = sorted(structure)
-        names = keys if KERAS_3 else (names or keys)
-    else:
-        keys = list(range(len(structure)))
-        names = names or [("" if KERAS_3 else f"output_{i + 1}") for i in keys]
+    keys = sorted(structure) if isinstance(structure, Mapping) else list(range(len(structure)))
     if any(tf.nest.is_nested(structure[key]) for key in keys):
         raise RequestError(
             "the model's outputs are nested too deeply: build_model must return a model whose output is a tensor, or a "
             "list, tuple or dict of tensors"
         )
-    return [Output(key, name) for key, name in zip(keys, names, strict=True)]
-
-
-def _conform(y: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """Conforms labels and sample weights to the predictions, as ``fit`` does in Keras 2; a no-op in Keras 3.
-
-    For predictions ``[n, k]``, Keras 2 adds a second axis to labels and weights ``[n]``. It casts floating-point
-    labels and the weights to the dtype of the predictions.
-    """
-    if KERAS_3:
-        return y, predictions, sample_weight
-    if y.shape.rank == 1 and predictions.shape.rank == 2:
-        y = y[:, tf.newaxis]
-    if y.dtype.is_floating == predictions.dtype.is_floating:
-        y = tf.cast(y, predictions.dtype)
-    if sample_weight is not None:
-        if sample_weight.shape.rank == 1 and predictions.shape.rank == 2:
-            sample_weight = sample_weight[:, tf.newaxis]
-        sample_weight = tf.cast(sample_weight, predictions.dtype)
-    return y, predictions, sample_weight
+    return [Output(key, name) for key, name in zip(keys, output_names(model, keys), strict=True)]

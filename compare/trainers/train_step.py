@@ -18,16 +18,15 @@ do on several replicas, with a short last batch or in float16. To try steps of y
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import tensorflow as tf
 
 from compare.engine.building import refuse_own_steps
+from compare.engine.keras_generation import UPDATES_LOSS, training_argument
 from compare.engine.run import Run
 from compare.trainers import losses
 from compare.trainers.keras_fit import KerasFit
-from compare.trainers.outputs import KERAS_3
 
 
 class CustomModel(tf.keras.Model):  # type: ignore[misc]
@@ -51,7 +50,7 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
             # apply_gradients sums the gradients over the replicas, so each replica contributes only its share:
             # compute_loss divides by the number of replicas. It also adds the regularization losses (self.losses). A
             # loss of your own, such as tf.reduce_mean(...), needs both: + sum(self.losses), and / replicas.
-            loss = self.compute_loss(x, y, y_pred, sample_weight, **_training(self, True))
+            loss = self.compute_loss(x, y, y_pred, sample_weight, **training_argument(self, True))
             # Small gradients would underflow in float16. losses.py: a LossScaleOptimizer scales the loss up first.
             # compile wraps the optimizer for mixed_float16, but only the step can scale the loss.
             scaled_loss = losses.scale_loss(self.optimizer, loss)
@@ -61,7 +60,7 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
         self._update_loss(x, loss)
         # Updates the metrics given to compile, and returns all metrics by name. At the end of an epoch fit reads
         # self.metrics, but only if these are the names that the step returns. Otherwise it reports what the last batch
-        # returned: {"loss": loss} would be the loss of one batch, averaged over the replicas in Keras 3.
+        # returned: {"loss": loss} would be the loss of one batch, averaged over the replicas.
         return self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -70,14 +69,14 @@ class CustomModel(tf.keras.Model):  # type: ignore[misc]
         # training=False: no dropout, and batch normalization uses its moving averages, which stay as they are.
         y_pred = self(x, training=False)
         # fit includes the regularization losses in the validation loss too; compute_loss adds them.
-        loss = self.compute_loss(x, y, y_pred, sample_weight, **_training(self, False))
+        loss = self.compute_loss(x, y, y_pred, sample_weight, **training_argument(self, False))
         self._update_loss(x, loss)
         return self.compute_metrics(x, y, y_pred, sample_weight)  # type: ignore[no-any-return]
 
     def _update_loss(self, x: Any, loss: tf.Tensor) -> None:
         """Updates the mean loss that ``fit`` reports with this replica's share, from ``compute_loss``."""
-        if not KERAS_3:
-            return  # compute_loss has updated it
+        if UPDATES_LOSS:
+            return  # compute_loss has done it
         # The metric is the Mean named "loss" that compile adds to self.metrics. fit resets what is listed there before
         # every epoch and every validation; a metric of your own that is listed nowhere would go on adding up.
         # The loss is weighted by the number of examples, so that a short batch counts less. It is the loss before its
@@ -111,8 +110,3 @@ class TrainStep(KerasFit):
         original = type(model)
         model.__class__ = type(original.__name__, (self.model_class, original), {"__module__": original.__module__})
         return model, *others
-
-
-def _training(model: tf.keras.Model, training: bool) -> dict[str, bool]:
-    """Returns the argument ``training`` for ``model.compute_loss``, which has it since Keras 3.3."""
-    return {"training": training} if "training" in inspect.signature(model.compute_loss).parameters else {}

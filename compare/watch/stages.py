@@ -25,7 +25,7 @@ import tensorflow as tf
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_keras import LossFunctionWrapper, any_symbolic_tensors
 from compare.engine.insides_tensorflow import in_xla
-from compare.engine.optimizers import learning_rate
+from compare.engine.keras_generation import learning_rate
 from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
 from compare.watch.observer import Observer, Training
 from compare.watch.patching import patch
