@@ -50,7 +50,7 @@ from compare.records import (
 )
 from compare.records import model as records
 from compare.records.run_json import read_run
-from compare.reporting import html, layers, page_model, pictures, plots, sentences, svg, tensorboard, weight_pictures
+from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -335,8 +335,8 @@ def test_of_many_variables_a_row_is_a_layer_and_of_many_layers_the_last_to_diffe
     names = [f"net/layer{i}/{part}" for i in range(30) for part in ("kernel", "bias")]
     folder = layered(tmp_path / "run", names, {f"net/layer{i}/kernel": 5 + i for i in range(29)}, 60)
     strip = strip_of(folder)
-    assert [name for _, name, _ in strip["rows"]] == [f"layer{i}" for i in range(layers.MOST_ROWS)]
-    assert strip["left_out"] == 30 - layers.MOST_ROWS
+    assert [name for _, name, _ in strip["rows"]] == [f"layer{i}" for i in range(weight_pictures.MOST_ROWS)]
+    assert strip["left_out"] == 30 - weight_pictures.MOST_ROWS
 
 
 def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> None:
@@ -345,8 +345,8 @@ def test_a_weight_that_is_not_finite_has_a_shade_of_its_own(tmp_path: Path) -> N
     by_variable = gaps.by_variable.copy()
     by_variable[6:, 0] = np.nan
     lost = dataclasses.replace(gaps, by_variable=by_variable, equal=gaps.equal & (np.arange(len(gaps.equal)) < 6))
-    strip = layers.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", [])
-    assert strip is not None and strip["key"][-1] == (layers.LEVELS + 1, "not a number")
+    strip = weight_pictures.strip("", lost, range(len(gaps.steps)), counts(len(gaps.steps)), "", [])
+    assert strip is not None and strip["key"][-1] == (weight_pictures.LEVELS + 1, "not a number")
     assert strip["stops"][6][2][0] == "not a number" and strip["stops"][5][2][0] == "="
 
 

@@ -32,11 +32,11 @@ from compare.reporting.terminal import (
     details,
     epoch_table,
     print_table,
+    print_verdict,
     say,
     say_items,
     style_of,
     tell,
-    variables,
 )
 from compare.user_errors import describe
 from compare.verdict.exact import unequal
@@ -248,7 +248,9 @@ def test_verbose_adds_versions_checksums_and_the_variables_that_differ() -> None
     training = Training("different", None, None, 1, differing_variables=off)
     probes = (NotApplicable("several processes", "one only"),)
     comparison = Comparison("loop", training, Reporting(None, {}), not_applicable=probes)
-    assert variables(comparison) == [
+    out = io.StringIO()
+    print_verdict(Verdict.of("fit", [comparison]), Console(file=out, width=200), verbose=True)
+    assert [line for line in out.getvalue().splitlines() if line.startswith("  differs")] == [
         "  differs at that step: dense/kernel, by 2.5e-01 (Euclidean norm)",
         "  differs at that step: dense/bias",
     ]

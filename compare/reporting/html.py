@@ -22,8 +22,7 @@ from compare.naming import label, printable
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
-from compare.reporting.page_model import ANSWERS, page_of
-from compare.reporting.page_summary import results
+from compare.reporting.page_model import ANSWERS, page_of, results
 from compare.reporting.page_tables import default_row
 from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of

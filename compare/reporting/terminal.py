@@ -116,12 +116,9 @@ class RunningGap:
 
     def see(self, trainer: str, record: StepRecord) -> None:
         """Compares a fingerprint with that of the same step by the reference or, if it is the reference, by all."""
-        place, copies = (
-            (record.epoch, record.step),
-            [xxhash.xxh64_intdigest(copy.tobytes()) for copy in record.hashes.T],
-        )
+        place, copies = (record.epoch, record.step), [copy.tobytes() for copy in record.hashes.T]
         with self._lock:
-            self._digests[trainer][place] = np.array([[copies]], np.uint64)
+            self._digests[trainer][place] = np.array([[[xxhash.xxh64_intdigest(copy) for copy in copies]]], np.uint64)
             if record.step == EPOCH_END:
                 self._ends[trainer][record.epoch] = record.projections
             others = [name for name in self._digests if name != self.reference]
