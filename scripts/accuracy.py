@@ -315,7 +315,6 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
     from compare.verdict.evidence import with_noise
     from compare.verdict.exact import compare_records, noise_start
     from compare.verdict.outcomes import DIFFERENT
-    from compare.verdict.rounding import TWINS, enough
 
     task, checker = task_of(cell), None
     twins: dict[tuple[int, int], list[Any]] = {}
@@ -337,12 +336,10 @@ def calibrate(path: Path, todo: list[tuple[str, str, str]], cell: Cell, folder: 
         place = noise_start(reference, candidate, comparison.training)
         if place is not None:
             these = twins.setdefault(place, [])
-            found = rounding.measure(reference, candidate, these, place) if these else None
-            while found is None or not enough(found, len(these)):
-                number = len(these) + 1
-                noisy = {"start": place, "twin": number, "loud": number > TWINS}
-                these.append(recorded(cell, next(folders), task=task, **noisy))
-                found = rounding.measure(reference, candidate, these, place)
+            measured = partial(rounding.measure, reference, candidate, these, place)
+            for (number,), loud in rounding.wanted_twins(measured, len(these)):
+                these.append(recorded(cell, next(folders), task=task, start=place, twin=number, loud=loud))
+            found = measured()
             assert found.reproduced
             row |= {"ratio": f"{found.ratio:.4g}", "variable": found.variable, "twins": found.twins}
             row |= {"epoch": found.epoch, "step": found.step}

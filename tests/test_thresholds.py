@@ -24,7 +24,7 @@ from compare.verdict.float64 import distances
 from compare.verdict.judge import Recorded, judge
 from compare.verdict.logged import compare_logs
 from compare.verdict.model import Comparison, Reporting, Training, Verdict, asynchronous
-from compare.verdict.rounding import Noise, enough, first_beyond, unlikely
+from compare.verdict.rounding import Noise, first_beyond, unlikely, wanted_twins
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event
 
@@ -81,23 +81,26 @@ def test_where_no_twin_moves_eight_roundings_are_no_difference(times: float, sta
 
 
 @pytest.mark.parametrize(
-    ("ratio", "twins", "said"),
+    ("ratio", "twins"),
     [
-        (99, 2, False),
-        (99, 3, True),
-        (101, 3, False),  # a kink that three twins did not cross
-        (901, 3, False),
-        (29_900, 3, False),
-        (30_100, 3, True),  # no kink is so large
-        (math.inf, 3, True),
-        (29_900, 11, False),
-        (29_900, 12, True),
+        (99, 3),
+        (101, 12),  # a kink that three twins did not cross
+        (901, 12),
+        (29_900, 12),
+        (30_100, 3),  # no kink is so large
+        (math.inf, 3),
     ],
 )
-def test_more_twins_are_trained_up_to_three_hundred_times_what_rounding_explains(
-    ratio: float, twins: int, said: bool
-) -> None:
-    assert enough(Noise.of(twins, ratio, (1, 1), "w"), twins) == said
+def test_more_twins_are_trained_up_to_three_hundred_times_what_rounding_explains(ratio: float, twins: int) -> None:
+    trained: dict[int, bool] = {}
+    for (number,), loud in wanted_twins(lambda: Noise.of(len(trained), ratio, (1, 1), "w")):
+        trained[number] = loud
+    assert trained == {number: number > 3 for number in range(1, twins + 1)}
+
+
+def test_where_twins_do_not_repeat_the_run_no_more_of_them_are_trained() -> None:
+    noise = Noise.of(3, 901, (1, 1), "w", reproduced=False)
+    assert [list(numbers) for numbers, _ in wanted_twins(lambda: noise)] == [[1], [2], [3]]
 
 
 @pytest.mark.parametrize(("gap", "said"), [(0.9e-5, False), (1.1e-5, True)])

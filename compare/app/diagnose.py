@@ -110,27 +110,22 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
     name, seed = pair.anchor.trainer, session.options.seed
     where = session.folder / "twins" / pair.twins
     where.mkdir(parents=True)
-    metrics = MetricsFile(where / "metrics.csv")
-    count = 0
+    metrics, count = MetricsFile(where / "metrics.csv"), 0
 
-    def measured(epochs: int, loud: bool = False) -> rounding.Noise:
-        nonlocal count
-        count += 1
-        numbers = range(1, epochs + 1)
-        with session.progress(f"{name}, noise twin {count}", numbers) as line:
-            sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(count, loud), seed), line]
-            run = TwinRun(session.task, seed=seed, epochs=numbers, start=start, twin=count, loud=loud, sinks=sinks)
-            with without_idle_waits():
-                train_anew(session.trainers[name], run)
-            run.close()
+    def measured() -> rounding.Noise:
         return rounding.measure(pair.reference, pair.candidate, read_records(where), start, pair.anchor)
 
     first_epoch, _ = start
-    last = session.options.epochs
-    for epochs in sorted({first_epoch, last}):
-        least, most = count + (rounding.TWINS if epochs == first_epoch else 1), count + rounding.MORE_TWINS
-        noise = measured(epochs)
-        while not rounding.enough(noise, count, least, most):
-            noise = measured(epochs, loud=count >= least)
-        if not noise.so_far:
+    for last in sorted({first_epoch, session.options.epochs}):
+        epochs = range(1, last + 1)
+        least, most = count + (rounding.TWINS if last == first_epoch else 1), count + rounding.MORE_TWINS
+        for (twin,), loud in rounding.wanted_twins(measured, count, least, most):
+            with session.progress(f"{name}, noise twin {twin}", epochs) as line:
+                sinks: list[Sink] = [Recorder(where, metrics, rounding.twin_name(twin, loud), seed), line]
+                run = TwinRun(session.task, seed=seed, epochs=epochs, start=start, twin=twin, loud=loud, sinks=sinks)
+                with without_idle_waits():
+                    train_anew(session.trainers[name], run)
+                run.close()
+            count = twin
+        if not measured().so_far:
             return

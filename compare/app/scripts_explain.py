@@ -315,46 +315,42 @@ def _train_twins(
     session: ScriptsSession, pair: Pair, model: ModelPair, start: Place, early: CloseUps | None
 ) -> list[Record]:
     """Repeats the reference with noise from a place on, until that is enough to measure rounding."""
-    where = session.folder / "twins" / pair.twins
+    where, reference = session.folder / "twins" / pair.twins, model.traces[0]
 
-    def twins_in(folders: Mapping[str, Path]) -> list[Record]:
-        """The records of twins, by name, which stand where their processes have written."""
+    def write(folders: Mapping[str, Path]) -> None:
+        """Writes the records of twins, by name, whose processes have written traces in a folder."""
         where.mkdir(parents=True, exist_ok=True)
         metrics = MetricsFile(where / "metrics.csv")
         for name, folder in folders.items():
             for trace in read_traces(folder):
                 if trace.number == reference.number:
                     write_records(where, name, trace.like(reference), model.epochs, reference, metrics)
-        return read_records(where)
 
-    step, count, reference = max(model.epochs.step(start), 1), 0, model.traces[0]
+    def measured() -> rounding.Noise:
+        return rounding.measure(pair.reference, pair.candidate, read_records(where), start)
+
     if early is not None and early.twin is not None:
-        twins = twins_in({rounding.twin_name(1, False): early.twin})
-        noise = rounding.measure(pair.reference, pair.candidate, twins, start) if twins else None
+        write({rounding.twin_name(1, False): early.twin})
+        noise = measured() if read_records(where) else None
         if noise is not None and noise.reproduced and noise.hopeless:
-            return twins
+            return read_records(where)
         shutil.rmtree(where)  # what is recorded inside its steps may have changed the rounding of a graph
+    step = first = max(model.epochs.step(start), 1)
     while True:
-        if not count:
-            tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
-        numbers = [count + 1, count + 2]
-        count += 2
-        loud = count > LEAST_TWINS
-        missing = [number for number in numbers if (step, number) not in session.twins]
-        if missing:  # not trained for another model yet
-            session.passes += 1
-            nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
-            settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
-            run_scripts(session, settings, [f"noise twin {number}" for number in missing])
-            session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
-        twins = twins_in({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
-        noise = rounding.measure(pair.reference, pair.candidate, twins, start)
-        if not noise.reproduced and len(session.models) > 1 and step == max(model.epochs.step(start), 1):
-            step, count = step + 1, 0  # a model that is trained before this one in each round was moved too early
-            shutil.rmtree(where)
-            continue
-        if rounding.enough(noise, count, LEAST_TWINS, MOST_TWINS):
-            return twins
+        tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
+        for numbers, loud in rounding.wanted_twins(measured, 0, LEAST_TWINS, MOST_TWINS, at_a_time=2):
+            missing = [number for number in numbers if (step, number) not in session.twins]
+            if missing:  # not trained for another model yet
+                session.passes += 1
+                nudges = [Nudge(step, number, rounding.LOUD if loud else 1) for number in missing]
+                settings = [replace(session.settings(0), nudge=nudge, begins=False) for nudge in nudges]
+                run_scripts(session, settings, [f"noise twin {number}" for number in missing])
+                session.twins |= {(step, n): Path(each.folder) for n, each in zip(missing, settings, strict=True)}
+            write({rounding.twin_name(number, loud): session.twins[step, number] for number in numbers})
+        if len(session.models) == 1 or step > first or measured().reproduced:
+            return read_records(where)
+        step += 1  # a model that is trained before this one in each round was moved too early
+        shutil.rmtree(where)
 
 
 def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from compare.anew import train_anew
 from compare.check.batches import Batches
@@ -38,10 +39,9 @@ class NoiseTwins:
         if start is None:
             return comparison
         twins = self._twins.setdefault(start, [])
-        while not twins or not rounding.enough(
-            rounding.measure(reference, candidate, twins=twins, start=start), len(twins), TWINS, MORE_TWINS
-        ):
-            twins.append(self._train(start, len(twins) + 1, loud=len(twins) >= TWINS))
+        measured = partial(rounding.measure, reference, candidate, twins, start)
+        for (number,), loud in rounding.wanted_twins(measured, len(twins), TWINS, MORE_TWINS):
+            twins.append(self._train(start, number, loud=loud))
         return with_noise(comparison, reference, candidate, twins=twins)
 
     def run(self, start: Place, number: int, *, loud: bool = False, sinks: Sequence[Sink] = ()) -> CraftedTwin:

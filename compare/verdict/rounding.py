@@ -8,7 +8,7 @@ that step on, all of its weights are moved by one or more units in the last plac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,6 +116,11 @@ class Noise:
         return not self.so_far and self.ratio >= HOPELESS * FACTOR
 
     @property
+    def certain(self) -> bool:
+        """Whether more twins would say the same."""
+        return self.so_far or self.hopeless or not self.reproduced
+
+    @property
     def explains(self) -> bool:
         """Whether rounding alone explains the candidate's gap at all steps."""
         return self.so_far and self.whole
@@ -213,10 +218,18 @@ def _equal_until(anchor: Record, twin: Record, start: Place) -> bool:
     return all(np.array_equal(anchor.at(keys)["hashes"], twin.at(keys)["hashes"]) for keys in in_blocks(before))
 
 
-def enough(noise: Noise, twins: int, least: int = TWINS, most: int = MORE_TWINS) -> bool:
-    """Whether enough twins were trained: they explain the gap, it is too large for a kink, or there are ``most``."""
-    near = not noise.so_far and not noise.hopeless
-    return twins >= least and not (near and twins < most)
+def wanted_twins(
+    measured: Callable[[], Noise], count: int = 0, least: int = TWINS, most: int = MORE_TWINS, *, at_a_time: int = 1
+) -> Iterator[tuple[range, bool]]:
+    """Yields the numbers of the next noise twins to train, and whether they are loud, until more would say the same.
+
+    Args:
+        measured: measures with all twins that there are.
+        count: the number of twins that there are already.
+    """
+    while count < least or (count < most and not measured().certain):
+        yield range(count + 1, count + at_a_time + 1), count >= least
+        count += at_a_time
 
 
 def unlikely(reference: Record, candidate: Record, place: Place) -> bool:
