@@ -54,22 +54,18 @@ def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
     """
     tested = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
     epoch = min(files.finished_epochs.values(), default=0)
-    reference, *candidates = files.names
-    headings: list[str] = []
-    for metric in tested:
-        headings += [f"{reference} {metric}"]
-        for name in candidates:
-            headings += [f"{name} {metric}", "gap"]
+    reference = files.names[0]
+    columns = [(name, metric) for metric in tested for name in files.names]
+    headings = [text for name, metric in columns for text in (f"{name} {metric}", "gap")[: 2 - (name == reference)]]
     cells: dict[int, list[str]] = {}
     texts = {(row["trainer"], int(row["seed"]), int(row["epoch"])): row for row in files.rows}
     for seed in dict.fromkeys(seed for _, seed in files.curves):
         row = cells.setdefault(seed, [])
-        for metric in tested:
-            row.append(texts.get((reference, seed, epoch), {}).get(metric, ""))
-            expected = files.curves.get((reference, seed), {}).get(metric, {}).get(epoch)
-            for name in candidates:
-                actual = files.curves.get((name, seed), {}).get(metric, {}).get(epoch)
-                row += [texts.get((name, seed, epoch), {}).get(metric, ""), signed_gap(expected, actual)]
+        for name, metric in columns:
+            row.append(texts.get((name, seed, epoch), {}).get(metric, ""))
+            if name != reference:
+                sides = (files.curves.get((side, seed), {}).get(metric, {}) for side in (reference, name))
+                row.append(signed_gap(*(values.get(epoch) for values in sides)))
     return headings, cells
 
 

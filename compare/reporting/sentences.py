@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from compare.naming import Code, did_you_mean
 from compare.verdict import rounding
@@ -84,23 +85,21 @@ def _unlike_numbers(reporting: Reporting) -> str:
 
 def _not_finite(comparison: Comparison, reference: str) -> str:
     """The sentence on a side that alone is not finite, which leads all others; empty if there is none."""
-    candidate, found = comparison.candidate, [each for each in comparison.not_finite if each.alone]
-    for each in found:
-        if each.values is None:
-            other = reference if each.side == candidate else candidate
-            when = _when_seen(each)
-            return (
-                f"{candidate} does not train like {reference}: {when}, {len(each.variables or ())} of {each.of} "
-                f"variables of {each.side} are NaN or infinite, and those of {other} are not"
-            )
-    judged = comparison.training.verdict, comparison.reporting.verdict
-    if found and found[0].values is not None and judged == ("alike", DIFFERENT):
-        of_reference, of_candidate = found[0].values
+    candidate, judged = comparison.candidate, (comparison.training.verdict, comparison.reporting.verdict)
+    if lost := comparison.weights_alone:
+        other = reference if lost.side == candidate else candidate
         return (
-            f"{found[0].metric} of epoch {found[0].epoch} is {of_candidate} with {candidate} and {of_reference} "
-            f"with {reference}; the weights agree up to rounding"
+            f"{candidate} does not train like {reference}: {_when_seen(lost)}, {len(lost.variables or ())} of {lost.of}"
+            f" variables of {lost.side} are NaN or infinite, and those of {other} are not"
         )
-    return ""
+    number = next((each for each in comparison.not_finite if each.alone), None)
+    if number is None or number.values is None or judged != ("alike", DIFFERENT):
+        return ""
+    of_reference, of_candidate = number.values
+    return (
+        f"{number.metric} of epoch {number.epoch} is {of_candidate} with {candidate} and {of_reference} with "
+        f"{reference}; the weights agree up to rounding"
+    )
 
 
 def _when_seen(place: NotFinite | Distance) -> str:
@@ -205,17 +204,15 @@ def _study(comparison: Comparison, reference: str) -> str:
     """The sentence on several seeds whose weights are not equal."""
     candidate, study, training = comparison.candidate, comparison.study, comparison.training
     assert study is not None
-    judged = list(dict.fromkeys(test.metric for test in study.tests))
     margins = {test.metric: difference(test.margin, test.relative, "") for test in study.tests}
-    listed = " and ".join(f"{name} ±{margins[name]}" for name in judged)
+    listed = " and ".join(f"{name} ±{margin}" for name, margin in margins.items())
     how = f"{study.seeds} seeds; margins {listed}"
     divergence = f"for seed {comparison.seed}, {_divergence(training)}"
-    failing = [test for test in study.tests if test.verdict == study.verdict]
-    where = ", ".join(
-        f"{name} in epoch {_ranges([test.epoch for test in failing if test.metric == name])}"
-        for name in judged
-        if any(test.metric == name for test in failing)
-    )
+    failing: dict[str, list[int]] = {}
+    for test in study.tests:
+        if test.verdict == study.verdict:
+            failing.setdefault(test.metric, []).append(test.epoch)
+    where = ", ".join(f"{name} in epoch {_ranges(epochs)}" for name, epochs in failing.items())
     if study.reason:
         result = f"the study of seeds is inconclusive: {study.reason}"
     elif study.verdict == "alike":
@@ -244,12 +241,8 @@ def interval(test: Test) -> str:
 
 def _ranges(epochs: Sequence[int]) -> str:
     """Formats the epochs 1, 2, 3 and 5 as ``1-3, 5``."""
-    parts: list[list[int]] = []
-    for epoch in epochs:
-        if parts and epoch == parts[-1][-1] + 1:
-            parts[-1].append(epoch)
-        else:
-            parts.append([epoch])
+    numbered = groupby(enumerate(epochs), lambda each: each[1] - each[0])
+    parts = [[epoch for _, epoch in part] for _, part in numbered]
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
