@@ -104,12 +104,11 @@ class Trained(Task):
                 "--iteration function makes all steps of an epoch in one call, not --steps-per-execution "
                 f"{self.steps_per_execution}: leave one of them out"
             )
-        if self.against is not None and not (self.against / "metrics.csv").is_file():
-            raise RequestError(
-                f"--against {self.against}: no recorded comparison is there (a folder with a metrics.csv)"
-            )
-        if self.against is not None:  # it is read again after training, and with the reports
-            self._set("against", absolute(self.against))
+        if self.against is not None:
+            if not (self.against / "metrics.csv").is_file():
+                why = "no recorded comparison is there (a folder with a metrics.csv)"
+                raise RequestError(f"--against {self.against}: {why}")
+            self._set("against", absolute(self.against))  # it is read again after training, and with the reports
 
     @property
     def goes_on(self) -> bool:

@@ -50,13 +50,8 @@ STRATEGIES = tuple(SPECS)
 Texts = str | Sequence[str]
 MaybePath = Converted[str | Path | None, Path | None]
 
-COMPARED, DEVICES, EXECUTION, STUDIES = (
-    "what is compared",
-    "devices",
-    "execution of steps",
-    "studies of several seeds",
-)
-TWO_SCRIPTS, LOGGED, RESULTS = "two scripts", "logs of trainings elsewhere", "results"
+COMPARED, DEVICES, EXECUTION, RESULTS = "what is compared", "devices", "execution of steps", "results"
+STUDIES, TWO_SCRIPTS, LOGGED = "studies of several seeds", "two scripts", "logs of trainings elsewhere"
 GROUPS = (COMPARED, TWO_SCRIPTS, LOGGED, TRAINING, DEVICES, STUDIES, EXECUTION, RESULTS)
 """The headings of --help, in their order."""
 

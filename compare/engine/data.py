@@ -52,16 +52,17 @@ Split = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Source:
-    """A folder with the files of Fashion-MNIST or of its sample."""
+    """A folder with the four files of Fashion-MNIST or of its sample, each as ``NAME.gz`` or uncompressed as ``NAME``.
+
+    Attributes:
+        sample: whether it is the embedded sample instead of all of Fashion-MNIST.
+        remedy: what to do about a damaged file.
+    """
 
     folder: Path
-    """The folder; contains the four files, each as ``NAME.gz`` or uncompressed as ``NAME``."""
     description: str
-    """Description of the data, for messages and reports."""
     sample: bool = False
-    """Whether the data is the embedded sample instead of all of Fashion-MNIST."""
     remedy: str = "replace it with an intact copy"
-    """What to do about a damaged file."""
 
 
 SAMPLE = Source(
@@ -89,16 +90,14 @@ def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
     if data_dir is not None:
         return _given(data_dir)
     cache = keras_cache()
-    remedy = "delete it; the next run will find or download Fashion-MNIST again"
-    cached = Source(cache, f"Fashion-MNIST from {cache}", remedy=remedy)
-    if not _missing(cache):
-        return cached
-    if not _missing(DEBIAN_FOLDER):
-        remedy = f"run apt-get install --reinstall {DEBIAN_PACKAGE}"
-        return Source(DEBIAN_FOLDER, f"Fashion-MNIST from {DEBIAN_FOLDER}", remedy=remedy)
+    reinstall = f"run apt-get install --reinstall {DEBIAN_PACKAGE}"
+    if _missing(cache) and not _missing(DEBIAN_FOLDER):
+        return Source(DEBIAN_FOLDER, f"Fashion-MNIST from {DEBIAN_FOLDER}", remedy=reinstall)
     try:
-        _download(cache)
-        return cached
+        if _missing(cache):
+            _download(cache)
+        remedy = "delete it; the next run will find or download Fashion-MNIST again"
+        return Source(cache, f"Fashion-MNIST from {cache}", remedy=remedy)
     except Exception as error:  # Keras raises plain Exception; the sample is the fallback in any case
         why = (
             f"because the full dataset was not found in {cache} or {DEBIAN_FOLDER}, and the download from {ORIGIN} "
@@ -167,10 +166,7 @@ def _read_idx(file: BufferedIOBase, dimensions: int, digest: str) -> Array:
     if size > LARGEST:
         raise ValueError(f"it has at most {LARGEST} bytes of data where its header says {size}")
     array = memory.empty(size)
-    total = 0
-    while count := file.readinto(array[total:].data):
-        total += count
-    total += len(file.read(1))
+    total = file.readinto(array.data) + len(file.read(1))
     if total != size:
         actual = total if total < size else f"more than {size}"
         raise ValueError(f"it has {actual} bytes of data where its header says {size}")

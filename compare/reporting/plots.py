@@ -67,7 +67,6 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     seeds, their differences and the margin take the place of both.
 
     Args:
-        files: the content of the run's files.
         gaps: the weight gaps, as ``gaps_of`` returns them; empty if no weights were recorded.
     """
     verdict, comparisons = files.verdict, files.comparisons

@@ -168,7 +168,6 @@ class TrainerProgress:
     """The sink that shows the progress of one trainer: a line per epoch, and a live line in a terminal.
 
     Args:
-        trainer: the trainer's name in the comparison.
         gap: the running gaps, shared by the trainers of a comparison; None if there is nothing to compare with.
         shown: the trainer's name as printed; by default its name.
     """

@@ -30,8 +30,7 @@ class Margin:
     """The largest difference of two means that still counts as alike.
 
     Attributes:
-        value: the largest mean difference: in the metric's own unit, or as a fraction of the reference's
-            value if ``relative``.
+        value: in the metric's own unit, or as a fraction of the reference's value if ``relative``.
     """
 
     metric: str
@@ -48,11 +47,8 @@ class Test:
     """The equivalence test of one metric at the end of one epoch, over all seeds.
 
     Attributes:
-        seeds: the number of pairs.
         mean: the mean of candidate minus reference.
-        low: the lower end of the mean's 90% confidence interval; None with fewer than two seeds.
-        high: the upper end of that interval; None with fewer than two seeds.
-        margin: the margin that the interval has to lie within.
+        low, high: the ends of the mean's 90% confidence interval; None with fewer than two seeds.
         relative: whether mean, interval and margin are fractions of the reference's value.
         p: the larger p-value of the two one-sided tests; None with fewer than two seeds.
         seeds_needed: the number of seeds that would be sufficient if the observed mean and deviation are the true
@@ -78,7 +74,6 @@ class Study:
     """The tests of one candidate over all seeds; ``alike`` only if every test of every epoch is.
 
     Attributes:
-        verdict: ``alike``, ``different`` or ``inconclusive``.
         seeds: the number of seeds that both trainers finished.
         seeds_needed: the number of seeds sufficient for all inconclusive tests; None if it is unknown.
         reason: why nothing could be tested; else empty.
@@ -198,10 +193,7 @@ def _p(mean: float, deviation: float, n: int, limit: float) -> float:
 def seeds_needed(mean: float, deviation: float, limit: float) -> int | None:
     """The number of pairs with which both tests succeed with probability ``POWER``.
 
-    Args:
-        mean: the mean of the differences, assumed to be the true mean.
-        deviation: the standard deviation of the differences, assumed to be the true one.
-        limit: the margin.
+    The mean and the standard deviation of the differences are assumed to be the true ones.
 
     Returns:
         The number; None if the mean is beyond the margin, or the search passes ``MOST_SEEDS``.
