@@ -90,9 +90,6 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
 
     Returns:
         Each comparison, the name of its reference, and the gaps.
-
-    Raises:
-        RecordError: if this run's records are damaged.
     """
     if verdict is None:
         return []

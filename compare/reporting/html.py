@@ -38,11 +38,7 @@ FILES = ("--experiment", "--trainers", "--scripts", "--logs")
 
 
 def write(folder: Path) -> Path:
-    """Writes ``report.html`` from the other files of a run's folder.
-
-    Raises:
-        RecordError: if the folder is not a run's, or one of its files is damaged.
-    """
+    """Writes ``report.html`` from the other files of a run's folder."""
     page = page_of(folder)
     with usable(folder):
         return _render("report.html", folder / "report.html", {"page": page})
@@ -99,11 +95,7 @@ def is_foreign(index: Path) -> bool:
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:
-    """Writes a page with several runs side by side: their verdicts, curves in common charts, costs and options.
-
-    Raises:
-        RecordError: if a folder is not a run's, or one of its files is damaged.
-    """
+    """Writes a page with several runs side by side: their verdicts, curves in common charts, costs and options."""
     pages = [page_of(folder, to.parent) for folder in folders]
     runs = [(page["files"].folder.name, page["files"]) for page in pages]
     names = dict.fromkeys(name for _, files in runs for name in files.metrics)
@@ -174,11 +166,7 @@ def environment() -> jinja2.Environment:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """The content of a run's row in the list of runs.
-
-    Raises:
-        RecordError: if ``run.json`` or ``verdict.json`` is damaged.
-    """
+    """The content of a run's row in the list of runs."""
     run = read_run(folder)
     verdict = verdict_of(folder)
     with usable(folder):

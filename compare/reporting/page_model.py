@@ -55,9 +55,6 @@ def page_of(folder: Path, beside: Path | None = None) -> dict[str, Any]:
 
     Args:
         beside: the folder that the page is written to; the run's folder by default.
-
-    Raises:
-        RecordError: if the folder is not a run's, or one of its files is damaged.
     """
     files = run_files.read(folder)
     with run_files.usable(folder):

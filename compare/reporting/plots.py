@@ -33,11 +33,7 @@ VERDICT_COLOURS = {"identical": "#00785A", "alike": "#0072B2", "different": "#C2
 
 
 def draw(folder: Path) -> Path:
-    """Writes ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder.
-
-    Raises:
-        RecordError: if ``metrics.csv`` is missing or has no epoch, or one of the files is damaged.
-    """
+    """Writes ``comparison.png`` from the ``metrics.csv``, ``run.json`` and ``verdict.json`` of a folder."""
     read_metrics(folder / "metrics.csv")  # raises an error that names the missing file
     fig = figure_of(folder)
     if fig is None:
@@ -49,11 +45,7 @@ def draw(folder: Path) -> Path:
 
 
 def figure_of(folder: Path) -> Figure | None:
-    """The plot of the run in a folder; None if no epoch was reported.
-
-    Raises:
-        RecordError: if one of the files is missing or damaged.
-    """
+    """The plot of the run in a folder; None if no epoch was reported."""
     files = run_files.read(folder)
     with usable(folder):
         return figure(files, compared_gaps(files)) if files.rows else None

@@ -127,21 +127,13 @@ def usable(folder: Path) -> Iterator[None]:
 
 
 def verdict_of(folder: Path) -> Verdict | None:
-    """The verdict of a run; None if there is none yet.
-
-    Raises:
-        RecordError: if the file is damaged.
-    """
+    """The verdict of a run; None if there is none yet."""
     with usable(folder):
         return Verdict.read(folder / "verdict.json") if (folder / "verdict.json").exists() else None
 
 
 def read(folder: Path) -> RunFiles:
-    """Reads the files of a run's folder.
-
-    Raises:
-        RecordError: if the folder is not a run's, or a file is damaged.
-    """
+    """Reads the files of a run's folder."""
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
     return RunFiles(
         folder=folder,

@@ -124,11 +124,7 @@ class Pair:
         return f"{name} against" if self.exactly.against else name
 
     def compared(self, twins: Sequence[Record], of_weights: Collection[str] = ()) -> Comparison:
-        """The comparison in the light of noise twins, of the short check and of the other seeds.
-
-        Args:
-            of_weights: the causes, by id, from which it follows that weights are not finite.
-        """
+        """The comparison in the light of noise twins, of the short check and of the other seeds (see ``judge``)."""
         comparison = self.exactly
         if not self.trained:
             return comparison
