@@ -25,11 +25,11 @@ import warnings
 from collections.abc import Callable
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type_hints
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
-from compare.option import type_given
+from compare.option import Converted
 from compare.options import OPTIONS, Options
 from compare.request import Request, Task
 
@@ -108,7 +108,7 @@ def _show_options(run: Callable[..., Result], function: Callable[..., Result]) -
     lines: list[str] = []
     for name, option in OPTIONS.items():
         kind = inspect.Parameter.KEYWORD_ONLY if parameters else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        annotation = type_given(hints[name])
+        annotation = get_args(hints[name])[0] if get_origin(hints[name]) is Converted else hints[name]
         parameters.append(inspect.Parameter(name, kind, default=option.default, annotation=annotation))
         lines.append(f"        {name}: {option.full_help().replace('%%', '%')}.")
     update_wrapper(run, function)

@@ -69,9 +69,8 @@ def shown_path(path: object) -> str:
 
 def is_folder_name(name: Any) -> bool:
     """Whether a name is a plain folder name, which every file system takes."""
-    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\"):
-        return False
-    return name.isprintable() and len(name.encode()) < 256  # what file systems allow
+    plain = isinstance(name, str) and name not in ("", ".", "..") and not any(c in name for c in "/\\")
+    return plain and name.isprintable() and len(name.encode()) < 256  # what file systems allow
 
 
 class Code(str):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from compare.errors import RequestError
 from compare.naming import unknown
@@ -125,11 +125,6 @@ def switch(help: str, **declared: Any) -> Any:
 def options_of(mode: Any) -> dict[str, Option]:
     """The options that a dataclass, or its instance, has as fields, by name."""
     return {each.name: each.metadata["option"] for each in fields(mode) if "option" in each.metadata}
-
-
-def type_given(annotation: Any) -> Any:
-    """The type that an option is given as, from its annotation."""
-    return get_args(annotation)[0] if get_origin(annotation) is Converted else annotation
 
 
 def flag(name: str) -> str:

@@ -22,7 +22,6 @@ GROWTH = 8
 
 
 def build_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     layers = tf.keras.layers
 
     def activated(x: Any) -> Any:

@@ -65,7 +65,10 @@ def fashion_mnist_sample(data_dir: Path | None) -> Experiment:
 
 
 def on_sample(name: str, build_model: Callable[[], tf.keras.Model], **other: Any) -> Experiment:
-    """Returns an experiment with another model, and whatever else is given, on the embedded sample."""
+    """Returns an experiment with another model, and whatever else is given, on the embedded sample.
+
+    The model maps images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``.
+    """
     return replace(fashion_mnist_sample(None), name=name, build_model=build_model, **other)
 
 

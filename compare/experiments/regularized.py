@@ -16,7 +16,6 @@ from compare.experiments.fashion_mnist import on_sample
 
 
 def build_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     regularizers = tf.keras.regularizers
 
     class SmallLogits(tf.keras.layers.Layer):  # type: ignore[misc]

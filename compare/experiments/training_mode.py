@@ -19,7 +19,6 @@ MOMENTUM = 0.9
 
 
 def build_batchnorm_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Conv2D(16, 3, strides=2, use_bias=False),
@@ -35,7 +34,6 @@ def build_batchnorm_model() -> tf.keras.Model:
 
 
 def build_dropout_model() -> tf.keras.Model:
-    """Builds a model from images ``[batch, 28, 28, 1]`` to logits ``[batch, 10]``."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Flatten(),

@@ -88,7 +88,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
             )
             for name in files.metrics
         ],
-        "margins": [svg.content(chart) for chart in pictures.margin_charts(files)],
+        "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],
         "table": epoch_rows(files) if one_seed else {},
         "seed_headings": headings,
         "seed_table": seeds,

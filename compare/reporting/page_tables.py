@@ -52,10 +52,9 @@ def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
 
     The metrics are those that the study tests; a candidate's value is followed by its gap to the reference.
     """
-    tested = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
     epoch = min(files.finished_epochs.values(), default=0)
     reference = files.names[0]
-    columns = [(name, metric) for metric in tested for name in files.names]
+    columns = [(name, metric) for metric in files.tested for name in files.names]
     headings = [text for name, metric in columns for text in (f"{name} {metric}", "gap")[: 2 - (name == reference)]]
     cells: dict[int, list[str]] = {}
     texts = {(row["trainer"], int(row["seed"]), int(row["epoch"])): row for row in files.rows}

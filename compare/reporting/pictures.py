@@ -48,18 +48,12 @@ def _curves(label: str, style: int, hollow: bool, seeds: Mapping[int, Values], *
         name = f"{label}, mean"
         lines = [Series(label, style, values, hollow, faint=True, **more) for values in seeds.values()]
         return [*lines, Series(name, style, mean, hollow, tooltips=tooltips, low=low, high=high, **more)]
-    return [
-        Series(
-            label,
-            style,
-            values,
-            hollow,
-            tooltips={float(e): shortest(v) for e, v in values.items()},
-            holes=sorted({*range(min(values), max(values))} - values.keys()),
-            **more,
-        )
-        for values in seeds.values()
-    ]
+    lines = []
+    for values in seeds.values():
+        tooltips = {float(e): shortest(v) for e, v in values.items()}
+        holes = sorted({*range(min(values), max(values))} - values.keys())
+        lines.append(Series(label, style, values, hollow, tooltips=tooltips, holes=holes, **more))
+    return lines
 
 
 def _metric_chart(name: str, series: Sequence[Series], epochs: int, views: Sequence[View] = ()) -> Chart:
@@ -80,7 +74,7 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
     that a candidate and the reference both reported.
     """
     reference, *candidates = files.names
-    series, heights = [], []
+    series = []
     for trainer, column in ((trainer, column) for trainer in candidates for column in (f"val_{name}", name)):
         for (who, seed), curves in files.curves.items():
             expected, actual = files.curves.get((reference, seed), {}), curves.get(column, {})
@@ -97,9 +91,9 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
             points = {e: math.nan if gap is None else gap for e, gap in gaps.items()}
             hollow, label = column.startswith("val_"), f"{trainer} {column}"
             series.append(Series(label, style_of(files, trainer), points, hollow, tooltips=tooltips))
-            heights += [gap for gap in points.values() if math.isfinite(gap) and gap > 0]
     if not series:
         return None
+    heights = [gap for line in series for gap in line.points.values() if math.isfinite(gap) and gap > 0]
     reported = [curves.get(column, {}) for curves in files.curves.values() for column in (name, f"val_{name}")]
     low, high = rounding_of([abs(v) for values in reported for v in values.values() if math.isfinite(v) and v])
     bands = [Band("rounding", *(dict.fromkeys((0.5, files.epochs + 0.5), edge) for edge in (low, high)))]
@@ -156,14 +150,8 @@ def seconds_chart(files: RunFiles) -> Chart | None:
 # Studies of several seeds
 
 
-def margin_charts(files: RunFiles) -> list[Chart]:
-    """Per tested metric of a study, the differences of every seed and their mean with its interval, and the margin."""
-    metrics = dict.fromkeys(test.metric for each in files.comparisons if each.study for test in each.study.tests)
-    return [margin_chart(files, metric) for metric in metrics]
-
-
 def margin_chart(files: RunFiles, metric: str) -> Chart:
-    """The differences of one metric; of one that the study does not test, without mean and margin."""
+    """The differences of one metric by seed and, if the study tests it, their mean, its interval and the margin."""
     series: list[Series] = []
     margins: dict[int, float] = {}
     studies = [(each, each.study) for each in files.comparisons if each.study]

@@ -83,6 +83,12 @@ class RunFiles:
         return sorted(metrics, key=lambda name: name != "loss")
 
     @cached_property
+    def tested(self) -> list[str]:
+        """The metrics that a study tests."""
+        tests = [test for each in self.comparisons if each.study for test in each.study.tests]
+        return list(dict.fromkeys(test.metric for test in tests))
+
+    @cached_property
     def curves(self) -> Curves:
         """The columns of ``metrics.csv`` as numbers, by trainer and seed."""
         return columns_of(self.rows)

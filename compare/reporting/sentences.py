@@ -70,7 +70,8 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
             f"{candidate} trains like {reference}, up to rounding{numbers}: {_divergence(training)}{_noise(training)}"
         )
     if training.verdict == "different":
-        fault = _fault(comparison, reference)
+        sides = {cause.side for cause in comparison.causes if cause.side}
+        fault = f"; the mistake is in {reference}" if sides == {reference} else ""  # else the candidate would be blamed
         return f"{candidate} does not train like {reference}: {_divergence(training)}{_noise(training)}{fault}"
     return f"no verdict on {candidate} and {reference} is possible: {training.reason}"
 
@@ -158,12 +159,6 @@ def unreported(comparison: Comparison, scope: str) -> str:
         f"Not compared: {', '.join(missing)}. {comparison.candidate} reads no such Keras metric when an epoch ends; "
         f"numbers that are in none are reported with compare.report({missing[0]}=…)"
     )
-
-
-def _fault(comparison: Comparison, reference: str) -> str:
-    """A clause that names the reference if all causes are there; readers would blame the candidate otherwise."""
-    sides = {cause.side for cause in comparison.causes if cause.side}
-    return f"; the mistake is in {reference}" if sides == {reference} else ""
 
 
 def stops(verdict: Verdict) -> list[str]:
