@@ -22,7 +22,7 @@ from matplotlib.text import Text
 
 import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
-from compare.reporting import panels, pictures, plots, svg
+from compare.reporting import pictures, plots, svg
 from compare.reporting.gaps import GapSeries
 from compare.reporting.run_files import RunFiles
 from compare.reporting.sentences import sentences
@@ -56,7 +56,7 @@ def drawn(
 def panel(fig: Figure, metric: str) -> tuple[Axes, Axes]:
     """The curves and the gaps of one metric."""
     side_by_side = len(fig.axes) // 2
-    (found,) = [i for i, ax in enumerate(fig.axes) if ax.get_title(loc="left") == panels.plain(metric)]
+    (found,) = [i for i, ax in enumerate(fig.axes) if ax.get_title(loc="left") == plots.plain(metric)]
     return fig.axes[found], fig.axes[found + side_by_side]
 
 

@@ -22,7 +22,7 @@ from compare.naming import Code
 from compare.options import request
 from compare.records import EPOCH_END, EpochRecord, Record, StepRecord
 from compare.records.run_json import INTERRUPTED, RunJson
-from compare.reporting import html, panels
+from compare.reporting import html, plots
 from compare.reporting.live import console_for, progress_line
 from compare.reporting.sentences import sentence
 from compare.reporting.terminal import (
@@ -348,7 +348,7 @@ def test_how_many_times_rounding_is_a_number_that_can_be_read(ratio: float, time
 def test_escape_sequences_in_errors_and_names_are_shown_as_text() -> None:
     assert describe(ValueError("a\x1b[2Jb\x1b]0;c\x07")) == r"ValueError: a\x1b[2Jb\x1b]0;c\x07"
     assert html.environment().from_string("{{ x }}").render(x="<b>\x1b[2J\n") == r"&lt;b&gt;\x1b[2J" + "\n"
-    assert panels.plain("$a\x1b[2J") == r"\$a\x1b[2J"
+    assert plots.plain("$a\x1b[2J") == r"\$a\x1b[2J"
 
 
 def test_escape_sequences_in_a_request_are_shown_as_text(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

@@ -34,11 +34,10 @@ from compare.records.codec import decode
 from compare.reporting import sentences
 from compare.reporting.sentences import sentence, where
 from compare.verdict.evidence import with_noise
-from compare.verdict.exact import compare_records, noise_start, within_rounding
+from compare.verdict.exact import compare_records, noise_start, paired_steps, within_rounding
 from compare.verdict.judge import Pair
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training, Verdict
 from compare.verdict.outcomes import EXIT_STATUS, FROM_BEST, worst
-from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import measure
 
 Place = tuple[int, int]

@@ -40,10 +40,9 @@ from compare.experiment import Experiment
 from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
 from compare.verdict import rounding
-from compare.verdict.exact import compare_records, paired_names, within_rounding
+from compare.verdict.exact import compare_records, paired_names, paired_steps, within_rounding
 from compare.verdict.model import Comparison, Difference, Finding, NotApplicable, Training
 from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL, INCONCLUSIVE
-from compare.verdict.pairing import paired_steps
 from compare.verdict.rounding import FACTOR
 
 Pair = tuple[Record, Record]

@@ -1,4 +1,4 @@
-"""Charts as data: axes, series, bands and labels, which ``svg`` draws on pages and ``panels`` with Matplotlib."""
+"""Charts as data: axes, series, bands and labels, which ``svg`` draws on pages and ``plots`` with Matplotlib."""
 
 from __future__ import annotations
 

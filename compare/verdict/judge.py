@@ -14,7 +14,7 @@ from compare.records.codec import decode
 from compare.records.run_json import INTERRUPTED, RunJson
 from compare.strategy_specs import SPECS
 from compare.verdict.evidence import with_noise, with_study
-from compare.verdict.exact import beyond_rounding, compare_records, noise_start, within_rounding
+from compare.verdict.exact import beyond_rounding, compare_records, noise_start, paired_steps, within_rounding
 from compare.verdict.float64 import distances
 from compare.verdict.model import (
     Comparison,
@@ -28,7 +28,6 @@ from compare.verdict.model import (
     not_comparable,
 )
 from compare.verdict.outcomes import ALIKE, DIFFERENT, FROM_BEST, IDENTICAL, INCONCLUSIVE
-from compare.verdict.pairing import paired_steps
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin, Study, study
 
 TRUTH = "truth"

@@ -21,7 +21,7 @@ from compare.check.causes import CATALOGUE, data, loss, not_finite, optimizer, r
 from compare.check.causes.base import Cause
 from compare.records import replace_file
 from compare.reporting.html import environment
-from compare.reporting.panels import PALE
+from compare.reporting.plots import PALE
 from scripts import tables
 
 RESULTS, EPOCHS, STEPS, EXAMPLE = "traps.csv", "epochs.csv", "steps.csv", "example.csv"
