@@ -62,11 +62,7 @@ def clear_session() -> None:
 def refuse_used(
     optimizer: Any, experiment: Experiment, strategy: tf.distribute.Strategy, *, made_twice: bool = False
 ) -> None:
-    """Refuses an optimizer that was created earlier, because it belongs to another strategy or another run's model.
-
-    Args:
-        made_twice: whether ``build_optimizer`` returned the same object twice.
-    """
+    """Refuses an optimizer that was created earlier: it belongs to another strategy or model, or was returned twice."""
     elsewhere = not strategy.extended.variable_created_in_scope(distributed(step_counter(optimizer)))
     if made_twice or elsewhere or getattr(optimizer, "built", False):
         raise RequestError(

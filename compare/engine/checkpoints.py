@@ -28,11 +28,7 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0) -> Path:
-    """Returns the folder of a trainer's checkpoints.
-
-    Args:
-        worker: number of the worker in a cluster; every worker saves its own checkpoints.
-    """
+    """Returns the folder of a trainer's checkpoints; in a cluster, every worker saves its own."""
     folder = run / "checkpoints" / file_name(trainer)
     folder = folder if seed is None else folder / f"seed-{seed}"
     return folder / f"worker-{worker}" if worker else folder
@@ -62,11 +58,7 @@ def damage(path: Path) -> str:
 
 
 class Checkpoints:
-    """Saves and restores one trainer's model, optimizer, epoch and metrics.
-
-    Args:
-        every: save a checkpoint every this many epochs, and after the last epoch.
-    """
+    """Saves and restores one trainer's model, optimizer, epoch and metrics, ``every`` few epochs and after the last."""
 
     def __init__(self, folder: Path, *, every: int = 1, keep: int = 1) -> None:
         self._folder, self._every, self._keep = folder, every, keep

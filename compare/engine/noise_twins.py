@@ -96,12 +96,9 @@ class TwinRun(Run):
 
 
 def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:
-    """Returns a function that moves all copies of all variables by units in the last place, up or down at random.
+    """Returns a function that moves copies ``[variable][replica]`` by units in the last place, at random up or down.
 
     That function returns the change of each variable, measured at its first copy.
-
-    Args:
-        copies: the copies of each variable, ``[variable][replica]``.
     """
 
     @tf.function

@@ -12,10 +12,7 @@ from compare.request import EXPERIMENTS
 
 
 def built_in(name: str, data_dir: Path | None = None) -> Experiment:
-    """The experiment of this name.
-
-    Args:
-        data_dir: the folder with its files, if it reads any.
+    """The experiment of this name, with the folder of its files.
 
     Raises:
         RequestError: if it reads none, and a folder is given.

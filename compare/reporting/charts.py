@@ -96,11 +96,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """A shaded region.
-
-    Attributes:
-        kind: ``rounding``, ``twins`` or ``margin``.
-    """
+    """A shaded region; its kind is ``rounding``, ``twins`` or ``margin``."""
 
     kind: str
     low: Points
@@ -109,11 +105,7 @@ class Band:
 
 @dataclass(frozen=True)
 class View:
-    """A part of the horizontal axis, from one value to another, to which readers can zoom.
-
-    Attributes:
-        name: the text of the button; empty if the view is chosen by which lines are shown.
-    """
+    """A part of the horizontal axis to which readers can zoom by a button of its name or, without, by what is shown."""
 
     name: str
     low: float

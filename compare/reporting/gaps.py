@@ -83,13 +83,10 @@ def reference_name(comparison: Comparison, reference: str) -> str:
 
 
 def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str, GapSeries]]:
-    """The weight gaps of every comparison of a run.
+    """Every comparison of a run, with the name of its reference and the weight gaps.
 
     A comparison is skipped if the folder does not contain the records of both sides, or those of another run, named by
     ``--against``, cannot be read any more.
-
-    Returns:
-        Each comparison, the name of its reference, and the gaps.
     """
     if verdict is None:
         return []
@@ -123,14 +120,9 @@ def _records(folder: Path) -> dict[tuple[str, int], Record]:
 def gap_series(
     reference: Record, candidate: Record, twins: Sequence[Record] = (), anchor: Record | None = None
 ) -> GapSeries | None:
-    """Computes the weight gap at every place that both records have.
+    """Computes the weight gap at every place that both records have; ``twins`` repeat ``anchor``, or the reference.
 
-    Args:
-        twins: noise twins of ``anchor``.
-        anchor: the run that the twins repeat; the reference by default.
-
-    Returns:
-        The gaps; None if the records have no place in common or the shapes of the weights differ.
+    None if the records have no place in common or the shapes of the weights differ.
     """
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
         return None

@@ -67,11 +67,7 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
 
 @contextmanager
 def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
-    """Shows in a terminal what the user waits for, and since when.
-
-    Args:
-        what: a few words, such as ``starting TensorFlow``, or a function that gives them.
-    """
+    """Shows in a terminal what the user waits for, in a few words or a function that gives them, and since when."""
     began = time.monotonic()
 
     def line(columns: int) -> str:
@@ -87,10 +83,7 @@ def waiting(console: Console, what: str | Callable[[], str]) -> Iterator[None]:
 def progress_line(columns: int, head: str, fraction: float, rate: float | None, left: float | None, note: str) -> str:
     """A line with a bar; where there is no room for all, the note goes first, then the rate.
 
-    Args:
-        fraction: how much of it is done, from 0 to 1.
-        rate: examples per second, if known.
-        left: seconds left, if known.
+    ``fraction`` is done, from 0 to 1; examples per second and the seconds left are shown if they are known.
     """
     unit = " examples/s" if columns >= 100 else " ex/s"
     percent = f"{fraction:4.0%}"

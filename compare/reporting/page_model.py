@@ -51,11 +51,7 @@ EMBEDDED = {"metrics.csv": "text/csv", "verdict.json": "application/json", "run.
 
 
 def page_of(folder: Path, beside: Path | None = None) -> dict[str, Any]:
-    """Derives the content of a run's page, which the templates read.
-
-    Args:
-        beside: the folder that the page is written to; the run's folder by default.
-    """
+    """Derives the content of a run's page, which the templates read, for a page in a folder: by default the run's."""
     files = run_files.read(folder)
     with run_files.usable(folder):
         return _page(files, beside or folder)
@@ -150,8 +146,7 @@ def _answer(files: RunFiles) -> str:
 def summary(files: RunFiles, costs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, tuple[str, str]]]:
     """The questions after "Do they train alike?", answered for the worst comparison.
 
-    Returns:
-        The id of the section with the long answer, the question, and the short answer with a detail, if there is one.
+    Each has the id of the section with the long answer, the question, and the short answer, perhaps with a detail.
     """
     first = files.comparisons[0] if files.comparisons else None
     return [

@@ -24,10 +24,9 @@ DEFAULTS = as_json(Training(keras=3))
 
 
 def epoch_rows(files: RunFiles) -> dict[int, list[tuple[str, bool, Sequence[str]]]]:
-    """By epoch, each trainer's metrics as they are in ``metrics.csv``, and their gaps to the reference.
+    """By epoch, a line for each trainer's metrics as in ``metrics.csv``, and one for their gaps to the reference.
 
-    Returns:
-        By epoch, lines: the trainer's name, or that it is a gap; whether it is one; the cells.
+    A line has the trainer's name, or ``gap``; whether it is one; the cells.
     """
     names, columns = files.names, files.columns
     rows = {(row["trainer"], int(row["epoch"])): row for row in files.rows}

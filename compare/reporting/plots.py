@@ -58,9 +58,6 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
     Below the curves it shows the weight gap after every step, the evidence for the verdict. The gaps of the metrics are
     drawn too if the verdict finds the reported numbers different, or if no weights were recorded; of a study of several
     seeds, their differences and the margin take the place of both.
-
-    Args:
-        gaps: the weight gaps, as ``gaps_of`` returns them; empty if no weights were recorded.
     """
     verdict, comparisons = files.verdict, files.comparisons
     shown, left_out = files.metrics[:MAX_METRICS], files.metrics[MAX_METRICS:]
@@ -183,10 +180,9 @@ def _key(layers: Sequence[Mapping[str, Any]], text: str) -> Artist:
 def _header(
     fig: Figure, width: float, body: float, title: str, word: str, lines: Sequence[str], notes: Sequence[str]
 ) -> float:
-    """Sets the size of the figure and writes the title, the verdict and the notes on it.
+    """Sets the figure's size and writes title, verdict and notes on it, above panels that are ``body`` inches high.
 
-    Returns:
-        The upper edge of the area for the panels, which is ``body`` inches high, as a fraction of the figure's height.
+    Returns the upper edge of the panels as a fraction of the figure's height.
     """
     blocks: list[tuple[str, float, dict[str, Any]]] = [
         (wrapped(title, int(width * 7)), 16, {"fontweight": "bold"}),

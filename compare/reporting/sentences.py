@@ -28,8 +28,7 @@ def sentences(verdict: Verdict) -> list[str]:
 def sentence(comparison: Comparison, reference: str, known: Sequence[str] = ()) -> str:
     """The result of one comparison as a sentence, without the final period.
 
-    Args:
-        known: the trainers whose errors readers have seen already.
+    Readers have seen the errors of ``known`` trainers already.
     """
     text = _not_finite(comparison, comparison.reference or reference) or _result(comparison, reference, known)
     if so_far := comparison.so_far:

@@ -71,14 +71,10 @@ def gap_tag(reference: str) -> str:
 
 
 def write(folder: Path) -> Path:
-    """Writes the log from the other files of a run's folder, replacing an existing log.
-
-    Returns:
-        The folder of the log.
+    """Writes the log from the other files of a run's folder, replacing an existing log; returns its folder.
 
     Raises:
         RequestError: if tensorboard is not installed.
-        RecordError: if a file is damaged.
     """
     if find_spec("tensorboard") is None:
         raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
@@ -253,11 +249,7 @@ def _text(tag: str, text: str, wall_time: float) -> Any:
 
 
 class EventFile:
-    """The event file of one run of the log, open for appending; created if it does not exist.
-
-    Raises:
-        StorageError: if the file cannot be written.
-    """
+    """The event file of one run of the log, open for appending; created if it does not exist."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)

@@ -306,11 +306,7 @@ def details(run: Mapping[str, Any]) -> list[str]:
 
 
 def print_verdict(verdict: Verdict, console: Console, known: Sequence[str] = (), *, verbose: bool = False) -> None:
-    """Prints the result of every comparison, with its causes.
-
-    Args:
-        known: the trainers whose errors readers have seen already.
-    """
+    """Prints the result of every comparison, with its causes; not the errors of ``known`` trainers, which were seen."""
     for each in verdict.comparisons:
         console.print()
         tell(console, sentence(each, verdict.reference, known) + ".", style_of(each.verdict), head=f"{each.verdict}: ")

@@ -19,11 +19,7 @@ WITHIN_BATCH = 32
 
 
 def compare_records(reference: Record, candidate: Record, against: str = "") -> Comparison:
-    """Compares two records bit for bit.
-
-    Args:
-        against: the folder of the recorded run that ``reference`` comes from, if it is not of this run.
-    """
+    """Compares two records bit for bit; ``against`` is the folder of the reference's run, if it is another one."""
     training = compare_training(reference, candidate)
     reporting = compare_reporting(reference, candidate, training)
     comparison = Comparison(

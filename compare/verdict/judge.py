@@ -74,8 +74,6 @@ class Pair:
     """Two records, and how they compare bit for bit.
 
     Attributes:
-        reference: the record that the other is compared with.
-        candidate: the other record.
         anchor: the one of the two that was trained in this run, so that noise twins of it can be trained.
         exactly: the comparison bit for bit; what is known where there are no records to compare.
         checked: what the short check, or a look into two scripts, has found; None if there was none.

@@ -24,10 +24,7 @@ def compare_logs(reference: Sequence[Record], candidate: Sequence[Record], margi
 
     Never identical, since weights were not seen. ``alike`` if all numbers are equal, among them a loss with all its
     digits, or if a study says so. Different numbers of one seed are inconclusive: nobody knows whether both were meant
-    to be equal.
-
-    Args:
-        reference: the reference's records, one per seed, without fingerprints.
+    to be equal. Each side has a record per seed, without fingerprints.
     """
     others = {record.seed: record for record in candidate}
     pairs = [(record, others[record.seed]) for record in reference if record.seed in others]

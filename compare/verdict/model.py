@@ -127,11 +127,7 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a trainer could not run.
-
-    Attributes:
-        side: the name of the trainer; empty if no trainer can run.
-    """
+    """Why a trainer, the ``side``, could not run; the side is empty if no trainer can run."""
 
     side: str
     error: str
@@ -317,10 +313,7 @@ class Comparison:
     def led_by_not_finite(self, stage: str = "", where: str = "") -> Comparison:
         """The comparison whose first difference is where weights first are not finite on one side only.
 
-        Equal numbers may differ by rounding before.
-
-        Args:
-            stage: the first stage of that step with such a value; empty if it was not seen.
+        Equal numbers may differ by rounding before. ``stage`` is the first one of that step with such a value, if seen.
         """
         found, exact = self.weights_alone, self.training.first_difference
         if found is None:

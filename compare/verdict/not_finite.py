@@ -68,11 +68,7 @@ def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
 
 
 def in_numbers(reference: str, candidate: str, numbers: Sequence[tuple[int, str, float, float]]) -> NotFinite | None:
-    """The first reported number that is not finite on one side only or, if there is none, on both.
-
-    Args:
-        numbers: what both report: the epoch, the name, the reference's value and the candidate's.
-    """
+    """The first of the numbers that both report (see ``exact``) that is not finite on one side only, else on both."""
     found = []
     for epoch, name, a, b in numbers:
         if not (math.isfinite(a) and math.isfinite(b)):

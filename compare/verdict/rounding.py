@@ -175,11 +175,7 @@ def _seen(keys: np.ndarray, twins: Sequence[Record]) -> np.ndarray:
 def _ratios(
     reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The ratio of each variable's gap to the twins' gap at each place, in blocks of places.
-
-    Yields:
-        The sort keys of some places, and float64 ``[places, variables]``.
-    """
+    """Sort keys of places, in blocks, and the ratios of gaps to the twins' gaps, float64 ``[places, variables]``."""
     gaps = twin_gaps = np.zeros((1, len(reference.variables)))  # the largest so far
     for keys in in_blocks(_seen(_places(reference, candidate, anchor, start), twins)):
         gap = _gap(reference.at(keys), candidate.at(keys))
