@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from compare.errors import EXIT_INTERRUPTED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,6 +163,8 @@ def left_by(folder: Path) -> dict[str, object]:
         rows = [[row[name] for name in row if "second" not in name] for row in csv.DictReader(file)]
     found: dict[str, object] = {"metrics.csv": rows}
     found |= {path.name: path.read_bytes() for path in sorted((folder / "records").glob("*.steps"))}
-    found |= {path.name: path.read_bytes() for path in sorted((folder / "records").glob("*.npz"))}
+    for path in sorted((folder / "records").glob("*.npz")):
+        with np.load(path) as arrays:  # without the name of the run
+            found[path.name] = [arrays[name].tobytes() for name in arrays.files if name != "owner"]
     found["verdict.json"] = (folder / "verdict.json").read_text()
     return found

@@ -562,8 +562,8 @@ for trainer in ("fit", "loop"):
 
 fit, loop = records.read_records(folder)
 judged = verdict.Verdict.of(fit.trainer, [verdict.compare_records(fit, loop)])
-judged.write(folder / "verdict.json")
 records.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
+judged.write(folder / "verdict.json")
 plots.draw(folder)
 terminal.epoch_table(fit, [loop])
 print(sentences.sentence(judged.comparisons[0], fit.trainer))

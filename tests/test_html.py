@@ -47,6 +47,7 @@ from compare.records import (
     read_records,
     read_verdict,
     write_checked,
+    write_verdict,
 )
 from compare.records import model as records
 from compare.records.run_json import read_run
@@ -385,7 +386,7 @@ def test_evidence_is_shown_as_it_is(tmp_path: Path) -> None:
     folder = recorded.different(tmp_path / "run")
     verdict = read_verdict(folder / "verdict.json")
     next(cause for entry in verdict["comparisons"] for cause in entry["causes"])["evidence"] = "val_loss. is a mean"
-    write_checked(folder / "verdict.json", verdict)
+    write_verdict(folder / "verdict.json", verdict)
     assert "Evidence from the short check: val_loss. is a mean." in Page(html.write(folder)).text
 
 
@@ -550,6 +551,7 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
         assert redraw.main([*map(str, runs), "--out", str(tmp_path / wrong)]) == 2
     assert (tmp_path / "link.html").is_symlink()
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
+    assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
     assert {"a/report.html", "b/report.html", "c/report.html"} <= set(page.addresses)
     gaps, loss, _ = page.charts
@@ -692,7 +694,7 @@ def test_a_verdict_with_other_keys_is_one_line_or_has_no_comparisons(
     folder = recorded.different(tmp_path / "run")
     verdict = read_verdict(folder / "verdict.json")
     change(verdict)
-    write_checked(folder / "verdict.json", verdict)
+    write_verdict(folder / "verdict.json", verdict)
     assert redraw.main([str(folder)]) == (2 if told else 0)
     said = capsys.readouterr().err
     assert (said.count("\n"), (told or "") in said) == (int(told is not None), True)
@@ -816,7 +818,7 @@ def test_a_verdict_of_other_content_is_refused_by_name(tmp_path: Path, change: A
     folder = recorded.identical(tmp_path / "run")
     content = read_verdict(folder / "verdict.json")
     change(content["comparisons"][0])
-    write_checked(folder / "verdict.json", content)
+    write_verdict(folder / "verdict.json", content)
     with pytest.raises(compare.RequestError, match=re.escape(f"is damaged ({told}")):
         compare.load(folder)
 
@@ -824,7 +826,8 @@ def test_a_verdict_of_other_content_is_refused_by_name(tmp_path: Path, change: A
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:
     with pytest.raises(compare.RequestError, match="no run with a verdict"):
         compare.load(tmp_path)
-    write_checked(tmp_path / "verdict.json", {"verdict": "yes"})
+    write_checked(tmp_path / "run.json", {"options": {}})
+    write_verdict(tmp_path / "verdict.json", {"verdict": "yes"})
     with pytest.raises(compare.RequestError, match="has no verdict"):
         compare.load(tmp_path)
 

@@ -22,6 +22,7 @@ from matplotlib.text import Text
 
 import compare
 from compare.records import EpochRecord, MetricsFile, RecordError, read_metrics, write_checked
+from compare.records.run_json import RunJson, rows_checksum
 from compare.reporting import pictures, plots, svg
 from compare.reporting.gaps import GapSeries
 from compare.reporting.run_files import RunFiles
@@ -39,6 +40,7 @@ def rows(folder: Path, **trainers: Logs) -> list[dict[str, str]]:
     for trainer, epochs in trainers.items():
         for epoch, logs in enumerate(epochs, start=1):
             metrics.append(metrics.row(trainer, 0, EpochRecord(epoch, logs, 10.0 / epoch, 100.0)))
+    RunJson.read(folder).save(metrics_sha256=rows_checksum(folder / "metrics.csv"))
     return read_metrics(folder / "metrics.csv")
 
 

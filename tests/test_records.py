@@ -27,6 +27,7 @@ from compare.records import (
     INITIAL,
     BuildRecord,
     EpochRecord,
+    InitialWeights,
     MetricsFile,
     Record,
     Recorder,
@@ -44,8 +45,8 @@ from compare.records import (
     step_dtype,
     write_checked,
     write_json,
+    write_verdict,
 )
-from compare.records.files import checksum
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS
 from compare.records.run_json import RunJson
 
@@ -282,7 +283,8 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
     verdict = {key: value for key, value in content.items() if key != "sha256"} | {"verdict": "identical"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
-        write_checked(path, verdict)
+        RunJson(folder=path.parent, options={}).save()
+        write_verdict(path, verdict)
         assert read_verdict(path) == verdict
         path.write_bytes(flipped(path.read_bytes(), place, mask))
         try:
@@ -294,13 +296,18 @@ def test_a_verdict_reads_back_equal_and_damage_is_an_error(content: dict[str, ob
 
 def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
-    write_checked(path, {"verdict": "identical"})
     RunJson(folder=tmp_path, options={}).save()
-    assert read_verdict(path) == {"verdict": "identical"}, "older versions kept no checksum of it"
-    RunJson(folder=tmp_path, options={}, verdict_sha256=checksum({"verdict": "identical"})).save()
+    write_verdict(path, {"verdict": "identical"})
     assert read_verdict(path) == {"verdict": "identical"}
-    write_checked(path, {"verdict": "alike"})
-    with pytest.raises(RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"):
+    for content in ({"verdict": "alike"}, {"verdict": "identical"}):
+        write_checked(path, content)
+        with pytest.raises(
+            RecordError, match=r"verdict\.json: is not the verdict that .*run\.json belongs to; run again"
+        ):
+            read_verdict(path)
+        RunJson(folder=tmp_path, options={}).save()  # of a run that has none yet
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RecordError, match=r"run\.json: is missing"):
         read_verdict(path)
 
 
@@ -309,6 +316,7 @@ def test_the_verdict_of_another_run_is_an_error(tmp_path: Path) -> None:
 def test_whatever_stands_in_a_verdict_is_read_or_an_error(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "verdict.json"
+        RunJson(folder=path.parent, options={}).save()
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         with pytest.raises(RecordError):
             read_verdict(path)
@@ -547,6 +555,86 @@ def test_records_and_metrics_copied_from_another_run_are_an_error(tmp_path: Path
     assert len(read_records(tmp_path / "a")) == 2, "records alone, as kept by those who need no more"
 
 
+def test_numbers_without_records_are_those_that_were_judged(tmp_path: Path) -> None:
+    RunJson(folder=tmp_path, options={}).save()
+    record(tmp_path, fit=FIT)
+    write_verdict(tmp_path / "verdict.json", {"verdict": "identical"})
+    rows = read_rows(tmp_path)
+    shutil.rmtree(tmp_path / "records")
+    assert read_rows(tmp_path) == rows
+    with pytest.raises(RecordError, match="there are no fingerprints of 'fit', seed 0"):
+        read_records(tmp_path)
+    metrics = tmp_path / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace(",0.75,", ",0.76,"))
+    with pytest.raises(RecordError, match=r"metrics\.csv: its rows of 'fit' match no checksum"):
+        read_rows(tmp_path)
+
+
+def test_initial_weights_of_another_run_are_an_error_and_so_are_missing_ones(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        RunJson(folder=tmp_path / name, options={}, identity=name).save()
+        record(tmp_path / name, fit=FIT)
+        for seed in (0, 1):
+            InitialWeights(tmp_path / name)[seed] = weights(1)
+        assert all(map(np.array_equal, InitialWeights(tmp_path / name)[0], weights(1)))
+        assert recover(tmp_path / name) == []
+    path = tmp_path / "a" / "records" / "initial-seed0.npz"
+    anonymous = tmp_path / "anonymous.npz"
+    np.savez(anonymous, **{name: each for name, each in np.load(path).items() if name != "owner"})
+    for other in (tmp_path / "b/records/initial-seed0.npz", path.with_name("initial-seed1.npz"), anonymous):
+        shutil.copy(other, path)
+        for read in (InitialWeights, recover):
+            with pytest.raises(RecordError, match=r"initial-seed0\.npz: (belongs to another run|damaged)"):
+                read(tmp_path / "a")
+    path.unlink()
+    with pytest.raises(RecordError, match=r"initial-seed0\.npz: is missing"):
+        recover(tmp_path / "a")
+
+
+PLAIN = [
+    "run.json", "verdict.json", "metrics.csv", "costs.json", "records", "records/fit-seed0.steps", "twins/fit/records",
+    "records/initial-seed0.npz", "records/fit-seed0-epoch001.npz", "checkpoints/fit", "checkpoints/fit/ckpt-1.index",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", ["link", "pipe", "sparse"])
+@pytest.mark.parametrize("part", PLAIN)
+def test_files_of_a_run_are_plain_files_in_its_own_folder(tmp_path: Path, part: str, harm: str) -> None:
+    """A link leads to files that others change, a pipe is waited for, and a sparse file may have any size."""
+    run = tmp_path / "run"
+    run.mkdir()
+    RunJson(folder=run, options={}, identity="a").save()
+    record(run, fit=FIT)
+    InitialWeights(run)[0] = weights(1)
+    write_json(run / COSTS, {})
+    (run / "checkpoints" / "fit").mkdir(parents=True)
+    (run / "checkpoints" / "fit" / "ckpt-1.index").write_bytes(b"x")
+    (run / "twins").mkdir()
+    record(run / "twins" / "fit", fit=FIT)
+    write_verdict(run / "verdict.json", {"verdict": "identical"})
+    path, aside = run / part, tmp_path / "aside"
+
+    def use(folder: Path) -> None:
+        read_verdict(folder / "verdict.json")
+        read_records(folder)
+        read_costs(folder / COSTS)
+        recover(folder)
+
+    (tmp_path / "linked").symlink_to(run)
+    use(tmp_path / "linked")  # the folder itself may be found by a link
+    if harm == "sparse":
+        if path.is_dir() or "checkpoints" in part:
+            return  # TensorFlow reads what it needs of it
+        os.truncate(path, 10**11)
+    else:
+        path.rename(aside)
+        path.symlink_to(aside) if harm == "link" else os.mkfifo(path)
+    with pytest.raises(RecordError) as caught:
+        use(run)
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+
+
 def test_damaged_costs_are_an_error_and_do_not_stop_a_run_from_being_resumed(tmp_path: Path) -> None:
     path = tmp_path / COSTS
     recorder = Recorder(tmp_path, MetricsFile(tmp_path / "metrics.csv"), "fit", 0)
@@ -688,19 +776,22 @@ def test_line_ends_of_another_system_do_not_matter(run: Path) -> None:
 
 
 def test_missing_files_are_errors_where_something_relies_on_them(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"metrics\.csv: cannot be read"):
+    with pytest.raises(RecordError, match=r"metrics\.csv: is missing"):
         read_metrics(tmp_path / "metrics.csv")
     record(tmp_path, fit=FIT)
     (tmp_path / "records" / "fit-seed0.steps").unlink()
-    with pytest.raises(RecordError, match=r"fit-seed0\.steps: damaged, the end of epoch 1 is missing"):
+    with pytest.raises(RecordError, match=r"fit-seed0\.steps: is missing"):
         read_records(tmp_path)
     (tmp_path / "records" / "fit-seed0.json").unlink()
-    with pytest.raises(RecordError, match=r"metrics\.csv: there are no fingerprints of 'fit', seed 0"):
-        read_records(tmp_path)
+    told = r"metrics\.csv: its rows of 'fit' match no checksum, neither in records nor in run\.json"
+    for read in (read_records, read_rows):
+        with pytest.raises(RecordError, match=told):
+            read(tmp_path)
 
 
-def test_damaged_weights_are_an_error_and_missing_ones_are_none(tmp_path: Path) -> None:
+def test_damaged_and_missing_weights_are_an_error_for_those_who_need_them(tmp_path: Path) -> None:
     (fit,) = record(tmp_path, fit=FIT)
+    assert fit.weights(9) is None, "never kept"
     path = tmp_path / "records" / "fit-seed0-epoch001.npz"
     whole = path.read_bytes()
     middle = len(whole) // 4
@@ -710,7 +801,10 @@ def test_damaged_weights_are_an_error_and_missing_ones_are_none(tmp_path: Path) 
             fit.weights(1)
         assert str(caught.value).startswith(f"{path}: damaged")
     path.unlink()
-    assert fit.weights(1) is None
+    for read in (fit.weights, lambda epoch: recover(tmp_path)):
+        with pytest.raises(RecordError, match=r"fit-seed0-epoch001\.npz: is missing"):
+            read(1)
+    assert [each.trainer for each in read_records(tmp_path)] == ["fit"], "pages do without them"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -187,8 +187,41 @@ def test_a_checkpoint_with_other_weights_is_not_used(experiment, begun, tmp_path
     shutil.rmtree(ours)
     shutil.copytree(theirs, ours)
     resumed(experiment, tmp_path, quiet=False)
-    assert "cannot continue from epoch 2" in capsys.readouterr().out
+    assert "ckpt-2: it belongs to another run or trainer" in capsys.readouterr().out
     assert left_by(tmp_path / "run") == begun
+
+
+def test_a_checkpoint_of_another_trainer_is_not_used(experiment, begun, tmp_path, capsys):
+    """Its weights are the same, its metrics are not."""
+    ours, theirs = (tmp_path / "run" / "checkpoints" / name for name in ("interrupted", "eager"))
+    for path in theirs.glob("ckpt-2.*"):
+        shutil.copy(path, ours)
+    resumed(experiment, tmp_path, quiet=False)
+    assert "ckpt-2: it belongs to another run or trainer" in capsys.readouterr().out
+    assert Interrupted.epochs == [range(1, EPOCHS + 1)] and left_by(tmp_path / "run") == begun
+
+
+def test_a_finished_run_whose_weights_are_damaged_or_gone_is_refused(experiment, begun_once, tmp_path):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "run" / "records" / "eager-seed0-epoch002.npz"
+    whole = path.read_bytes()
+    for damage in (lambda: path.write_bytes(whole[:100]), path.unlink):
+        damage()
+        with pytest.raises(compare.RequestError, match=r"--resume: .*eager-seed0-epoch002\.npz: (damaged|is missing)"):
+            resumed(experiment, tmp_path)
+
+
+def test_a_list_of_checkpoints_that_names_other_files_deletes_none(experiment, begun, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("ckpt-1.index", "ckpt-1.data-00000-of-00001"):
+        (mine / name).write_text("mine")
+    listed = "".join(f'all_model_checkpoint_paths: "{mine}/ckpt-{number}"\n' for number in (1, 2, 3))
+    (tmp_path / "run" / "checkpoints" / "interrupted" / "checkpoint").write_text(
+        f'model_checkpoint_path: "{mine}/ckpt-3"\n{listed}'
+    )
+    assert resumed(experiment, tmp_path).verdict == "identical"
+    assert len(list(mine.iterdir())) == 2 and left_by(tmp_path / "run") == begun
 
 
 def test_damaged_last_lines_of_files_are_removed(experiment, begun, tmp_path, capsys):

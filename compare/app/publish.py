@@ -10,7 +10,6 @@ from rich.console import Console
 from compare.check.not_finite import OF_WEIGHTS, FirstValue, led
 from compare.naming import shown_path
 from compare.records import Record, RecordError, has_records, read_rows
-from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, TRAINED, RunJson
 from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
@@ -31,9 +30,8 @@ def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
     """
     run.save(status=TRAINED if run.may_go_on else EXPLAINED)
     verdict = judge_and_publish(run.folder, console, known)
-    run.verdict_sha256 = RunJson.read(run.folder).verdict_sha256
     if not run.may_go_on:
-        run.save(status=FINISHED)
+        RunJson.read(run.folder).save(status=FINISHED)
     return verdict
 
 
@@ -55,7 +53,6 @@ def judge_and_publish(folder: Path, console: Console, known: Sequence[str] = ())
         run, shown = recorded.run, recorded.shown
         inside = {name: FirstValue(**first) for name, first in (run.not_finite or {}).items()}
         verdict = led(judge(recorded, OF_WEIGHTS), inside)
-        run.save(verdict_sha256=checksum(verdict.content()))
     del recorded  # the pages read the records again: this memory is needed only once
     return publish_verdict(run, verdict, shown, console, study=run.options.get("seeds", 1) > 1, known=known)
 

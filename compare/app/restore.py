@@ -98,7 +98,7 @@ def restore(given: argparse.Namespace) -> None:
                 f"{folder}: no checkpoint{f' of epoch {given.epoch}' if given.epoch else ''} of {name} is there "
                 f"({', '.join(map(str, saved(folder))) or 'none at all'})"
             )
-        evaluated, notes = _evaluate(task, folder, epochs, seed)
+        evaluated, notes = _evaluate(task, given.run, folder, epochs, seed)
         reported = rows.get((name, str(evaluated["epoch"])), {})
         print(
             f"{name}, epoch {evaluated.pop('epoch'):g}, under {options.strategy}, {count} replica{'s' * (count > 1)}:"
@@ -162,7 +162,9 @@ def _under(original: Trained, own: int, given: argparse.Namespace) -> Trained:
     return replace(original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, against=None)
 
 
-def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tuple[dict[str, float], list[str]]:
+def _evaluate(
+    task: Any, home: Path, folder: Path, epochs: Sequence[int], seed: int
+) -> tuple[dict[str, float], list[str]]:
     """Metrics of the latest undamaged checkpoint on the validation set, and notes to print with them."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
@@ -171,10 +173,10 @@ def _evaluate(task: Any, folder: Path, epochs: Sequence[int], seed: int) -> tupl
 
     notes = []
     for epoch in epochs:
-        if text := damage(path_of(folder, epoch)):
+        if text := damage(home, path_of(folder, epoch)):
             notes.append(f"Note: {path_of(folder, epoch)} is damaged and was skipped: {text}")
             continue
-        run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(folder))
+        run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(home, folder))
         model, optimizer, loss, metrics = run.build()
         saved = copies_in(path_of(folder, epoch)).values()
         replicas = {len(copies) for copies in saved}

@@ -41,7 +41,7 @@ def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> It
     for epoch in saved(checkpoints[0]) if last and not reason else []:
         if epoch > last:
             continue
-        states = [(path, damage(path)) for path in (path_of(folder, epoch) for folder in checkpoints)]
+        states = [(path, damage(session.folder, path)) for path in (path_of(folder, epoch) for folder in checkpoints)]
         if damaged := [f"{path}: {text}" for path, text in states if text]:
             text = f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}"
             tell(session.console, text, style="yellow")

@@ -66,7 +66,7 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         verdict = judge_and_publish(folder, console)
         if interrupted:
             raise KeyboardInterrupt
-        session.run.save(status=FINISHED, verdict_sha256=RunJson.read(folder).verdict_sha256)
+        RunJson.read(folder).save(status=FINISHED)
         return Result(folder, verdict)
 
 

@@ -24,7 +24,6 @@ from compare.app.ready import load_data
 from compare.engine.select_keras import select_keras
 from compare.modes import ShortCheck
 from compare.naming import shown_path
-from compare.records.files import checksum
 from compare.records.run_json import EXPLAINED, FINISHED, RunJson
 from compare.reporting.live import waiting
 from compare.reporting.result import Result
@@ -129,7 +128,7 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
     verdict = Verdict.of(reference_name, [report.judged for report in reports], scope="check")
     verdict.write(folder / "verdict.json")
     run = RunJson.read(folder)
-    run.save(status=EXPLAINED, verdict_sha256=checksum(verdict.content()), **known)
+    run.save(status=EXPLAINED, **known)
     files = publish(folder)
     run.save(status=FINISHED)
     for file in [*files, "verdict.json"]:

@@ -181,7 +181,7 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     for epoch in resume_points(session, job, places):
         checkpoints = hashes = None
         if options.checkpointed:
-            checkpoints = Checkpoints(own, every=options.checkpoint_every, keep=options.keep_checkpoints)
+            checkpoints = Checkpoints(folder, own, every=options.checkpoint_every, keep=options.keep_checkpoints)
         epochs = range(epoch + 1, options.epochs + 1)
         if told is not None:
             hashes = hashes_at(folder, name, seed, epoch) if epoch else None

@@ -4,7 +4,7 @@
 ``tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)`` can read it anywhere, with or without a
 strategy. TensorFlow saves only the first replica's copy of a variable, and omits Keras 3's seed generators. To resume
 a run exactly, ``copies`` contains the copies of all replicas where they differ (the statistics of batch normalization
-in Keras 3), and those of seed generators and metrics.
+in Keras 3), and those of seed generators and metrics. ``owner`` says of which run and trainer it is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import tensorflow as tf
 from compare.engine.fingerprints import distributed
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
+from compare.records.run_json import identity_of
 from compare.user_errors import essence
 
 PREFIX = "ckpt"
 COPIES = "copies/"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+OWNER = f"owner{VALUE}"
 
 
 def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0) -> Path:
@@ -46,22 +48,32 @@ def path_of(folder: Path, epoch: int) -> Path:
     return folder / f"{PREFIX}-{epoch}"
 
 
-def damage(path: Path) -> str:
-    """Returns a description of what is wrong with a checkpoint; empty if all of it can be read."""
+def damage(run: Path, path: Path) -> str:
+    """Returns a description of what is wrong with a checkpoint of a run; empty if all of it can be read."""
     try:
         reader = tf.train.load_checkpoint(str(path))
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)  # verifies the checksum
+        content = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}  # verifies checksums
     except Exception as error:  # TensorFlow raises many kinds of exceptions, even IndexError
         return " ".join(str(error).split())[:200]
-    return ""
+    return "" if content.get(OWNER) == _owner(run, path).encode() else "it belongs to another run or trainer"
+
+
+def _owner(run: Path, path: Path) -> str:
+    """What a checkpoint says of whose it is: the identity of its run, and its place in the folder of the run."""
+    return f"{identity_of(run)} {path.relative_to(run).as_posix()}"
 
 
 class Checkpoints:
-    """Saves and restores one trainer's model, optimizer, epoch and metrics, ``every`` few epochs and after the last."""
+    """Saves and restores one trainer's model, optimizer, epoch and metrics.
 
-    def __init__(self, folder: Path, *, every: int = 1, keep: int = 1) -> None:
-        self._folder, self._every, self._keep = folder, every, keep
+    Args:
+        run: the folder of the run.
+        folder: that of the trainer's checkpoints in there.
+        every: save a checkpoint every this many epochs, and after the last epoch.
+    """
+
+    def __init__(self, run: Path, folder: Path, *, every: int = 1, keep: int = 1) -> None:
+        self._run, self._folder, self._every, self._keep = run, folder, every, keep
 
     def bind(
         self,
@@ -84,23 +96,28 @@ class Checkpoints:
         """
         copies = {str(i): tf.Variable(np.stack(values)) for i, values in self._copies()}
         numbers = {quote(name, safe=""): tf.Variable(value, dtype=tf.float64) for name, value in logs.items()}
+        path = path_of(self._folder, epoch)
         checkpoint = tf.train.Checkpoint(
             model=self._model,
             optimizer=self._optimizer,
             epoch=tf.Variable(epoch, dtype=tf.int64),
             logs=numbers,
             copies=copies,
+            owner=tf.Variable(_owner(self._run, path)),
         )
-        _remove_damaged_list(self._folder)
         try:
-            manager = tf.train.CheckpointManager(
-                checkpoint, str(self._folder), max_to_keep=self._keep, checkpoint_name=PREFIX
-            )
-            manager.save(checkpoint_number=epoch)
+            checkpoint.write(str(path))
+            # Not by a CheckpointManager, which believes the list that it finds, and deletes what that names.
+            kept = sorted(each for each in saved(self._folder) if each <= epoch)[-self._keep :]
+            names = [f"{PREFIX}-{each}" for each in kept]
+            tf.compat.v1.train.update_checkpoint_state(str(self._folder), names[-1], names)
+            for old in self._folder.glob(f"{PREFIX}-*.*"):
+                if old.name.partition(".")[0] not in names:
+                    old.unlink()
         except (OSError, tf.errors.OpError) as error:
             text = " ".join(essence(error)[1].split())[-200:]
             raise StorageError(
-                f"{path_of(self._folder, epoch)}: the checkpoint cannot be written ({text}); earlier files are kept: "
+                f"{path}: the checkpoint cannot be written ({text}); earlier files are kept: "
                 "free disk space or make the folder writable, then continue with --resume"
             ) from error
 
@@ -136,14 +153,6 @@ class Checkpoints:
             is_saved = i < len(model) and model[i] in saved_by_tensorflow
             if not is_saved or any(value.tobytes() != values[0].tobytes() for value in values):
                 yield i, values
-
-
-def _remove_damaged_list(folder: Path) -> None:
-    """Removes TensorFlow's list of a folder's checkpoints if it cannot be read; they are found without it."""
-    try:
-        tf.train.get_checkpoint_state(str(folder))
-    except Exception:  # of text that is not UTF-8, say
-        (folder / "checkpoint").unlink(missing_ok=True)
 
 
 def copies_in(path: Path) -> dict[int, np.ndarray]:

@@ -8,8 +8,9 @@ For each trainer and seed, a run keeps:
   the rows of ``metrics.csv``, of each block that was appended to the fingerprints, of the weights, and of itself;
 - ``records/TRAINER-seedN-epochM.npz``: the weights themselves at the end of every epoch.
 
-The JSON files and ``costs.json`` also have the random identity that ``run.json`` was given when the run began, and
-``run.json`` has the checksum of ``verdict.json``: files of another run are not taken for a run's own.
+The JSON files, ``costs.json``, the initial weights and checkpoints also have the random identity that ``run.json`` was
+given when the run began, and ``run.json`` has checksums of ``verdict.json`` and ``metrics.csv``: files of another run
+are not taken for a run's own.
 
 All files are appended to and flushed as each epoch ends, because the next epoch may fail. If a process dies at any
 point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
@@ -20,7 +21,6 @@ from compare.records.estimates import total_norm, variable_norms
 from compare.records.files import (
     read_checked,
     read_json,
-    read_verdict,
     replace_file,
     write_checked,
     write_json,
@@ -49,3 +49,4 @@ from compare.records.model import (
 )
 from compare.records.reader import has_records, hashes_at, kept, read_records, read_rows, recover
 from compare.records.recorder import InitialWeights, Recorder
+from compare.records.run_json import read_verdict, write_verdict

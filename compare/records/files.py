@@ -14,7 +14,7 @@ from typing import Any
 
 from compare.errors import StorageError
 from compare.naming import shown_path
-from compare.records.model import RecordError, read_file
+from compare.records.model import RecordError, read_part
 
 
 @contextmanager
@@ -100,9 +100,10 @@ def read_json(path: Path) -> Any:
     Raises:
         RecordError: if the file is missing, unreadable or not JSON.
     """
+    content = read_part(path)
     try:
-        return json.loads(read_file(path).decode("utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(content.decode("utf-8"))
+    except ValueError as error:
         raise RecordError(path, f"cannot be read as JSON ({error})") from None
     except RecursionError:
         raise RecordError(path, "cannot be read as JSON (nested too deeply)") from None
@@ -134,21 +135,6 @@ def read_checked(path: Path) -> dict[str, Any]:
         raise RecordError(path, "damaged, it is not a JSON object")
     if content.pop("sha256", None) != checksum(content):
         raise RecordError(path, "damaged, its content does not match its checksum")
-    return content
-
-
-def read_verdict(path: Path) -> dict[str, Any]:
-    """Reads ``verdict.json`` and verifies its checksum, also by the ``run.json`` beside it.
-
-    Raises:
-        RecordError: if the file cannot be read, was changed after it was written, or is that of another run.
-    """
-    content = read_checked(path)
-    if "verdict" not in content:
-        raise RecordError(path, "damaged, it has no verdict")
-    run = path.with_name("run.json")
-    if run.exists() and read_checked(run).get("verdict_sha256", checksum(content)) != checksum(content):
-        raise RecordError(path, f"is not the verdict that {shown_path(run)} belongs to")
     return content
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from compare.errors import RequestError
 from compare.records.files import append_to_file, replace_file
-from compare.records.model import EpochRecord, RecordError, read_file
+from compare.records.model import EpochRecord, RecordError, read_part
 
 KEY_COLUMNS = ("trainer", "seed", "epoch")
 
@@ -189,8 +189,8 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         RecordError: if the file is missing or damaged; the message names the line.
     """
     try:
-        text = read_file(path).decode("utf-8")
-    except (OSError, ValueError) as error:
+        text = read_part(path).decode("utf-8")
+    except UnicodeError as error:
         raise RecordError(path, f"cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

@@ -24,6 +24,12 @@ EPOCH_END = -1
 PROJECTIONS = 2
 """The number of random projections kept per variable (see ``compare.engine.fingerprints``)."""
 
+LARGEST, OF_WEIGHTS = 2**30, 2**36
+"""The number of bytes above which a file is none of a run's: one of text, or one with weights."""
+
+OWNER = "owner"
+"""The entry of an ``.npz`` file that says whose it is."""
+
 BLOCK = 2**13
 """The number of fingerprints that are compared at a time."""
 
@@ -236,42 +242,87 @@ class Record:
         """The weights at the end of an epoch, or None if they were not kept.
 
         Raises:
-            RecordError: if the file is damaged.
+            RecordError: if the file is damaged or missing.
         """
-        path = weights_path(self.stem, epoch)
-        if not path.exists():
+        if epoch not in self.weights_crc32:
             return None
-        try:
-            content = read_file(path)
-        except OSError as error:
-            raise RecordError(path, f"cannot be read ({error})") from None
-        if self.weights_crc32.get(epoch) != zlib.crc32(content):
-            raise RecordError(path, "damaged, it does not match its checksum")
-        weights = read_arrays(path, content)
+        path = weights_path(self.stem, epoch)
+        weights = read_arrays(path, read_weights(path, self.weights_crc32[epoch]))
         if [weight.shape for weight in weights] != [variable.shape for variable in self.variables]:
             raise RecordError(path, "damaged, it does not hold the weights of this model")
         return weights
 
 
-def read_file(path: Path) -> bytes:
+def read_weights(path: Path, crc32: int) -> bytes:
+    """Reads a file with weights at the end of an epoch, and verifies its checksum.
+
+    Raises:
+        RecordError: if it is missing or damaged.
+    """
+    content = read_part(path, OF_WEIGHTS)
+    if zlib.crc32(content) != crc32:
+        raise RecordError(path, "damaged, it does not match its checksum")
+    return content
+
+
+def read_file(path: Path, most: int = LARGEST) -> bytes:
     """Reads a file. Something else in its place, such as a pipe, would be waited for without end.
+
+    Args:
+        most: the number of bytes above which it is not what it should be, such as a sparse file of any size.
 
     Raises:
         OSError: if there is no such file, or it cannot be read.
     """
     if path.exists() and not path.is_file():
         raise OSError("it is not a file")
-    return path.read_bytes()
+    if path.stat().st_size > most:
+        raise OSError(f"it has {path.stat().st_size:,} bytes, too many for such a file")
+    try:
+        return path.read_bytes()
+    except MemoryError:
+        raise OSError(f"there is not enough memory for its {path.stat().st_size:,} bytes") from None
 
 
-def read_arrays(path: Path, content: bytes) -> list[np.ndarray]:
-    """The arrays of an ``.npz`` file whose entries are numbered.
+def read_part(path: Path, most: int = LARGEST) -> bytes:
+    """Reads a file of a run, as ``read_file``.
 
     Raises:
-        RecordError: if the content is damaged.
+        RecordError: if it is missing or cannot be read.
+    """
+    try:
+        return read_file(path, most)
+    except OSError as error:
+        raise RecordError(path, "is missing" if not path.exists() else f"cannot be read ({error})") from None
+
+
+def read_arrays(path: Path, content: bytes, owner: str = "") -> list[np.ndarray]:
+    """The arrays of an ``.npz`` file whose entries are numbered.
+
+    Args:
+        owner: whose arrays they must be, if the file says so itself in its entry ``owner``.
+
+    Raises:
+        RecordError: if the content is damaged, or somebody else's.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return [arrays[f"{i}"] for i in range(len(arrays))]
+            found = str(arrays[OWNER]) if owner else ""
+            read = [arrays[f"{i}"] for i in range(len(arrays) - bool(owner))]
     except Exception as error:  # zipfile, zlib and NumPy raise many exception types for a damaged file
         raise RecordError(path, f"damaged ({error})") from None
+    if found != owner:
+        raise RecordError(path, "belongs to another run")
+    return read
+
+
+def npz(arrays: Sequence[Any], owner: str = "") -> bytes:
+    """The content of an ``.npz`` file that ``read_arrays`` reads."""
+    content, numbered = io.BytesIO(), {f"{i}": _storable(np.asarray(array)) for i, array in enumerate(arrays)}
+    np.savez(content, allow_pickle=False, **numbered, **({OWNER: np.array(owner)} if owner else {}))
+    return content.getvalue()
+
+
+def _storable(weight: np.ndarray) -> np.ndarray:
+    """The array in a dtype that ``.npz`` files support; bfloat16 is converted to float32, which is exact."""
+    return weight.astype(np.float32) if weight.dtype.kind == "V" else weight

@@ -16,8 +16,22 @@ from compare.records.codec import decode, encode, unwritten
 from compare.records.costs import COSTS, read_costs
 from compare.records.files import checksum, read_checked, replace_file, storing, write_checked
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, MetricsFile, filled, read_metrics
-from compare.records.model import EPOCH_END, End, Record, RecordError, Variable, read_file, stem_of, step_dtype
-from compare.records.run_json import identity_of, run_of
+from compare.records.model import (
+    EPOCH_END,
+    LARGEST,
+    OF_WEIGHTS,
+    End,
+    Record,
+    RecordError,
+    Variable,
+    read_arrays,
+    read_part,
+    read_weights,
+    stem_of,
+    step_dtype,
+    weights_path,
+)
+from compare.records.run_json import identity_of, read_run, rows_checksum, run_of
 
 SCHEMA = 2
 """The version of the sidecar's format."""
@@ -31,6 +45,26 @@ def steps_path(stem: Path) -> Path:
 def sidecar_path(stem: Path) -> Path:
     """The JSON file that describes the fingerprints and the reported metrics."""
     return stem.with_name(f"{stem.name}.json")
+
+
+def initial_path(folder: Path, seed: object) -> Path:
+    """The file with the initial weights of a seed."""
+    return folder / "records" / f"initial-seed{seed}.npz"
+
+
+def initial_owner(folder: Path, seed: int) -> str:
+    """What a file with initial weights says of whose they are."""
+    return f"{identity_of(folder)}, seed {seed}"
+
+
+def read_initial(folder: Path, seed: int) -> list[np.ndarray]:
+    """Reads the initial weights of a seed.
+
+    Raises:
+        RecordError: if the file is missing or damaged, or belongs to another run.
+    """
+    path = initial_path(folder, seed)
+    return read_arrays(path, read_part(path, OF_WEIGHTS), initial_owner(folder, seed))
 
 
 def has_records(folder: Path) -> bool:
@@ -62,7 +96,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def read_rows(folder: Path) -> list[dict[str, str]]:
-    """Reads the rows of a run's ``metrics.csv``, and verifies them by the run's records if it has some.
+    """Reads the rows of a run's ``metrics.csv``, and verifies them by the run's records, or else by ``run.json``.
 
     Returns:
         The rows as text, a blank value means missing; none if there is no ``metrics.csv`` yet.
@@ -81,6 +115,11 @@ def _verified(
     rows: dict[_Key, list[dict[str, str]]] = {}
     for row in read_metrics(metrics) if os.path.lexists(metrics) else []:
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
+    if rows.keys() - sidecars.keys():  # copied without its records
+        run = run_of(folder)
+        if not run.exists() or read_run(run.parent).get("metrics_sha256") != rows_checksum(metrics):
+            name = min(rows.keys() - sidecars.keys())[0]
+            raise RecordError(metrics, f"its rows of {name!r} match no checksum, neither in records nor in run.json")
     for key, sidecar in sidecars.items():
         sums, trainer, seed = sidecar.rows_sha256, *key
         found = {int(row["epoch"]): row for row in rows.get(key, [])}
@@ -121,8 +160,8 @@ def recover(folder: Path) -> list[str]:
             break
         except RecordError:
             try:
-                content = read_file(metrics).rstrip(b"\n")
-            except OSError:
+                content = read_part(metrics).rstrip(b"\n")
+            except RecordError:
                 content = b""
             complete = content[: content.rfind(b"\n") + 1]
             if attempt or b"\n" not in complete:
@@ -133,6 +172,10 @@ def recover(folder: Path) -> list[str]:
     _verified(folder, sidecars, complete=False)
     for sidecar in sidecars.values():
         sidecar.steps()
+        for epoch, crc32 in sidecar.weights_crc32.items():
+            read_weights(weights_path(sidecar.stem, epoch), crc32)
+        if sidecar.variables and run_of(folder).exists():
+            read_initial(folder, sidecar.seed)
     try:
         read_costs(folder / COSTS)
     except RecordError:
@@ -232,12 +275,9 @@ class Sidecar:
         Raises:
             RecordError: if the file is damaged.
         """
-        path = steps_path(self.stem)
-        try:
-            content = memoryview(read_file(path) if os.path.lexists(path) else b"")
-        except OSError as error:
-            raise RecordError(path, f"cannot be read ({error})") from None
-        at = 0
+        path, at = steps_path(self.stem), 0
+        most = LARGEST + sum(block.size for block in self.blocks)
+        content = memoryview(read_part(path, most) if self.blocks else b"")
         for number, block in enumerate(self.blocks, start=1):
             part = content[at : at + block.size]
             if len(part) < block.size:
@@ -268,8 +308,8 @@ class Sidecar:
 
 
 def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
+    identity, run = identity_of(folder), run_of(folder)
     sidecars = [read_sidecar(path) for path in sorted((folder / "records").glob("*.json"))]
-    identity, run = identity_of(folder) if sidecars else None, run_of(folder)
     for sidecar in sidecars if run.exists() else ():
         if sidecar.run != identity:
             metrics = shown_path(folder / "metrics.csv")

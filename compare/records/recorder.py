@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import glob
-import io
 import zlib
 from collections import UserDict
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,21 @@ from compare.records.model import (
     BuildRecord,
     End,
     EpochRecord,
-    RecordError,
     Sink,
     StepRecord,
-    read_arrays,
-    read_file,
+    npz,
     weights_path,
 )
-from compare.records.reader import Block, Sidecar, read_sidecar, sidecar_path, steps_path
+from compare.records.reader import (
+    Block,
+    Sidecar,
+    initial_owner,
+    initial_path,
+    read_initial,
+    read_sidecar,
+    sidecar_path,
+    steps_path,
+)
 
 
 class Recorder:
@@ -57,13 +62,13 @@ class Recorder:
         self._pending.clear()
         with self._metrics.lock:
             self._metrics.rewind(self._trainer, self._seed, epoch)
+        sidecar = sidecar_path(self._stem)
+        if sidecar.exists():
+            self._sidecar = replace(read_sidecar(sidecar).up_to(epoch), run=self._sidecar.run)
+            self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:
-                path.unlink()
-        path = sidecar_path(self._stem)
-        if path.exists():
-            self._sidecar = replace(read_sidecar(path).up_to(epoch), run=self._sidecar.run)
-            self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
+                path.unlink()  # after the file that counts on them
 
     def keep_costs(self, costs: dict[str, Any]) -> None:
         """Writes the trainer's costs so far (see ``compare.engine.costs``)."""
@@ -91,7 +96,7 @@ class Recorder:
         known, epoch = self._sidecar, record.epoch
         weights = known.weights_crc32
         if record.weights is not None:
-            content = _npz(record.weights)
+            content = npz(record.weights)
             weights = weights | {epoch: zlib.crc32(content)}
             replace_file(weights_path(self._stem, epoch), content)
         types = {name: "float32" if is_float32(value) else "float64" for name, value in record.logs.items()}
@@ -131,31 +136,22 @@ class Recorder:
 
 
 class InitialWeights(UserDict[int, list[np.ndarray]]):
-    """The initial weights by seed, stored in the run's folder so that a resumed run starts from the same ones."""
+    """The initial weights by seed, stored in the run's folder so that a resumed run starts from the same ones.
+
+    Raises:
+        RecordError: if a file is damaged, or belongs to another run.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "records"
+        self._folder = folder
         super().__init__()
-        for path in self._folder.glob("initial-seed*.npz"):
-            try:
-                seed, content = int(path.stem.removeprefix("initial-seed")), read_file(path)
-            except (OSError, ValueError) as error:
-                raise RecordError(path, f"cannot be read ({error})") from None
-            self.data[seed] = read_arrays(path, content)
+        for path in (folder / "records").glob("initial-seed*.npz"):
+            if (seed := path.stem.removeprefix("initial-seed")).isdecimal():
+                self.data[int(seed)] = read_initial(folder, int(seed))
 
     def __setitem__(self, seed: int, weights: list[np.ndarray]) -> None:
         super().__setitem__(seed, weights)
-        with storing(self._folder):
-            self._folder.mkdir(exist_ok=True)
-        replace_file(self._folder / f"initial-seed{seed}.npz", _npz(weights))
-
-
-def _npz(arrays: Sequence[Any]) -> bytes:
-    content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **{f"{i}": _storable(np.asarray(array)) for i, array in enumerate(arrays)})
-    return content.getvalue()
-
-
-def _storable(weight: np.ndarray) -> np.ndarray:
-    """The array in a dtype that ``.npz`` files support; bfloat16 is converted to float32, which is exact."""
-    return weight.astype(np.float32) if weight.dtype.kind == "V" else weight
+        path = initial_path(self._folder, seed)
+        with storing(path.parent):
+            path.parent.mkdir(exist_ok=True)
+        replace_file(path, npz(weights, initial_owner(self._folder, seed)))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from compare.errors import RequestError
-from compare.records.files import read_checked, write_checked
+from compare.naming import shown_path
+from compare.records.files import checksum, read_checked, write_checked
+from compare.records.metrics_csv import filled, read_metrics
 from compare.records.model import RecordError
 
 BEGUN, TRAINING, INTERRUPTED, TRAINED = "begun", "training", "interrupted", "trained"
@@ -20,6 +24,9 @@ a finished run has its verdict, plot, page and place in the list of runs, too, w
 
 SCHEMA = 2
 """The version of the file format."""
+
+READ_BACK = ("run.json", "verdict.json", "metrics.csv", "costs.json", "records", "checkpoints", "twins")
+"""The files and folders in a run's folder that are read back."""
 
 Strategy = TypedDict(
     "Strategy",
@@ -78,6 +85,7 @@ class RunJson:
         not_finite: by candidate, where in its step a value first is not finite on one side only.
         finished: when everything had been measured (ISO 8601, UTC).
         verdict_sha256: the checksum in ``verdict.json``; None if there is none yet.
+        metrics_sha256: a checksum of the rows that ``metrics.csv`` had then; None if it had none.
     """
 
     folder: Path
@@ -108,6 +116,7 @@ class RunJson:
     not_finite: dict[str, dict[str, Any]] | None = None
     finished: str | None = None
     verdict_sha256: str | None = None
+    metrics_sha256: str | None = None
 
     @classmethod
     def read(cls, folder: Path) -> RunJson:
@@ -178,8 +187,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Reads the ``run.json`` of a run's folder as a JSON object.
 
     Raises:
-        RecordError: if the file is missing or damaged.
+        RecordError: if the file is missing or damaged, or what is read back is not all in plain files in the folder.
     """
+    _refuse_links(folder)
     content = read_checked(folder / "run.json")
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
@@ -188,6 +198,54 @@ def read_run(folder: Path) -> dict[str, Any]:
         if item.name != "folder" and not isinstance(content.get(item.name), kind | None):
             raise RecordError(folder / "run.json", f"its {item.name} is no {kind.__name__}")
     return content
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuses a run that is not all in plain files: links lead out of its folder, and pipes are waited for."""
+    left = [folder / name for name in READ_BACK]
+    while left:
+        path = left.pop()
+        try:
+            mode = os.lstat(path).st_mode
+            left += path.iterdir() if stat.S_ISDIR(mode) else ()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RecordError(path, f"cannot be read ({error.strerror})") from None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise RecordError(path, f"is a {'link' if stat.S_ISLNK(mode) else 'pipe or device'}, not a run's own file")
+
+
+def read_verdict(path: Path) -> dict[str, Any]:
+    """Reads ``verdict.json`` and verifies its checksum, also by the ``run.json`` beside it.
+
+    Raises:
+        RecordError: if a file cannot be read, was changed after it was written, or is that of another run.
+    """
+    run, content = read_run(path.parent), read_checked(path)
+    if "verdict" not in content:
+        raise RecordError(path, "damaged, it has no verdict")
+    if run.get("verdict_sha256") != checksum(content):
+        raise RecordError(path, f"is not the verdict that {shown_path(path.with_name('run.json'))} belongs to")
+    return content
+
+
+def write_verdict(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes ``verdict.json``, after ``run.json`` beside it has got the checksums of it and of ``metrics.csv``.
+
+    Raises:
+        RecordError: if one of them is damaged.
+        StorageError: if the file cannot be written.
+    """
+    metrics = path.with_name("metrics.csv")
+    sha256 = rows_checksum(metrics) if metrics.exists() else None
+    RunJson.read(path.parent).save(verdict_sha256=checksum(content), metrics_sha256=sha256)
+    write_checked(path, content)
+
+
+def rows_checksum(metrics: Path) -> str:
+    """A checksum of the rows of a ``metrics.csv``."""
+    return checksum({"rows": [filled(row) for row in read_metrics(metrics)]})
 
 
 def run_of(folder: Path) -> Path:

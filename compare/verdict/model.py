@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.naming import shown_path
-from compare.records import in_time, read_verdict, write_checked
+from compare.records import in_time, read_verdict, write_verdict
 from compare.records.codec import ALWAYS, decode, encode, unwritten
 from compare.records.files import as_text, with_checksum
 from compare.verdict.not_finite import NotFinite
@@ -449,7 +449,8 @@ class Verdict:
         return as_text(with_checksum(self.content()))
 
     def write(self, path: Path) -> None:
-        write_checked(path, self.content())
+        """Writes ``verdict.json``; see ``write_verdict``."""
+        write_verdict(path, self.content())
 
     def content(self) -> dict[str, Any]:
         """The content of the file, without its checksum."""
