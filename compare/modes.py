@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
-from compare.naming import absolute, plain, unknown
+from compare.naming import absolute, plain, refuse_output, unknown
 from compare.option import Converted, number, option, switch
 from compare.request import (
     COMPARED,
@@ -249,8 +249,11 @@ class Scripts(Files, Replicas, StepByStep):
         super()._refuse()
         if not 0 < len(self.scripts) < 3:
             raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
-        if self.write_experiment is not None and self.write_experiment.exists():
-            raise RequestError(f"--write-experiment {self.write_experiment}: it exists and is not overwritten")
+        if self.write_experiment is not None:
+            if self.write_experiment.suffix != ".py":
+                raise RequestError(f"--write-experiment {self.write_experiment}: give a name that ends in .py")
+            for path in (self.write_experiment, self.write_experiment.with_suffix(".npz")):
+                refuse_output("--write-experiment", path)
         if strange := [each for each in self.own if each not in MADE_ALIKE]:
             raise RequestError(f"--own {strange[0]}: {unknown(strange[0], MADE_ALIKE)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,16 @@ def shown_path(path: object) -> str:
         if here != here.parent:
             return str(Path(str(path)).relative_to(here))
     return str(path)
+
+
+def refuse_output(option: str, path: Path) -> None:
+    """Refuses a file that a command would write if it is there, as a link too, or cannot be made."""
+    if os.path.lexists(path):
+        raise RequestError(f"{option} {path}: it exists and is not overwritten; give another name")
+    if not path.parent.is_dir():
+        raise RequestError(f"{option} {path}: there is no folder {path.parent}; make it, or give another name")
+    if not os.access(path.parent, os.W_OK):
+        raise RequestError(f"{option} {path}: {path.parent} cannot be written to; give a folder that can")
 
 
 def is_folder_name(name: Any) -> bool:

@@ -547,9 +547,13 @@ def test_runs_side_by_side_are_drawn_in_one_chart_each_as_long_as_it_is(tmp_path
         recorded.not_comparable_run(tmp_path / "c"),
     ]
     (tmp_path / "link.html").symlink_to("nowhere")
-    for wrong in ("link.html", "."):
-        assert redraw.main([*map(str, runs), "--out", str(tmp_path / wrong)]) == 2
-    assert (tmp_path / "link.html").is_symlink()
+    for name in ("task.py", "side-by-side.html"):
+        (tmp_path / name).write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for wrong in ("link.html", ".", "task.py", "a/verdict.json", "a/report.html", "no/such.html", None):
+        assert redraw.main([*map(str, runs), *(["--out", str(tmp_path / wrong)] if wrong else [])]) == 2
+    (tmp_path / "link.html").unlink()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     assert redraw.main([*map(str, runs), "--out", str(tmp_path / "all.html")]) == 0
     page = Page(tmp_path / "all.html")
@@ -706,9 +710,9 @@ def test_a_foreign_index_is_left_alone(tmp_path: Path) -> None:
     index = tmp_path / "index.html"
     index.write_text("<title>My own page</title>")
     html.write_index(tmp_path)
-    assert html.is_foreign(index) and index.read_text() == "<title>My own page</title>"
+    assert html.is_foreign(index, "index") and index.read_text() == "<title>My own page</title>"
     index.unlink()
-    assert not html.is_foreign(html.write_index(tmp_path)) and "run/report.html" in index.read_text()
+    assert not html.is_foreign(html.write_index(tmp_path), "index") and "run/report.html" in index.read_text()
 
 
 def test_pages_and_logs_are_made_without_tensorflow(tmp_path: Path) -> None:

@@ -321,6 +321,24 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
     assert list(request(seed=5, seeds=3).all_seeds) == [5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("taken.py", "taken.py: it exists and is not overwritten"),
+        ("made.py", "made.npz: it exists and is not overwritten"),
+        ("link.py", "link.py: it exists and is not overwritten"),
+        ("no/such/made.py", "there is no folder .*no/such"),
+        ("made.npz", "give a name that ends in .py"),
+    ],
+)
+def test_what_a_comparison_of_scripts_would_write_replaces_nothing(tmp_path: Path, name: str, told: str) -> None:
+    for taken in ("taken.py", "made.npz"):
+        (tmp_path / taken).write_text("mine")
+    (tmp_path / "link.py").symlink_to("nowhere")
+    refused(f"--write-experiment .*{told}", scripts=["a.py", "b.py"], write_experiment=tmp_path / name)
+    assert request(scripts=["a.py", "b.py"], write_experiment=tmp_path / "other.py")
+
+
 def test_a_changed_request_keeps_what_was_given_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = request(experiment="task.py", trainers=("fit", "mine.py:Mine"))

@@ -77,7 +77,7 @@ def publish_verdict(
         with waiting(console, "drawing"):
             plots.draw(folder)
     files = [*publish(folder), *["comparison.png"] * reported, "metrics.csv", "verdict.json"]
-    if html.is_foreign(folder.parent / "index.html"):
+    if html.is_foreign(folder.parent / "index.html", "index"):
         tell(
             console,
             f"{shown_path(folder.parent / 'index.html')} is not a list of runs and was left as it is",

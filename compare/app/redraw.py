@@ -9,6 +9,7 @@ from pathlib import Path
 from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import fail
 from compare.errors import EXIT_REQUEST, RequestError, StorageError
+from compare.naming import refuse_output
 from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
@@ -39,10 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         if options.out is not None and len(options.runs) < 2:
             raise RequestError("--out is for the page of several runs: give two or more")
-        if options.out is not None and (
-            options.out.is_symlink() or (options.out.exists() and not options.out.is_file())
-        ):
-            raise RequestError(f"--out {options.out}: it is no ordinary file and is not replaced; give another name")
         for page in make(options.runs, options.out, options.tensorboard):
             print(page)
         return 0
@@ -60,6 +57,13 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
                 f"{run}: its page would lose what it shows of {' and '.join(missing)}, no longer in that folder; "
                 "put them back, or delete report.html to draw it without them"
             )
+    together = out or runs[0].resolve().parent / html.TOGETHER
+    if len(runs) > 1 and html.is_foreign(together, "together"):
+        raise RequestError(
+            f"{together}: it is no page of several runs and is not replaced; give another name with --out"
+        )
+    if len(runs) > 1 and not together.exists():
+        refuse_output("--out", together)
     pages = []
     for run in runs:
         pages.append(html.write(run))
@@ -68,7 +72,7 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
         if log:
             pages.append(tensorboard.write(run))
     if len(runs) > 1:
-        pages.append(html.write_together(runs, out or runs[0].resolve().parent / html.TOGETHER))
+        pages.append(html.write_together(runs, together))
     for reports in dict.fromkeys(run.resolve().parent for run in runs):
         pages.append(html.write_index(reports))  # which links to the page of several runs
     return pages

@@ -33,6 +33,8 @@ from compare.verdict.outcomes import FROM_BEST
 
 TOGETHER = "side-by-side.html"
 """The name of the page with several runs, in the folder of the runs."""
+TITLES = {"together": " runs side by side</title>", "index": ">All runs</title>"}
+"""How the titles end of the pages that replace one of their own kind."""
 FILES = ("--experiment", "--trainers", "--scripts", "--logs")
 """The options that name files."""
 
@@ -59,7 +61,7 @@ def write_index(reports: Path) -> Path:
 
     A run whose files cannot be read is listed as unreadable, with the error. Another page of that name is left alone.
     """
-    if is_foreign(reports / "index.html"):
+    if is_foreign(reports / "index.html", "index"):
         return reports / "index.html"
     runs = []
     for path in sorted(reports.glob("*/run.json")):
@@ -83,15 +85,17 @@ def write_index(reports: Path) -> Path:
     return _render("index.html", reports / "index.html", content)
 
 
-def is_foreign(index: Path) -> bool:
-    """Whether there is a page that this toolkit has not written."""
+def is_foreign(page: Path, kind: str) -> bool:
+    """Whether there is something else than a page of this kind that this toolkit has written."""
+    if page.is_symlink():
+        return True
     try:
-        text = read_file(index).decode("utf-8", errors="replace")
+        text = read_file(page).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return 'content="fit-vs-loop"' not in text
+    return 'content="fit-vs-loop"' not in text or TITLES[kind] not in text
 
 
 def write_together(folders: Sequence[Path], to: Path) -> Path:
