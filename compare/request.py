@@ -64,8 +64,7 @@ def _keras_of_the_environment() -> int:
 class Request:
     """One request, whatever its mode. Fields are options of the command of the same name, and declared with their help.
 
-    Attributes:
-        here: the working directory when it was asked for, where the names of files begin; user code may change it.
+    Names of files begin ``here``, the working directory when it was asked for, which user code may change.
     """
 
     word: ClassVar[str] = ""

@@ -79,10 +79,7 @@ def locate_fashion_mnist(data_dir: Path | None = None) -> Source:
     """Finds Fashion-MNIST without reading it.
 
     Data is looked for in this order: Keras's cache, Debian's package, a download into Keras's cache, and finally the
-    embedded sample, whose description then gives the reason.
-
-    Args:
-        data_dir: if given, the only folder in which the data is looked for.
+    embedded sample, whose description then gives the reason. If ``data_dir`` is given, it is only looked for there.
 
     Raises:
         RequestError: if ``data_dir`` is not a folder with all four files.

@@ -24,12 +24,7 @@ def empty(size: int) -> np.ndarray:
 
 
 def tensor(array: np.ndarray) -> tf.Tensor:
-    """Converts an array to a tensor, without copying if possible.
-
-    Args:
-        array: numbers or text. The memory is shared (zero-copy) only for read-only arrays from ``empty``; other
-            arrays are copied.
-    """
+    """Converts an array of numbers or text to a tensor; read-only arrays from ``empty`` are not copied."""
     import tensorflow as tf  # noqa: PLC0415 (lazy)
 
     if array.dtype.kind not in "uif" or array.size == 0:

@@ -20,10 +20,8 @@ from compare.user_errors import blaming, place_of
 def metric_objects(experiment: Experiment, model: tf.keras.Model, spec: Any) -> tuple[Any, Any]:
     """Returns an experiment's metrics and weighted metrics as objects; call it under the strategy's scope.
 
-    Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them.
-
-    Returns:
-        The same lists or dicts with objects in place of names; an empty list for None.
+    Names and functions ("accuracy", "mse") become the metrics that ``compile`` would make of them. Lists and dicts
+    remain; None becomes an empty list.
     """
     return _objects(experiment, "build_metrics", model, spec), _objects(
         experiment, "build_weighted_metrics", model, spec

@@ -53,9 +53,7 @@ class NotResumableError(Exception):
 class TrainingTask:
     """The parts that all runs of a comparison share: experiment, data, strategy and initial weights.
 
-    Attributes:
-        initial_weights: for each seed, the initial weights of the first model built with that seed, followed by the
-            state of its random number generators.
+    For each seed, these are the weights of the first model built with it, and the state of its random generators.
     """
 
     experiment: Experiment
@@ -108,10 +106,8 @@ class Run:
         execution: how to execute the steps; used by the built-in trainers, optional for others.
 
     Args:
-        task: experiment, data and strategy.
         seed: seed of the initial weights and of the order of examples.
         epochs: the epochs to train; a range that starts after epoch 1 resumes from a checkpoint.
-        sinks: functions that receive the records.
         checkpoints: saves checkpoints and restores the one to resume from; None for no checkpoints.
         resumed_at: expected hashes of the weights with which a resumed training starts, uint64
             ``[variables, replicas]``; None if unknown.

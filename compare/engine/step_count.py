@@ -47,8 +47,7 @@ class StepCount:
     def report(self, steps: int, before: np.ndarray, after: np.ndarray) -> str:
         """Counts steps that a trainer reports; returns what is wrong, or an empty string.
 
-        Args:
-            before: hashes of the weights at the last report, uint64 ``[variables, replicas]``, trainable ones first.
+        The hashes of the weights before and after them are uint64 ``[variables, replicas]``, trainable ones first.
         """
         now = self._read()
         made, self._before = now - self._before, now

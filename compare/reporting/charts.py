@@ -18,7 +18,6 @@ class Axis:
     """One axis of a chart from one value to another.
 
     Attributes:
-        ticks: the (value, label) pairs of the ticks.
         scale: ``log`` is of whole decades; ``zero`` is, too, and has a place for 0 below them.
     """
 

@@ -20,13 +20,9 @@ from compare.verdict.model import Comparison, Verdict
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of a run's files, with the values that are derived from several of them.
+    """The content of a run's files, None or empty without one, with the values that are derived from several of them.
 
-    Attributes:
-        verdict: the content of ``verdict.json``; None if there is none yet.
-        rows: the rows of ``metrics.csv``; empty if there is none yet.
-        costs: the content of ``costs.json``; empty if there is none.
-        noise: the curves of the noise twins of each candidate that has some.
+    ``rows`` are those of ``metrics.csv``, ``noise`` the curves of the noise twins of each candidate that has some.
     """
 
     folder: Path

@@ -97,11 +97,7 @@ def write(folder: Path) -> Path:
 def live_log(folder: Path, trainers: Sequence[str], seeds: int, *, wanted: bool) -> Iterator[SinkOf]:
     """The log of a run while it is trained: numbers as epochs end, weight gaps as steps come in.
 
-    Args:
-        wanted: whether there is to be a log; if not, the sinks do nothing.
-
-    Yields:
-        The sink for a trainer and a seed; sinks may be called in several threads.
+    Sinks may be called in several threads, and do nothing unless a log is wanted.
 
     Raises:
         StorageError: if the log cannot be written.

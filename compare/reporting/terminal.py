@@ -54,11 +54,9 @@ def say_items(console: Console, items: Sequence[str]) -> None:
 
 
 def tell(console: Console, sentence: str, style: str | None = None, *, head: str = "") -> None:
-    """Prints sentences, broken between words where a terminal is too narrow.
+    """Prints sentences, broken between words where a terminal is too narrow; ``Code`` is not broken.
 
-    Args:
-        sentence: the text; its indentation is kept on all lines. ``Code`` is not broken.
-        head: what it begins with, in this style.
+    The text's indentation is kept on all lines. If it begins with a head, only that is in this style.
     """
     text = f"{head}{sentence}"
     indent = " " * (len(text) - len(text.lstrip(" ")))
@@ -100,9 +98,7 @@ class RunningGap:
     """The weight gaps between the reference and the other trainers while they train, in turn or at the same time.
 
     It keeps a digest of each replica after each of the reference's steps, and the projections at the ends of epochs.
-
-    Args:
-        on_difference: called once for each trainer, with its name and the first step whose weights differ.
+    ``on_difference`` is called once for each trainer, with its name and the first step whose weights differ.
     """
 
     def __init__(self, reference: str, on_difference: Callable[[str, Place], None] = lambda *_: None) -> None:
@@ -167,9 +163,7 @@ class RunningGap:
 class TrainerProgress:
     """The sink that shows the progress of one trainer: a line per epoch, and a live line in a terminal.
 
-    Args:
-        gap: the running gaps, shared by the trainers of a comparison; None if there is nothing to compare with.
-        shown: the trainer's name as printed; by default its name.
+    The trainers of a comparison share the running gaps. A trainer may be ``shown`` under another name.
     """
 
     def __init__(

@@ -38,11 +38,8 @@ TRUTH = "truth"
 class Recorded:
     """Everything that a verdict rests on, read from a run's files once.
 
-    Attributes:
-        run: what was asked for, what failed, and what the short check found.
-        records: of every trainer and seed.
-        against: the records of the run named by ``--against``.
-        twins: the records of the noise twins, by the name of their folder.
+    Beside the records of every trainer and seed, these are the run's options, failures and findings of the short check,
+    the records of the run named by ``--against``, and those of the noise twins, by the name of their folder.
     """
 
     run: RunJson

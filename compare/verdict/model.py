@@ -62,7 +62,6 @@ class Training:
     Attributes:
         max_weight_gap: the largest absolute difference of any weight at the end of any epoch that both runs
             finished, from the one that differs on, in the weights' own unit; None if unknown or not a number.
-        first_difference: the first optimizer step after which a weight differs.
         steps_compared: the number of optimizer steps after which all weights were compared.
         steps_made: the number of optimizer steps, if the weights could be compared after some of them only; else 0.
         steps_not_reported_by: the trainer that reports no steps, while the other does; else empty.
@@ -234,8 +233,6 @@ class Comparison:
         weights_seen: whether there were weights to compare, not only logged numbers.
         not_finite: where values first are not finite: of the weights, and of the reported numbers.
         seed: in a study of several seeds, the seed that ``training`` and ``reporting`` describe; else None.
-        study: the study of several seeds; else None.
-        failure: why one side could not run; else None.
         causes: the named causes, those of training first.
         so_far: of an interrupted run, where the comparison ends; else None.
         evidence: what no cause explains, in words; None if nothing looked for causes.
@@ -410,7 +407,6 @@ class Verdict:
         schema: the version of the file's format.
         scope: ``run``, ``check``, ``scripts`` or ``logs``.
         made_alike: of two scripts, what was changed to make them comparable; else None.
-        truth: the comparison with float64; None if there is none.
         replicas: the numbers of replicas of a check that was made alone; else None.
     """
 
