@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -143,18 +144,16 @@ def refusing_exit() -> Iterator[None]:
 
         return refuse
 
-    modules = os, sys.modules[os.name]
-    originals = {(module, name): getattr(module, name) for module in modules for name in ("_exit", "execv", "execve")}
-    for (module, name), original in originals.items():
-        setattr(module, name, refusing(name, original))
-    try:
-        yield
-    except Exception:
-        if not refused:  # otherwise it is what TensorFlow made of it
-            raise
-    finally:
-        for (module, name), original in originals.items():
-            setattr(module, name, original)
+    with ExitStack() as restored:
+        for module, name in itertools.product((os, sys.modules[os.name]), ("_exit", "execv", "execve")):
+            original = getattr(module, name)
+            restored.callback(setattr, module, name, original)
+            setattr(module, name, refusing(name, original))
+        try:
+            yield
+        except Exception:
+            if not refused:  # otherwise it is what TensorFlow made of it
+                raise
     if refused:
         raise refused[0]
 

@@ -97,14 +97,9 @@ class Checkpoints:
         copies = {str(i): tf.Variable(np.stack(values)) for i, values in self._copies()}
         numbers = {quote(name, safe=""): tf.Variable(value, dtype=tf.float64) for name, value in logs.items()}
         path = path_of(self._folder, epoch)
-        checkpoint = tf.train.Checkpoint(
-            model=self._model,
-            optimizer=self._optimizer,
-            epoch=tf.Variable(epoch, dtype=tf.int64),
-            logs=numbers,
-            copies=copies,
-            owner=tf.Variable(_owner(self._run, path)),
-        )
+        state = {"epoch": tf.Variable(epoch, dtype=tf.int64), "logs": numbers, "copies": copies}
+        state["owner"] = tf.Variable(_owner(self._run, path))
+        checkpoint = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer, **state)
         try:
             checkpoint.write(str(path))
             # Not by a CheckpointManager, which believes the list that it finds, and deletes what that names.

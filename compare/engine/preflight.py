@@ -19,6 +19,9 @@ WARNING = "warning"
 CANNOT_RUN = "cannot-run"
 REFUSED = "refused"
 
+Text = tuple[str, str, str]
+"""The id of a problem, the message and the remedy."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -85,28 +88,25 @@ def batch_sizes(examples: int, batch: int) -> list[int]:
 
 def problems(facts: Facts) -> list[Problem]:
     """Returns all problems of a run, the most severe first."""
-    limits = [
-        Problem(
-            limit.id,
-            WARNING if limit.only_warns else CANNOT_RUN,
-            limit.message.format(workers=facts.workers),
-            limit.remedy,
-            side,
-        )
-        for limit in SPECS[facts.strategy].limits
-        if limit.applies(facts)
-        for side in (_calling_fit(facts) if limit.of_fit else [""])
-    ]
-    every = [*_refused(facts), *_cannot_run(facts), *_empty_replicas(facts), *limits, *_warnings(facts)]
-    return sorted(every, key=lambda finding: (REFUSED, CANNOT_RUN, WARNING).index(finding.severity))
+    calling_fit = [name for name in CALL_FIT if name in facts.trainers]
+    found = [(REFUSED, "", text) for text in _refused(facts)]
+    found += [(CANNOT_RUN, name, text) for name in calling_fit for text in _fit_cannot_run(facts)]
+    found += [(CANNOT_RUN, "", text) for text in _nobody_can_run(facts)]
+    found += [(CANNOT_RUN if facts.convolution else WARNING, "", text) for text in _empty_replicas(facts)]
+    for limit in SPECS[facts.strategy].limits:
+        text = limit.id, limit.message.format(workers=facts.workers), limit.remedy
+        sides = calling_fit if limit.of_fit else [""]
+        found += [(WARNING if limit.only_warns else CANNOT_RUN, side, text) for side in sides if limit.applies(facts)]
+    found += [(WARNING, "", text) for text in _warnings(facts)]
+    found.sort(key=lambda each: (REFUSED, CANNOT_RUN, WARNING).index(each[0]))
+    return [Problem(id, severity, message, remedy, side) for severity, side, (id, message, remedy) in found]
 
 
-def _refused(facts: Facts) -> Iterator[Problem]:
+def _refused(facts: Facts) -> Iterator[Text]:
     examples, batch, replicas = facts.examples[0], facts.global_batch_size, facts.replicas
     if batch > examples:
-        yield Problem(
+        yield (
             "batch-exceeds-examples",
-            REFUSED,
             f"the global batch of {batch} examples ({batch // replicas} on each of {replicas} replica(s)) is "
             f"more than the {examples} training examples",
             f"use a --batch-size of at most {examples // replicas}"
@@ -115,34 +115,25 @@ def _refused(facts: Facts) -> Iterator[Problem]:
         )
     steps = -(-examples // batch)
     if facts.steps_per_execution > max(1, steps):
-        yield Problem(
+        yield (
             "steps-per-execution-exceeds-epoch",
-            REFUSED,
             f"--steps-per-execution {facts.steps_per_execution} is more than the {steps} step(s) of an epoch",
             f"use at most {steps}",
         )
 
 
-def _calling_fit(facts: Facts) -> list[str]:
-    return [name for name in CALL_FIT if name in facts.trainers]
-
-
-def _cannot_run(facts: Facts) -> Iterator[Problem]:
-    for name in _calling_fit(facts):
-        for id, message, remedy in _fit_cannot_run(facts):
-            yield Problem(id, CANNOT_RUN, message, remedy, name)
+def _nobody_can_run(facts: Facts) -> Iterator[Text]:
     if facts.jit_compile and facts.replicas > 1:
-        yield Problem(
+        yield (
             "jit-several-replicas",
-            CANNOT_RUN,
             "XLA-compiled code cannot use the variables of several replicas on one CPU (InvalidArgumentError: "
             "Trying to access resource … located in device CPU:1 from device CPU:0)",
             "use one replica, or omit --jit",
         )
 
 
-def _fit_cannot_run(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    """Yields what Keras's ``fit`` does not support on several replicas: id, message and remedy."""
+def _fit_cannot_run(facts: Facts) -> Iterator[Text]:
+    """Yields what Keras's ``fit`` does not support on several replicas."""
     if facts.keras != 3 or facts.replicas == 1:
         return
     if SPECS[facts.strategy].even_first_batch:
@@ -170,15 +161,14 @@ def _fit_cannot_run(facts: Facts) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _empty_replicas(facts: Facts) -> Iterator[Problem]:
+def _empty_replicas(facts: Facts) -> Iterator[Text]:
     for what, examples in zip(("training", "validation"), facts.examples, strict=True):
         for size in batch_sizes(examples, facts.global_batch_size):
             split = split_sizes(size, facts.replicas)
             if facts.replicas > 1 and 0 in split:
                 fatal = facts.convolution
-                yield Problem(
+                yield (
                     "empty-replica-batch",
-                    CANNOT_RUN if fatal else WARNING,
                     f"the {what} batch of {size} examples splits into {split}: a replica without examples "
                     + (
                         "crashes TensorFlow in a convolution"
@@ -191,22 +181,20 @@ def _empty_replicas(facts: Facts) -> Iterator[Problem]:
                 )
 
 
-def _warnings(facts: Facts) -> Iterator[Problem]:
+def _warnings(facts: Facts) -> Iterator[Text]:
     if facts.replicas > 1:
         size = facts.examples[0] % facts.global_batch_size
         split = split_sizes(size, facts.replicas)
         if len(set(split)) > 1 and 0 not in split:
-            yield Problem(
+            yield (
                 "uneven-replica-batches",
-                WARNING,
                 f"the last training batch of {size} examples splits into {split}; fit and loop both average the "
                 "replicas' means, so examples in the smaller parts count more than on one replica",
                 "choose sizes that split evenly, or measure the effect with --truth",
             )
     if facts.batch_norm and facts.replicas > 1:
-        yield Problem(
+        yield (
             "batch-norm-per-replica",
-            WARNING,
             "batch normalization computes its statistics on each replica separately, so the result differs from one "
             "replica with the same global batch"
             + ("; each replica keeps its own moving averages" if facts.keras == 3 else ""),

@@ -16,7 +16,7 @@ from compare.experiments.fashion_mnist import on_sample
 
 
 def build_model() -> tf.keras.Model:
-    regularizers = tf.keras.regularizers
+    layers, regularizers = tf.keras.layers, tf.keras.regularizers
 
     class SmallLogits(tf.keras.layers.Layer):  # type: ignore[misc]
         """Returns its inputs unchanged, and adds a loss that keeps the logits small."""
@@ -25,16 +25,14 @@ def build_model() -> tf.keras.Model:
             self.add_loss(1e-3 * tf.reduce_mean(tf.square(logits)))
             return logits
 
+    penalties = {"kernel_regularizer": regularizers.L2(1e-3), "activity_regularizer": regularizers.L1(1e-4)}
     return tf.keras.Sequential(
         [
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(
-                128,
-                activation="relu",
-                kernel_regularizer=regularizers.L2(1e-3),
-                activity_regularizer=regularizers.L1(1e-4),
+            layers.Flatten(),
+            layers.Dense(
+                128, "relu", kernel_regularizer=regularizers.L2(1e-3), activity_regularizer=regularizers.L1(1e-4)
             ),
-            tf.keras.layers.Dense(10, kernel_regularizer=regularizers.L1(1e-4)),
+            layers.Dense(10, kernel_regularizer=regularizers.L1(1e-4)),
             SmallLogits(),
         ]
     )

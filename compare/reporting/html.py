@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -131,16 +132,10 @@ def _differing(rows_of_runs: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[
 
 def _short(values: Sequence[str]) -> list[str]:
     """Paths without their folders, unless files of the same name are in several folders."""
-    folders: dict[str, set[str]] = {}
-    for path in (Path(part) for value in values for part in value.split(" ")):
-        if path.is_absolute():
-            folders.setdefault(path.name, set()).add(str(path.parent))
-
-    def short(part: str) -> str:
-        path = Path(part)
-        return path.name if path.is_absolute() and len(folders[path.name]) == 1 else part
-
-    return [" ".join(map(short, value.split(" "))) for value in values]
+    parts = {part: Path(part) for value in values for part in value.split(" ") if Path(part).is_absolute()}
+    folders = Counter(path.name for path in {*parts.values()})
+    short = {part: path.name for part, path in parts.items() if folders[path.name] == 1}
+    return [" ".join(short.get(part, part) for part in value.split(" ")) for value in values]
 
 
 def _render(template: str, to: Path, content: Mapping[str, Any]) -> Path:

@@ -213,7 +213,7 @@ def results(files: RunFiles) -> tuple[str, str]:
         for trainer in finished:
             own = aliases.get((trainer, name), name)
             seeds = [curves.get(own, {}) for (who, _), curves in files.curves.items() if who == trainer]
-            reported = [values_of_seed[epoch] for values_of_seed in seeds if epoch in values_of_seed]
+            reported = [seed[epoch] for seed in seeds if epoch in seed]
             if reported:
                 values[trainer] = f"{np.mean(reported):.4g}"
         return values

@@ -148,24 +148,16 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in shown.items()]
     strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
     if strategy:
-        rows += [
-            ("strategy class", strategy["class"]),
-            ("replicas in sync", str(strategy["replicas"])),
-            ("workers", str(strategy["workers"])),
-        ]
+        rows += [("strategy class", strategy["class"]), ("replicas in sync", str(strategy["replicas"]))]
+        rows += [("workers", str(strategy["workers"]))]
         if strategy["devices"]:  # not known of scripts
-            rows += [
-                ("global batch size", str(strategy["global_batch_size"])),
-                ("devices", ", ".join(strategy["devices"])),
-            ]
+            rows += [("global batch size", str(strategy["global_batch_size"]))]
+            rows += [("devices", ", ".join(strategy["devices"]))]
     if data:
-        rows += [
-            ("data set", str(data["source"])),
-            ("training examples", f"{data['training_examples']:,}"),
-            ("validation examples", f"{data['validation_examples']:,}"),
-            ("training data, SHA-256", str(data["training_sha256"])),
-            ("validation data, SHA-256", str(data["validation_sha256"])),
-        ]
+        parts = ("training", "validation")
+        rows += [("data set", str(data["source"]))]
+        rows += [(f"{part} examples", f"{data[f'{part}_examples']:,}") for part in parts]
+        rows += [(f"{part} data, SHA-256", str(data[f"{part}_sha256"])) for part in parts]
     for seed, digest in run.get("initial_weights_sha256", {}).items():
         rows.append((f"initial weights of seed {seed}, SHA-256", digest))
     rows += [(f"version of {name}", str(value)) for name, value in versions.items()]
