@@ -29,9 +29,7 @@ def build_model() -> tf.keras.Model:
     return tf.keras.Sequential(
         [
             layers.Flatten(),
-            layers.Dense(
-                128, "relu", kernel_regularizer=regularizers.L2(1e-3), activity_regularizer=regularizers.L1(1e-4)
-            ),
+            layers.Dense(128, activation="relu", **penalties),
             layers.Dense(10, kernel_regularizer=regularizers.L1(1e-4)),
             SmallLogits(),
         ]

@@ -186,7 +186,8 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     page = next((name for name in readable if (folder / name).is_file()), "")
     checked = [each["severity"] for each in run.get("preflight", [])]
     refused = 0 if options.get("force") else checked.count(CANNOT_RUN)
-    unable = {each["side"] for each in run.get("failures", [])[:refused]}  # what the checks found comes first
+    unable = [each["side"] for each in run.get("failures", [])[:refused]]  # what the checks found comes first
+    how = {each.side: "failed:" for each in failures} if failed else dict.fromkeys(unable, "cannot run:")
     try:
         problem, result = "", ("", "") if failed or (verdict and verdict.scope == "check") else results(read(folder))
     except RecordError as error:
@@ -202,15 +203,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
         "strategy": _strategy(run),
         "epochs": "" if options.get("scripts") or options.get("logs") else str(options.get("epochs", "")),
         "causes": list(dict.fromkeys(causes)) or ["cause unknown"] * (word == "different"),
-        "failures": [
-            {"who": each.side, "what": f"failed: {str(each.error).partition(chr(10))[0]}"}
-            if failed
-            else {
-                "who": each.side or "every trainer",
-                "what": f"{'cannot run:' if each.side in unable else 'raised'} {each.error}",
-            }
-            for each in failures
-        ],
+        "failures": [(each.side or "every trainer", how.get(each.side, "raised"), each.error) for each in failures],
         "sample": "embedded sample" in str(run.get("data", {}).get("source", "")),
         "result": result,
         "problem": problem,

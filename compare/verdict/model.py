@@ -450,5 +450,4 @@ class Verdict:
 
     def content(self) -> dict[str, Any]:
         """The content of the file, without its checksum."""
-        content: dict[str, Any] = encode(self)
-        return content
+        return dict(encode(self))
