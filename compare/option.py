@@ -82,7 +82,9 @@ class Option:
             each = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
             return tuple(map(str, each)) if self.kind is str else each
         if self.kind is Path:
-            return _folder(name, value)
+            if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+                raise RequestError(f"{flag(name)} {value!r}: give a folder")
+            return Path(value)
         if self.least is not None:
             return _count(name, value, self.least, self.most)
         return value
@@ -140,9 +142,3 @@ def _count(name: str, value: Any, least: int, most: int | None) -> int:
         bounds = f"at least {least}" if most is None and number < least else f"from {least} to {most or LARGEST}"
         raise RequestError(f"{flag(name)} {number}: give a whole number, {bounds}")
     return number
-
-
-def _folder(name: str, value: Any) -> Path:
-    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
-        raise RequestError(f"{flag(name)} {value!r}: give a folder")
-    return Path(value)

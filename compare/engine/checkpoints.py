@@ -75,13 +75,7 @@ class Checkpoints:
     def __init__(self, run: Path, folder: Path, *, every: int = 1, keep: int = 1) -> None:
         self._run, self._folder, self._every, self._keep = run, folder, every, keep
 
-    def bind(
-        self,
-        strategy: tf.distribute.Strategy,
-        model: tf.keras.Model,
-        optimizer: tf.keras.optimizers.Optimizer,
-        metrics: Any,
-    ) -> None:
+    def bind(self, strategy: tf.distribute.Strategy, model: tf.keras.Model, optimizer: Any, metrics: Any) -> None:
         """Sets the objects to save; the optimizer must be built, with its slots."""
         self._strategy, self._model, self._optimizer, self._metrics = strategy, model, optimizer, metrics
 

@@ -36,7 +36,11 @@ class CostMeter:
         self._step = 0
         self._first_step: float | None = None
         self._step_seconds: list[float] = []
-        self._own_peak = _reset_peak_memory()
+        self._own_peak = True
+        try:
+            RESET.write_text("5")
+        except OSError:
+            self._own_peak = False
 
     def __call__(self, record: AnyRecord) -> None:
         now = time.perf_counter()
@@ -48,13 +52,9 @@ class CostMeter:
                 self._step_seconds.append((now - self._last) / steps)
             self._last, self._step = now, record.step
         elif isinstance(record, EpochRecord):
-            costs = {
-                "first_step_seconds": self._first_step,
-                "step_seconds": float(np.median(self._step_seconds)) if self._step_seconds else None,
-                "peak_memory_bytes": peak_memory(),
-                "own_peak": self._own_peak,
-            }
-            self._keep(costs)
+            later = float(np.median(self._step_seconds)) if self._step_seconds else None
+            peak = {"peak_memory_bytes": peak_memory(), "own_peak": self._own_peak}
+            self._keep({"first_step_seconds": self._first_step, "step_seconds": later, **peak})
 
 
 def peak_memory() -> int | None:
@@ -65,12 +65,3 @@ def peak_memory() -> int | None:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _reset_peak_memory() -> bool:
-    """Resets the peak memory of this process; returns whether that was possible."""
-    try:
-        RESET.write_text("5")
-    except OSError:
-        return False
-    return True

@@ -347,12 +347,8 @@ class Run:
         names = sorted(values, key=lambda name: (name.startswith("val_"), name.removeprefix("val_") != "loss"))
         what = self._emit_fingerprint(EPOCH_END)
         assert self._fingerprint is not None
-        examples_per_second = self._task.train.count / seconds
-        self._emit(
-            EpochRecord(
-                epoch, {name: values[name] for name in names}, seconds, examples_per_second, self._fingerprint.weights()
-            )
-        )
+        reported, rate = {name: values[name] for name in names}, self._task.train.count / seconds
+        self._emit(EpochRecord(epoch, reported, seconds, rate, self._fingerprint.weights()))
         for name in ("loss", "val_loss"):
             if not math.isfinite(values.get(name, 0.0)):
                 what = what or f"{name} is {values[name]}"

@@ -105,16 +105,9 @@ def gap_chart(files: RunFiles, name: str) -> Chart | None:
         labels.append((list(envelope.values())[-1], "noise twins"))
         heights += [value for value in envelope.values() if value > 0]
     size = "equal in every epoch" if not heights else f"up to {max(heights):.2e}"
-    return Chart(
-        f"{name}: gap to {reference}",
-        f"{name}: the gap is {size}",
-        counts(files.epochs),
-        logarithmic(min([low, *heights]), max([high, 1e-2, *heights]), zero=True),
-        series,
-        bands=bands,
-        labels=labels,
-        kind="gaps",
-    )
+    title, summary = f"{name}: gap to {reference}", f"{name}: the gap is {size}"
+    y = logarithmic(min([low, *heights]), max([high, 1e-2, *heights]), zero=True)
+    return Chart(title, summary, counts(files.epochs), y, series, bands=bands, labels=labels, kind="gaps")
 
 
 def _widened(edge: Mapping[int, float]) -> dict[float, float]:
@@ -134,17 +127,10 @@ def seconds_chart(files: RunFiles) -> Chart | None:
             series.append(Series(name, min(number, 5), mean, tooltips=tooltips, key=f"seconds{number}"))
     if not series:
         return None
-    most = max(v for line in series for v in line.points.values())
+    y = linear(0, max(v for line in series for v in line.points.values()), pad=0.04)
     ends = ", ".join(f"{line.name} {list(line.tooltips.values())[-1]}" for line in series)
-    return Chart(
-        "seconds per epoch",
-        f"In the last epoch: {ends}",
-        counts(files.epochs),
-        linear(0, most, pad=0.04),
-        series,
-        y_name="s",
-        kind="seconds",
-    )
+    summary = f"In the last epoch: {ends}"
+    return Chart("seconds per epoch", summary, counts(files.epochs), y, series, y_name="s", kind="seconds")
 
 
 # Studies of several seeds

@@ -137,11 +137,5 @@ def verdict_of(folder: Path) -> Verdict | None:
 def read(folder: Path) -> RunFiles:
     """Reads the files of a run's folder."""
     twins = [read_rows(path.parent) for path in sorted(folder.glob("twins/*/metrics.csv"))]
-    return RunFiles(
-        folder=folder,
-        run=read_run(folder),
-        verdict=verdict_of(folder),
-        rows=read_rows(folder),
-        costs=read_costs(folder / COSTS),
-        noise=[columns_of(rows) for rows in twins if rows],
-    )
+    noise = [columns_of(rows) for rows in twins if rows]
+    return RunFiles(folder, read_run(folder), verdict_of(folder), read_rows(folder), read_costs(folder / COSTS), noise)

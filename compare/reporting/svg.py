@@ -42,15 +42,11 @@ def views(parts: Sequence[View], x: Axis) -> list[dict[str, Any]]:
     def percent(value: float) -> float:
         return round(min(max(100 * x.position(value), 0.0), 100.0), 3)
 
-    return [
-        vars(each)
-        | {
-            "low": percent(each.low),
-            "high": percent(each.high),
-            "ticks": [(percent(value), text) for value, text in each.ticks],
-        }
-        for each in parts
-    ]
+    content = []
+    for each in parts:
+        ticks = [(percent(value), text) for value, text in each.ticks]
+        content.append(vars(each) | {"low": percent(each.low), "high": percent(each.high), "ticks": ticks})
+    return content
 
 
 def _curve(series: Series, x: Axis, y: Axis, markers: bool) -> dict[str, Any]:

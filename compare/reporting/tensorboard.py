@@ -192,9 +192,11 @@ class _Log(ExitStack):
     def _add_gap(self, reference: Side, candidate: Side, a: StepRecord, b: StepRecord, at: float) -> None:
         if b.step == EPOCH_END and self._numbers[reference] and self._numbers[candidate]:
             return  # the epoch's last step says as much
-        gap = _gap(a, b) if self._shapes.get(reference) == self._shapes.get(candidate) else math.nan
         number = self._numbers[candidate].get((b.epoch, b.step), b.epoch)
-        self._scalar(candidate, number, gap_tag(reference[0]), gap, at)
+        if self._shapes.get(reference) == self._shapes.get(candidate):
+            differs = unequal(a.hashes[np.newaxis], b.hashes[np.newaxis]).any()
+            gap = float(total_norm(a.projections, b.projections)) if differs else 0.0
+            self._scalar(candidate, number, gap_tag(reference[0]), gap if math.isfinite(gap) else math.nan, at)
 
     def _scalar(self, side: Side, step: int, tag: str, value: float, at: float) -> None:
         if not math.isnan(value):
@@ -206,13 +208,6 @@ class _Log(ExitStack):
             self._files[run] = EventFile(self._run / FOLDER / run)
             self.callback(self._files[run].close)
         self._files[run].write(event)
-
-
-def _gap(reference: StepRecord, candidate: StepRecord) -> float:
-    """The estimated norm of the difference of all weights; 0 if they are equal, bit for bit, NaN if it is unknown."""
-    differs = unequal(reference.hashes[np.newaxis], candidate.hashes[np.newaxis]).any()
-    gap = float(total_norm(reference.projections, candidate.projections)) if differs else 0.0
-    return gap if math.isfinite(gap) else math.nan
 
 
 def _markdown(verdict: Verdict) -> str:

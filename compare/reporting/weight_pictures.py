@@ -124,17 +124,11 @@ def _chart_of_steps(
 ) -> Chart:
     """The chart of weight gaps, whose vertical axis shows the lines, and other ``heights``."""
     shown = [*heights, *(v for line in series for v in line.points.values() if math.isfinite(v) and v > 0)]
-    return Chart(
-        title,
-        summary,
-        axis,
+    y, name = (
         logarithmic(min([*shown, 1e-8]), max([*shown, 1e-6]), zero=True),
-        series,
-        y_name="distance of all weights (Euclidean norm)",
-        tall=True,
-        group="steps",
-        **more,
+        "distance of all weights (Euclidean norm)",
     )
+    return Chart(title, summary, axis, y, series, y_name=name, tall=True, group="steps", **more)
 
 
 def _starts(gaps: GapSeries, most: int, around: int | None) -> list[int]:
@@ -203,16 +197,11 @@ def _all_equal(entries: Sequence[Comparison], files: RunFiles) -> Chart:
     """The timeline of identical runs whose fingerprints are missing."""
     unit = unit_of(entries)
     steps = max(entry.training.steps_compared for entry in entries) or files.epochs
-    lines = [
-        Series(
-            f"{entry.candidate} − {reference_name(entry, files.names[0])}",
-            style_of(files, entry.candidate),
-            {1: 0.0, float(steps): 0.0},
-            tooltips={1: "equal, bit for bit", float(steps): "equal, bit for bit"},
-            key=f"g{number}",
-        )
-        for number, entry in enumerate(entries)
-    ]
+    points, lines = {1: 0.0, float(steps): 0.0}, []
+    for number, entry in enumerate(entries):
+        name, tooltips = reference_name(entry, files.names[0]), dict.fromkeys(points, "equal, bit for bit")
+        style, key = style_of(files, entry.candidate), f"g{number}"
+        lines.append(Series(f"{entry.candidate} − {name}", style, points, tooltips=tooltips, key=key))
     text = f"equal, bit for bit, after every {unit}"
     title, labels = f"Weight gap after every {unit}", [(0.0, text)]
     return _chart_of_steps(

@@ -89,10 +89,10 @@ def _compare_weights(reference: Record, candidate: Record) -> Training:
         gap = max_weight_gap(reference, candidate, first.epoch)
         return Training(DIFFERENT, gap, first, steps, differing_variables=variables, steps_made=made)
     if end is not None:
-        place = place_of(end)
-        gap = max_weight_gap(reference, candidate, place[0])
-        reason = _missing(lacking[end], place)
-        return Training(DIFFERENT, gap, _difference(place), steps, reason=reason, steps_made=made)
+        epoch, step = place_of(end)
+        lacks = f"has no step {step:,} in epoch {epoch}" if step != EPOCH_END else f"does not finish epoch {epoch}"
+        gap, reason = max_weight_gap(reference, candidate, epoch), f"{lacking[end].trainer} {lacks}"
+        return Training(DIFFERENT, gap, _difference((epoch, step)), steps, reason=reason, steps_made=made)
     if names := _unknown(reference, candidate, common):
         reason = f"{', '.join(names[:3])} differ, but on both sides not all of their values are finite"
         return Training(INCONCLUSIVE, None, None, steps, reason=reason, steps_made=made)
@@ -283,14 +283,6 @@ def since(before: Place, place: Place) -> int | None:
 def _difference(place: Place) -> Difference:
     epoch, step = place
     return Difference(epoch, None if step == EPOCH_END else step)
-
-
-def _missing(record: Record, place: Place) -> str:
-    """Describes what a record lacks at a place where the other record has a fingerprint."""
-    epoch, step = place
-    if step == EPOCH_END:
-        return f"{record.trainer} does not finish epoch {epoch}"
-    return f"{record.trainer} has no step {step:,} in epoch {epoch}"
 
 
 def _differing(reference: np.ndarray, candidate: np.ndarray) -> np.ndarray:

@@ -252,13 +252,9 @@ def _with_check(comparison: Comparison, checked: Comparison | None, *, scripts: 
     if checked is None:
         return comparison
     explained = comparison.verdict in (IDENTICAL, ALIKE)  # by noise twins of the whole run
-    found = replace(
-        comparison,
-        causes=checked.causes,
-        evidence=() if explained else checked.evidence,
-        measurements=() if explained else checked.measurements,
-        not_applicable=checked.not_applicable,
-    )
+    evidence, measurements = ((), ()) if explained else (checked.evidence, checked.measurements)
+    found = replace(comparison, causes=checked.causes, evidence=evidence, measurements=measurements)
+    found = replace(found, not_applicable=checked.not_applicable)
     if comparison.training.verdict != DIFFERENT or checked.stages is None:
         return found
     at = None if scripts else checked.training.first_difference
