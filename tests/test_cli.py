@@ -547,9 +547,11 @@ sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tf_keras"] = Non
 from pathlib import Path
 import numpy as np
 import compare
-from compare import errors, experiment, options, records, verdict
+from compare import errors, experiment, options, records
 from compare.app import cli, loading, session
 from compare.reporting import plots, sentences, terminal
+from compare.verdict.exact import compare_records
+from compare.verdict.model import Verdict
 
 folder = Path(sys.argv[1])
 metrics = records.MetricsFile(folder / "metrics.csv")
@@ -561,7 +563,7 @@ for trainer in ("fit", "loop"):
     recorder(records.EpochRecord(1, {"loss": 0.5}, 1.0, 1.0, [np.ones(1, np.float32)]))
 
 fit, loop = records.read_records(folder)
-judged = verdict.Verdict.of(fit.trainer, [verdict.compare_records(fit, loop)])
+judged = Verdict.of(fit.trainer, [compare_records(fit, loop)])
 records.write_checked(folder / "run.json", {"options": {"trainers": ["fit", "loop"]}})
 judged.write(folder / "verdict.json")
 plots.draw(folder)

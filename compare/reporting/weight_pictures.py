@@ -124,10 +124,8 @@ def _chart_of_steps(
 ) -> Chart:
     """The chart of weight gaps, whose vertical axis shows the lines, and other ``heights``."""
     shown = [*heights, *(v for line in series for v in line.points.values() if math.isfinite(v) and v > 0)]
-    y, name = (
-        logarithmic(min([*shown, 1e-8]), max([*shown, 1e-6]), zero=True),
-        "distance of all weights (Euclidean norm)",
-    )
+    y = logarithmic(min([*shown, 1e-8]), max([*shown, 1e-6]), zero=True)
+    name = "distance of all weights (Euclidean norm)"
     return Chart(title, summary, axis, y, series, y_name=name, tall=True, group="steps", **more)
 
 
