@@ -229,6 +229,22 @@ class Scripts(Files, Replicas, StepByStep):
         python_only=True,
         group=TWO_SCRIPTS,
     )
+    python: Converted[Texts, tuple[str, ...]] = option(
+        (),
+        "with scripts, the Python that runs each, of two environments with other versions of TensorFlow, say; the "
+        "first is the reference's; they need TensorFlow, and nothing of this package",
+        metavar=("OLD/bin/python", "NEW/bin/python"),
+        several=True,
+        group=TWO_SCRIPTS,
+    )
+    commits: Converted[Texts, tuple[str, ...]] = option(
+        (),
+        "with scripts, compare the script, or two, as they are in two commits, each in a Git worktree of its own; the "
+        "first is the reference's",
+        metavar=("A", "B"),
+        several=True,
+        group=TWO_SCRIPTS,
+    )
     max_steps: int = number(2000, "with scripts, end each training after N optimizer steps", group=TWO_SCRIPTS)
     write_experiment: MaybePath = option(
         None,
@@ -249,6 +265,10 @@ class Scripts(Files, Replicas, StepByStep):
         super()._refuse()
         if not 0 < len(self.scripts) < 3:
             raise RequestError(f"--scripts takes one script or two, not {len(self.scripts)}")
+        if len(self.python) > 2:
+            raise RequestError(f"--python takes one interpreter for both sides or one for each, not {len(self.python)}")
+        if self.commits and len(self.commits) != 2:
+            raise RequestError(f"--commits takes two commits, not {len(self.commits)}")
         if self.write_experiment is not None:
             if self.write_experiment.suffix != ".py":
                 raise RequestError(f"--write-experiment {self.write_experiment}: give a name that ends in .py")
@@ -260,6 +280,11 @@ class Scripts(Files, Replicas, StepByStep):
     @property
     def named(self) -> list[str]:
         return list(self.scripts)
+
+    @property
+    def of_two_sides(self) -> bool:
+        """Whether each side is a process of its own, and not the first and second training of one script."""
+        return max(len(self.scripts), len(self.python), len(self.commits)) > 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,16 +113,35 @@ def _keep_files_in(folder: str) -> None:
     tempfile.tempdir = folder
 
 
+_RUN = """
+import importlib.util, runpy, sys
+root, module = sys.argv.pop(1), sys.argv.pop(1)
+spec = importlib.util.spec_from_file_location("compare", root + "/__init__.py", submodule_search_locations=[root])
+sys.modules["compare"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["compare"])
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""What Python runs with this package's folder and a module of it: as ``-m`` does, but only this package is found there,
+whatever else is installed beside it, and nothing in the current folder."""
+
+
 def start(
-    module: str, *arguments: str, environment: Mapping[str, str] | None = None, **given: Any
+    module: str,
+    *arguments: str,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+    **given: Any,
 ) -> subprocess.Popen[bytes]:
     """Starts a module of this package, whether or not that is installed, with this process's number as first argument.
 
     Other arguments are those of ``Popen``.
+
+    Args:
+        python: the interpreter; its environment may lack this package.
     """
-    paths = filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
-    return subprocess.Popen([sys.executable, "-m", module, str(os.getpid()), *arguments], env=environment, **given)
+    root = str(Path(__file__).resolve().parents[1])
+    command = [python, "-P", "-c", _RUN, root, module, str(os.getpid()), *arguments]
+    return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
 
 
 _watched: set[int] = set()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from compare.app import processes
 from compare.errors import NoVerdictError
 from compare.records import (
     EPOCH_END,
+    PORTABLE_HASHES,
     BuildRecord,
     EpochRecord,
     MetricsFile,
@@ -77,25 +78,37 @@ class ScriptRun:
 class ScriptRunner:
     """Starts scripts, each in a process of its own; a context manager.
 
-    One process starts them all: as forks of itself, which has TensorFlow already, or as new processes.
+    One process starts them all, or one of each interpreter: as forks of itself, which has TensorFlow already, or as new
+    processes.
+
+    Args:
+        pythons: the interpreters.
     """
 
-    def __init__(self) -> None:
-        self._server = processes.start(
+    def __init__(self, pythons: Sequence[str] = (sys.executable,)) -> None:
+        self._messages: Queue[list[Any] | None] = Queue()
+        self._running: dict[int, ScriptRun] = {}
+        environment = {"PYTHONUNBUFFERED": "1"}
+        if {*pythons} != {sys.executable}:
+            environment[PORTABLE_HASHES] = "1"
+        self._servers = {python: self._serve(python, environment) for python in dict.fromkeys(pythons)}
+
+    def _serve(self, python: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        server = processes.start(
             "compare.app.script_process",
             start_method(),
-            environment={"PYTHONUNBUFFERED": "1"},
+            python=python,
+            environment=environment,
             bufsize=0,  # lines are read when they are there
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._messages: Queue[list[Any] | None] = Queue()
-        self._running: dict[int, ScriptRun] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, args=[server], daemon=True).start()
+        return server
 
-    def _listen(self) -> None:
-        assert self._server.stdout is not None
-        with self._server.stdout as lines:
+    def _listen(self, server: subprocess.Popen[bytes]) -> None:
+        assert server.stdout is not None
+        with server.stdout as lines:
             for line in lines:
                 self._messages.put(json.loads(line))
         self._messages.put(None)
@@ -111,10 +124,12 @@ class ScriptRunner:
 
     def __exit__(self, *error: object) -> None:
         """Ends all processes, which are killed."""
-        assert self._server.stdin is not None
-        with suppress(OSError):
-            self._server.stdin.close()
-        self._server.wait()
+        for server in self._servers.values():
+            assert server.stdin is not None
+            with suppress(OSError):
+                server.stdin.close()
+        for server in self._servers.values():
+            server.wait()
 
     def start(self, settings: Settings, log: Path) -> ScriptRun:
         """Starts a script.
@@ -125,9 +140,10 @@ class ScriptRunner:
         folder = Path(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings.write(folder / "settings.json")
-        assert self._server.stdin is not None
+        server = self._servers[settings.python]
+        assert server.stdin is not None
         try:
-            self._server.stdin.write(json.dumps([str(folder / "settings.json"), str(log)]).encode() + b"\n")
+            server.stdin.write(json.dumps([str(folder / "settings.json"), str(log)]).encode() + b"\n")
         except OSError:
             raise NoVerdictError(DIED) from None
         while (message := self._next(None))[0] != "started":

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from compare.app.notebooks import as_python
 from compare.app.provenance import provenance
 from compare.app.publish import judge_and_publish
 from compare.app.script_pairs import (
@@ -23,11 +22,12 @@ from compare.app.script_pairs import (
     stretches,
 )
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
+from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
 from compare.check.stages import some
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import NoVerdictError
 from compare.modes import Scripts
 from compare.naming import distinct, printable
 from compare.records import MetricsFile, read_json
@@ -36,7 +36,7 @@ from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
-from compare.watch.trace import LEFT, OTHERS, UNTRAINED, Trace, read_traces
+from compare.watch.trace import ENVIRONMENT, LEFT, OTHERS, UNTRAINED, Trace, read_traces
 
 
 def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
@@ -47,11 +47,12 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         NoVerdictError: if a script raises, or trains nothing.
         KeyboardInterrupt: if it was interrupted, after what there is was judged.
     """
-    for script in options.scripts:
-        if not Path(script).is_file():
-            raise RequestError(f"--scripts {script}: there is no such file")
-    with tempfile.TemporaryDirectory(prefix="fit-vs-loop-") as work, ScriptRunner() as runner:
-        session = _begin(options, folder, Path(work), runner, console)
+    with (
+        tempfile.TemporaryDirectory(prefix="fit-vs-loop-") as work,
+        sides_of(options, Path(work)) as sides,
+        ScriptRunner([side.python for side in sides]) as runner,
+    ):
+        session = _begin(options, folder, Path(work), runner, sides, console)
         try:
             interrupted = _train(session)
             session.run.save(status=INTERRUPTED if interrupted else TRAINED)
@@ -70,18 +71,29 @@ def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
         return Result(folder, verdict)
 
 
-def _begin(options: Scripts, folder: Path, work: Path, runner: ScriptRunner, console: Console) -> ScriptsSession:
-    sources = [as_python(script, work / f"notebook-{side}.py") for side, script in enumerate(options.scripts)]
-    names = [printable(Path(script).stem) for script in options.scripts]
-    names = [names[0], distinct(names[-1], names[:1])]
-    run = RunJson.read(folder)
+def _begin(
+    options: Scripts, folder: Path, work: Path, runner: ScriptRunner, sides: Sequence[Side], console: Console
+) -> ScriptsSession:
+    names = [sides[0].name, sides[1].name if len(sides) > 1 else distinct(sides[0].name, [sides[0].name])]
+    run, about = RunJson.read(folder), _about(options, sides)
     title = " and ".join(names) + (": two scripts" if len(options.scripts) > 1 else ": one script")
-    run.begin_training(provenance(options, names) | {"title": title, "notes": [], "strategy": _strategy(1)})
+    run.begin_training(provenance(options, names) | {"title": title, "notes": about, "strategy": _strategy(1)})
     run.save()
-    tell(console, f"Comparing {' and '.join(options.scripts)}", style="bold")
+    what = names if len(sides) > len(options.scripts) else options.scripts
+    tell(console, f"Comparing {' and '.join(what)}", style="bold")
+    for text in about:
+        tell(console, f"  {text}")
     for name, text in MADE_ALIKE.items():
         tell(console, f"  {name}: {'as in each script' if name in options.own else text}")
-    return ScriptsSession(options, folder, work, runner, sources, console, run, names)
+    return ScriptsSession(options, folder, work, runner, sides, console, run, names)
+
+
+def _about(options: Scripts, sides: Sequence[Side]) -> list[str]:
+    """What the sides run in, where that is not the same."""
+    told = [f"{side.name}: {side.about}" for side in sides if side.about]
+    if options.commits and any(map(changed_since, options.scripts)):
+        told.append("changes that are not committed are in neither")
+    return told
 
 
 FEW_PARTS = 3
@@ -109,6 +121,7 @@ def _train(session: ScriptsSession) -> bool:
         if interrupted:
             return True
         raise _failed(session, _nothing_to_compare(session, runs, traces))
+    environments = _environments_apart(names, runs)
     if unlike := next((pair for pair in paired if not _begin_alike(session, pair)), None):
         paired = _copies(session, traces)
         if not paired:
@@ -142,9 +155,22 @@ def _train(session: ScriptsSession) -> bool:
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
-    session.run.save(notes=[*session.left_over, *session.left_out], unpaired=unpaired or None)
+    about = _about(session.options, session.scripts)
+    session.run.save(notes=[*about, *environments, *session.left_over, *session.left_out], unpaired=unpaired or None)
+    for text in environments:
+        tell(session.console, f"Note: {text}")
     _say_what_trained(session)
     return interrupted
+
+
+def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+    """What the scripts ran in that may change numbers and is not the same, as a sentence."""
+    found = [read_json(path) if (path := run.folder / ENVIRONMENT).exists() else {} for run in runs]
+    if len(found) < 2 or not all(found):
+        return []
+    both = {name: [each.get(name, "not there") for each in found] for name in {**found[0], **found[1]}}
+    apart = [f"{name} {one} and {other}" for name, (one, other) in both.items() if one != other]
+    return [f"the environments differ: {', '.join(apart)} ({names[0]}'s first)"] if apart else []
 
 
 def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from compare.app.script_pairs import paired_models
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner
+from compare.app.script_sides import Side
 from compare.modes import Scripts
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
@@ -40,7 +41,7 @@ class ScriptsSession:
 
     Attributes:
         work: a temporary folder for what the processes write.
-        sources: the Python files to run: the scripts, or what was made of notebooks.
+        scripts: what runs on each side, or the one script that trains twice.
         left_over: what only one of them trains.
         left_out: what else only one of them has in a training that both make.
         twins: where noise twins of the reference are, by the step before which their noise begins, and their number.
@@ -50,7 +51,7 @@ class ScriptsSession:
     folder: Path
     work: Path
     runner: ScriptRunner
-    sources: list[str]
+    scripts: Sequence[Side]
     console: Console
     run: RunJson
     names: list[str]
@@ -64,20 +65,24 @@ class ScriptsSession:
     @property
     def alone(self) -> bool:
         """Whether one script trains twice."""
-        return len(self.options.scripts) == 1
+        return len(self.scripts) == 1
 
     @property
     def sides(self) -> list[int]:
         """The sides that have a script of their own."""
-        return [0] if self.alone else [0, 1]
+        return list(range(len(self.scripts)))
 
     def settings(self, side: int) -> Settings:
         """How to run the script of a side, with a folder of its own."""
         self.started += 1
         experiment = self.options.write_experiment if self.passes == 1 else None
+        runs = self.scripts[0 if self.alone else side]
         return Settings(
-            script=self.options.scripts[0 if self.alone else side],
-            source=self.sources[0 if self.alone else side],
+            script=runs.script,
+            source=runs.source,
+            python=runs.python,
+            cwd=runs.commit.folder if runs.commit else "",
+            checkout=runs.commit.checkout if runs.commit else "",
             folder=str(self.work / f"{self.started}"),
             initial=str(self.work / "initial"),
             arguments=self.options.script_arguments,

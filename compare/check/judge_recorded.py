@@ -27,6 +27,7 @@ from compare.check.recorded import (
     factor_of_gradients,
     known_rows,
     optimizer_of,
+    other_settings,
     penalty_of,
     place_of,
     same,
@@ -301,6 +302,8 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
+    if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
+        found += _hints_on_settings(located, sides)
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
@@ -315,6 +318,19 @@ def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:
     for name, own, others in zip((sides.other_name, sides.right_name), called, reversed(called), strict=True):
         if own and others and (alone := own.keys() - others.keys()):
             yield Measurement.of("layers-alone", side=name, classes=sorted(alone))
+
+
+def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """Layers with other settings; where the difference is known to be in some layers, only those."""
+    layers = sides.other_trace.layers, sides.right_trace.layers
+    if [each["class"] for each in layers[0]] != [each["class"] for each in layers[1]]:
+        return
+    parts = {part for name in located.where.split(", ") for part in name.split("/")}
+    for own, right in zip(*layers, strict=True):
+        named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
+        if named_there and (settings := other_settings(own["config"], right["config"])):
+            layer = f"{own['class']} {own['name']}"
+            yield Measurement.of("script-settings", optimizer=layer, settings=settings, variables=[])
 
 
 def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:

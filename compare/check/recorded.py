@@ -45,6 +45,26 @@ def same(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
+NAMES = ("name", "module", "registered_name", "build_config", "seed", "batch_shape", "sparse", "ragged")
+"""Entries of a configuration that change no number, or are compared elsewhere."""
+
+
+def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The settings that both have with other values, the side's own first; objects inside, part by part.
+
+    Versions of Keras write a configuration in other ways: an entry that one side lacks says nothing.
+    """
+    found: dict[str, list[Any]] = {}
+    for name in own.keys() & right.keys() - set(NAMES):
+        both = own[name], right[name]
+        if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
+            inner = other_settings(*both)
+            found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}
+        elif both[0] != both[1]:
+            found[name] = list(both)
+    return dict(sorted(found.items()))
+
+
 # Loss
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import xxhash
 
 from compare.engine.insides_tensorflow import context, execute
-from compare.records import PROJECTIONS, Variable
+from compare.records import PROJECTIONS, Variable, hash_of
 
 BLOCK = 2**14
 """Number of elements that are projected with the same signs."""
@@ -80,7 +79,7 @@ def copies_of(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> lis
 
 
 def _hash(value: np.ndarray) -> int:
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(value))  # type: ignore[arg-type] # it is a buffer
+    return hash_of(np.ascontiguousarray(value))
 
 
 def distributed(variable: Any) -> Any:

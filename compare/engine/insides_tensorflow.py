@@ -17,6 +17,7 @@ __all__ = [
     "in_xla",
     "is_op_determinism_enabled",
     "multi_device_iterator_ops",
+    "uses_onednn",
 ]
 
 try:
@@ -27,5 +28,6 @@ try:
     from tensorflow.python.framework.config import is_op_determinism_enabled
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as in_xla
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+    from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
 except ImportError as error:
     raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.16 to 2.21") from None

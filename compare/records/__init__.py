@@ -25,6 +25,7 @@ from compare.records.files import (
     write_checked,
     write_json,
 )
+from compare.records.hashing import PORTABLE_HASHES, hash_of
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (
     EPOCH_END,

@@ -13,11 +13,12 @@ from unittest.mock import Mock
 from compare.records import write_json
 from compare.user_errors import ProcessExit, describe, refusing_exit
 from compare.watch.alike import make_alike
+from compare.watch.environment import environment
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import FAILED, OTHERS, UNTRAINED, TraceWriter
+from compare.watch.trace import ENVIRONMENT, FAILED, OTHERS, UNTRAINED, TraceWriter
 
 
 def run(settings: Settings) -> None:
@@ -31,6 +32,8 @@ def run(settings: Settings) -> None:
     kind = StageObserver if settings.close_up else Observer
     observer = kind(settings, initial, writer)
     watch_reports(observer, writer)
+    if settings.cwd:
+        os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(settings.script))
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
@@ -55,6 +58,7 @@ def run(settings: Settings) -> None:
         raise
     finally:
         write_json(Path(settings.folder) / OTHERS, other_libraries())
+        write_json(Path(settings.folder) / ENVIRONMENT, environment(settings.source))
         nothing = [str(model.name) for model in observer.fitted if model.built and not model.trainable_weights]
         write_json(Path(settings.folder) / UNTRAINED, nothing)
         if whole and sys.exc_info()[0] is None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
+
+from compare.records import hash_of
 
 
 @dataclass(frozen=True)
@@ -134,4 +135,4 @@ def row_hashes(arrays: Sequence[Any]) -> tuple[int, ...]:
     else:
         flat = [np.ascontiguousarray(array.reshape(len(array), -1), np.float32) for array in numbers]
         parts = [[row.tobytes() for row in array] for array in flat]
-    return tuple(xxhash.xxh3_64_intdigest(b"".join(row)) for row in zip(*parts, strict=True))
+    return tuple(hash_of(b"".join(row)) for row in zip(*parts, strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,6 +52,9 @@ class Settings:
 
     Attributes:
         source: the Python file that is run: the script, or what was made of a notebook.
+        python: the interpreter that runs it.
+        cwd: its current folder; empty for that of the comparison.
+        checkout: the temporary folder of its commit, from which files are cited; empty for none.
         arguments: what ``sys.argv`` has after it.
         folder: where the trace is written.
         alone: whether the script is compared with itself: its first training with its second.
@@ -70,6 +75,9 @@ class Settings:
     source: str
     folder: str
     initial: str
+    python: str = sys.executable
+    cwd: str = ""
+    checkout: str = ""
     arguments: tuple[str, ...] = ()
     alone: bool = False
     max_steps: int = 2000
@@ -95,11 +103,14 @@ class Settings:
         return self.source != self.script
 
     def cited(self, text: str) -> str:
-        """A text in which the lines of a notebook are cited by cell."""
+        """A text in which the lines of a notebook are cited by cell, and the files of a commit without their folder."""
+        text = text.replace(self.checkout + os.sep, "") if self.checkout else text
         return citing_cells(text, self.script, self.source) if self.notebook else text
 
     def place(self, file: str, line: int) -> tuple[str, int]:
         """The file that the user knows, and the line in it; of a notebook, in its cell."""
+        if self.checkout and Path(file).is_relative_to(self.checkout):
+            return str(Path(file).relative_to(self.checkout)), line
         return place_in_cells(line, self.script, self.source) if self.notebook and file == self.source else (file, line)
 
     def write(self, path: Path) -> None:

@@ -31,6 +31,8 @@ UNTRAINED = "untrained"
 """The file with the names of the models whose ``fit`` was called though they have no trainable weights."""
 INSIDE, APART, LEFT = "inside", "apart", "left"
 """Where a model is that no optimizer trains: among the weights of a training, or not; or what a training leaves."""
+ENVIRONMENT = "environment"
+"""The file with what the script ran in, by name."""
 OTHERS = "others"
 """The file with the names of other libraries that the script has imported, or asked for."""
 
@@ -107,6 +109,7 @@ class Trace:
             training; the first is of the initial weights, step 0, where it was seen.
         trained_by: ``fit``, ``fit with its own train_step``, ``train_on_batch``, or ``loop``.
         optimizers: name and configuration of each optimizer, in the order of use.
+        layers: name, class and configuration of each layer of the model, in order.
         fit: what ``fit`` was called with: its batch size, callbacks, class weights and the like.
         calls: calls of ``tf.data`` and the like that explain much, in order.
         drawn: the functions of ``tf.random`` that the script calls, each ``eager``, in a ``graph``, or both.
@@ -133,6 +136,7 @@ class Trace:
     steps: np.ndarray
     trained_by: str = "loop"
     optimizers: Sequence[Mapping[str, Any]] = ()
+    layers: Sequence[Mapping[str, Any]] = ()
     fit: Mapping[str, Any] = field(default_factory=dict)
     epochs: Sequence[FitEpoch] = ()
     reported: Sequence[Reported] = ()
@@ -237,8 +241,7 @@ class TraceWriter:
 
     def optimizer(self, number: int, optimizer: Any) -> None:
         """Records an optimizer that is used for the first time."""
-        configuration = json.loads(json.dumps(configuration_of(optimizer), default=repr))
-        self.content(number)["optimizers"].append({"class": type(optimizer).__name__, "config": configuration})
+        self.content(number)["optimizers"].append(_described(optimizer, configuration_of(optimizer)))
 
     def begin(self, training: Any, fingerprint: Any, trained_by: str) -> None:
         """Records a training's variables, and its initial weights where they are known."""
@@ -248,6 +251,10 @@ class TraceWriter:
         content["replicas"] = fingerprint.replicas
         content["number"], content["created"] = training.number, training.created
         content["model"], content["alike"] = training.name, training.alike
+        content["layers"] = [
+            {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
+            for layer in (training.root._flatten_layers(include_self=False) if training.root is not None else ())
+        ]
         self._trainings.append(training)
         if training.initial is not None:
             hashes, projections = fingerprint.of([[value] * fingerprint.replicas for value in training.initial])
@@ -300,6 +307,19 @@ class TraceWriter:
             name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state", "of")
         }
         replace_file(self._folder / f"{number}.trace", pickle.dumps(self.content(number) | of_script | of_training))
+
+
+def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The class and the configuration of an optimizer or layer, in plain values."""
+    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration, default=repr))}
+
+
+def _configuration_of_layer(layer: Any) -> dict[str, Any]:
+    """A layer's configuration; of one without ``get_config``, its plain attributes."""
+    try:
+        return dict(layer.get_config())
+    except Exception:
+        return _plain_attributes(layer)
 
 
 def configuration_of(optimizer: Any) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         numbers = {"learning_rate": rates[1], "expected": rates[0]}
         seen = Measurement.of("script-schedule", schedule=schedule, **numbers)
         return "learning-rate-schedule-missing", Variant({}, seen)
-    differing = [key for key in a if key not in ("name", "learning_rate") and a.get(key) != b.get(key)]
+    differing = [key for key in a if key not in ("name", "learning_rate") and a[key] != b.get(key, a[key])]
     clipping = [key for key in differing if "clip" in key]
     if clipping and not clipping_alike(sides):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}

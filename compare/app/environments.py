@@ -1,0 +1,53 @@
+"""The environments that scripts run in: what an interpreter has installed, and what differs between two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from compare.errors import RequestError
+
+PACKAGES = ("tensorflow", "keras", "numpy")
+"""What decides how a script trains."""
+OLDEST = {"tensorflow": (2, 16), "keras": (3, 3)}
+"""The oldest versions whose scripts can be watched."""
+_ASK = f"""
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {{"python": ".".join(map(str, sys.version_info[:3]))}}
+for name in {PACKAGES}:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+SECONDS = 60
+
+
+def versions_of(python: str) -> dict[str, str]:
+    """The version of Python and of each of ``PACKAGES`` that an interpreter has.
+
+    Raises:
+        RequestError: if no script can be watched there.
+    """
+    try:
+        ended = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=SECONDS, check=True)
+        found: dict[str, str] = json.loads(ended.stdout)
+    except FileNotFoundError:
+        raise RequestError(f"--python {python}: there is no such program") from None
+    except (OSError, ValueError, subprocess.SubprocessError):
+        raise RequestError(f"--python {python}: this does not run as Python 3") from None
+    if _numbers(found["python"]) < (3, 11):
+        raise RequestError(f"--python {python}: it is Python {found['python']}; 3.11 or newer is needed")
+    for name, least in OLDEST.items():
+        needed = f"{name} {'.'.join(map(str, least))} or newer"
+        if name not in found:
+            raise RequestError(f"--python {python}: {name} is not installed there; {needed} is needed")
+        if _numbers(found[name]) < least:
+            raise RequestError(f"--python {python}: it has {name} {found[name]}; {needed} is needed")
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

@@ -1,0 +1,140 @@
+"""What runs on each side of a comparison of scripts: a file, its interpreter, and the commit that it is taken from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.app.environments import PACKAGES, versions_of
+from compare.app.notebooks import as_python
+from compare.errors import RequestError
+from compare.modes import Scripts
+from compare.naming import distinct, plain, printable
+
+
+@dataclass(frozen=True)
+class Side:
+    """What runs on a side.
+
+    Attributes:
+        name: what it is called in records and reports.
+        script: the user's file, or its copy in a commit.
+        source: the Python file to run: the script, or what was made of a notebook.
+        python: the interpreter that runs it.
+        versions: of Python and the packages there; empty if that is this process's own.
+        commit: the commit that it is taken from; None for the files as they are.
+    """
+
+    name: str
+    script: str
+    source: str
+    python: str
+    versions: Mapping[str, str]
+    commit: Commit | None = None
+
+    @property
+    def about(self) -> str:
+        """What it runs in, and which commit it is of; empty if that is what everybody would think."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return "; ".join(filter(None, [self.commit.about if self.commit else "", versions]))
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that was checked out.
+
+    Attributes:
+        about: its hash and the first line of its message.
+        checkout: the temporary folder with its files.
+        folder: the folder there that is the current one here.
+    """
+
+    about: str
+    checkout: str
+    folder: str
+
+
+@contextmanager
+def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
+    """What runs on each side, or the one script that trains twice; what was checked out is there inside the block.
+
+    Raises:
+        RequestError: if there is no such script, interpreter or commit.
+    """
+    count = 2 if options.of_two_sides else 1
+    scripts, pythons = (_for_each(given, count) for given in (options.scripts, options.python or (sys.executable,)))
+    for script in options.scripts:
+        if not (options.commits or Path(script).is_file()):
+            raise RequestError(f"--scripts {script}: there is no such file")
+    versions = [versions_of(python) if options.python else {} for python in pythons]
+    ends = _ends(options, versions)
+    with ExitStack() as stack:
+        sides: list[Side] = []
+        for number, script in enumerate(scripts):
+            commit = None
+            if options.commits:
+                where = work / f"commit-{number + 1}"
+                script, commit = stack.enter_context(_checked_out(options.commits[number], script, where))
+            name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
+            source = as_python(script, work / f"notebook-{number}.py")
+            sides.append(Side(name, script, source, pythons[number], versions[number], commit))
+        yield sides
+
+
+def _for_each(given: Sequence[str], count: int) -> list[str]:
+    return list(given) * (count // len(given))
+
+
+def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
+    """What tells the sides of one script apart in their names: the commit, or the first version that differs."""
+    if len(options.scripts) > 1 or len(versions) == 1:
+        return [""] * len(versions)
+    if options.commits:
+        return [f"-{plain(commit)[:40]}" for commit in options.commits]
+    apart = next((name for name in (*PACKAGES, "python") if versions[0].get(name) != versions[1].get(name)), "")
+    return [f"-{apart}-{known[apart]}" if apart else "" for known in versions]
+
+
+@contextmanager
+def _checked_out(commit: str, script: str, where: Path) -> Iterator[tuple[str, Commit]]:
+    """A script as it is in a commit, in a worktree of its own.
+
+    Raises:
+        RequestError: if the script is in no repository, or the commit, or the script in it, does not exist.
+    """
+    given = Path(script).resolve()
+    try:
+        top = Path(_git(given.parent, "rev-parse", "--show-toplevel"))
+    except (OSError, subprocess.CalledProcessError):
+        raise RequestError(f"--commits: {script} is in no Git repository") from None
+    try:
+        exact = _git(top, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+    except subprocess.CalledProcessError:
+        raise RequestError(f"--commits {commit}: there is no such commit in {top}") from None
+    inside = given.relative_to(top)
+    try:
+        _git(top, "cat-file", "-e", f"{exact}:{inside.as_posix()}")
+    except subprocess.CalledProcessError:
+        raise RequestError(f"--commits {commit}: it has no {inside}") from None
+    _git(top, "worktree", "add", "--detach", str(where), exact)
+    try:
+        here = Path.cwd()
+        folder = where / here.relative_to(top) if here.is_relative_to(top) else here
+        about = _git(top, "show", "--no-patch", "--format=commit %h: %s", exact)
+        yield str(where / inside), Commit(about, str(where), str(folder if folder.is_dir() else where))
+    finally:
+        _git(top, "worktree", "remove", "--force", str(where))
+
+
+def changed_since(script: str) -> bool:
+    """Whether the repository of a script has changes that are in no commit."""
+    return bool(_git(Path(script).resolve().parent, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,170 @@
+"""One script under two interpreters, and in two commits: which default, or which line, trains otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compare
+from compare.app.environments import versions_of
+from compare.errors import RequestError
+
+SCRIPT = """
+import sys
+
+import defaults
+import keras
+import numpy as np
+
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+y = (x.sum(axis=1) > 0).astype("int64")
+momentum = defaults.MOMENTUM if "momentum" in sys.argv else 0.99
+epsilon = defaults.EPSILON if "epsilon" in sys.argv else 1e-7
+layers = [keras.layers.Dense(8, activation="relu"), keras.layers.BatchNormalization(momentum=momentum)]
+model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.Adam(epsilon=epsilon), loss)
+model.fit(x, y, epochs=2, batch_size=32, verbose=0)
+"""
+
+Environment = Callable[..., str]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """Makes the interpreter of an environment that lacks what only this package needs, with modules of its own."""
+
+    def make(name: str, **modules: str) -> str:
+        folder = tmp_path / name
+        venv.create(folder, with_pip=False)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        # What this process has comes after what stands there.
+        (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+        for module, text in ({"xxhash": "raise ImportError('not there')"} | modules).items():
+            (packages / f"{module}.py").write_text(text)
+        return str(folder / "bin" / "python")
+
+    return make
+
+
+def compared(folder: Path, script: Path, *arguments: str, **options: Any) -> dict[str, Any]:
+    given = {"reports": folder, "quiet": True, "script_arguments": arguments}
+    return compare.run(scripts=[str(script)], **given, **options).details
+
+
+def test_a_default_that_differs_between_two_environments_is_named_with_both_values(
+    tmp_path: Path, environment: Environment
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    pythons = [
+        environment("old", defaults="__version__ = '1.0'\nMOMENTUM, EPSILON = 0.99, 1e-7"),
+        environment("new", defaults="__version__ = '2.0'\nMOMENTUM, EPSILON = 0.5, 1e-3"),
+    ]
+    equal = compared(tmp_path / "equal", script, python=pythons)
+    assert equal["verdict"] == "identical"
+    (run,) = (tmp_path / "equal").glob("*/run.json")
+    assert "the environments differ: defaults 1.0 and 2.0 (train's first)" in run.read_text()
+
+    of_layer = compared(tmp_path / "momentum", script, "momentum", python=pythons)
+    (entry,) = of_layer["comparisons"]
+    assert (entry["verdict"], entry["causes"]) == ("different", [])
+    assert any("BatchNormalization" in each and "momentum=0.5 instead of 0.99" in each for each in entry["evidence"])
+
+    of_optimizer = compared(tmp_path / "epsilon", script, "epsilon", python=pythons)
+    (entry,) = of_optimizer["comparisons"]
+    assert [cause["id"] for cause in entry["causes"]] == ["optimizer-differs"]
+    assert "epsilon=0.001 instead of 1e-07" in entry["causes"][0]["evidence"]
+
+
+def test_an_interpreter_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, environment: Environment) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('it must not run')")
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    older = environment("older", sitecustomize="import sys; sys.version_info = (3, 8, 10)")
+    for python, why in {
+        str(tmp_path / "no" / "python"): "there is no such program",
+        "/bin/false": "this does not run as Python 3",
+        str(bare / "bin" / "python"): "tensorflow is not installed there; tensorflow 2.16 or newer is needed",
+        older: "it is Python 3.8.10; 3.11 or newer is needed",
+    }.items():
+        with pytest.raises(RequestError) as refused:
+            compared(tmp_path / "reports", script, python=[sys.executable, python])
+        assert str(refused.value) == f"--python {python}: {why}"
+    with pytest.raises(RequestError, match="one interpreter for both sides or one for each, not 3"):
+        compared(tmp_path / "reports", script, python=[sys.executable] * 3)
+
+
+def test_an_older_version_is_refused_with_the_one_that_is_needed(tmp_path: Path, environment: Environment) -> None:
+    python = environment("old")
+    (packages,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    (packages / "tensorflow-2.15.1.dist-info").mkdir()
+    (packages / "tensorflow-2.15.1.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.1\n")
+    with pytest.raises(RequestError, match=r"it has tensorflow 2\.15\.1; tensorflow 2\.16 or newer is needed"):
+        versions_of(python)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose first commit trains with fit as the second does, but for the learning rate."""
+    folder = tmp_path / "repository"
+    (folder / "code").mkdir(parents=True)
+    script = folder / "code" / "train.py"
+    plain = SCRIPT.replace("import defaults\n", "")
+    script.write_text(plain)
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    commit(folder, "as it was")
+    (folder / "code" / "other.py").write_text("")
+    script.write_text(plain.replace("Adam(epsilon", "Adam(0.01, epsilon"))
+    git(folder, "add", "-A")
+    commit(folder, "faster")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "-qam", message)
+
+
+def test_two_commits_are_compared_and_the_repository_stays_as_it_was(tmp_path: Path, repository: Path) -> None:
+    script = repository / "code" / "train.py"
+    script.write_text("raise SystemExit('changes that are not committed')")
+    before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
+    found = compared(tmp_path / "reports", script, commits=["HEAD~1", "HEAD"])
+    (entry,) = found["comparisons"]
+    assert (found["reference"], entry["candidate"]) == ("train-HEAD-1", "train-HEAD")
+    (cause,) = entry["causes"]
+    assert cause["id"] == "optimizer-differs"
+    assert "learning_rate=0.01 instead of 0.001" in cause["evidence"]
+    assert cause["source"]["file"] == "code/train.py"
+    assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
+    (run,) = (tmp_path / "reports").glob("*/run.json")
+    assert "changes that are not committed are in neither" in run.read_text()
+
+
+def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, repository: Path) -> None:
+    script, late = repository / "code" / "train.py", repository / "code" / "other.py"
+    outside = tmp_path / "train.py"
+    outside.write_text("")
+    for path, commits, why in (
+        (script, ["HEAD", "nowhere"], f"--commits nowhere: there is no such commit in {repository}"),
+        (script, ["--all", "HEAD"], f"--commits --all: there is no such commit in {repository}"),
+        (late, ["HEAD~1", "HEAD"], "--commits HEAD~1: it has no code/other.py"),
+        (outside, ["HEAD", "HEAD"], f"--commits: {outside} is in no Git repository"),
+        (script, ["HEAD"], "--commits takes two commits, not 1"),
+    ):
+        with pytest.raises(RequestError) as refused:
+            compared(tmp_path / "reports", path, commits=commits)
+        assert str(refused.value) == why
+    assert git(repository, "worktree", "list").count("\n") == 1
