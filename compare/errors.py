@@ -1,5 +1,12 @@
 """Exceptions that end a run with a one-line message: the request is wrong, or no verdict is possible."""
 
+EXIT_REQUEST = 2
+"""Exit status of the command for a request that cannot be carried out."""
+EXIT_NO_VERDICT = 3
+"""Exit status for a run without a verdict; ``compare.verdict`` has the exit statuses of verdicts."""
+EXIT_INTERRUPTED = 130
+"""Exit status for an interrupted run (by Ctrl-C, say)."""
+
 
 class RequestError(ValueError):
     """The request cannot be carried out; the message says in one line what is wrong and what to do.
@@ -8,13 +15,17 @@ class RequestError(ValueError):
 
     Attributes:
         blames: whether the message says which function of the user's is at fault, and where it is.
+        status: the command's exit status.
     """
 
     blames = False
+    status = EXIT_REQUEST
 
 
 class NoVerdictError(RuntimeError):
     """A run did not reach a verdict, although the request was valid; exit status 3."""
+
+    status = EXIT_NO_VERDICT
 
 
 class StorageError(NoVerdictError):
@@ -47,14 +58,6 @@ def kind_of(error: BaseException | None) -> str:
     if isinstance(error, MemoryError) or "ResourceExhausted" in type(error).__name__:  # TensorFlow's
         return NO_MEMORY
     return MAY_PASS if isinstance(error, OSError) else "" if error is None else kind_of(error.__cause__)
-
-
-EXIT_REQUEST = 2
-"""Exit status of the command for a request that cannot be carried out."""
-EXIT_NO_VERDICT = 3
-"""Exit status for a run without a verdict; ``compare.verdict`` has the exit statuses of verdicts."""
-EXIT_INTERRUPTED = 130
-"""Exit status for an interrupted run (by Ctrl-C, say)."""
 
 
 class EndedEarlyError(Exception):

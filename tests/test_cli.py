@@ -17,14 +17,15 @@ from pathlib import Path
 import pytest
 
 import compare
-from compare.app import cli
+from compare.app import cli, redraw, restore
 from compare.app.command_line import parsed, parser
 from compare.app.loading import load_experiment, load_trainers
 from compare.app.provenance import code
 from compare.app.run_folder import claimed
-from compare.errors import RequestError
+from compare.errors import NoVerdictError, RequestError, StorageError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.options import request
+from compare.records import RecordError
 from compare.reporting.result import Result
 from compare.request import EXPERIMENTS, GROUPS, LOGGED, STRATEGIES, TWO_SCRIPTS, Request
 
@@ -72,6 +73,44 @@ def refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 def python(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+# Statuses
+
+
+@pytest.mark.parametrize("command", ["compare.py", "report.py", "restore.py"])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestError("no"), 2),
+        (RecordError("file", "damaged"), 2),
+        (NoVerdictError("no"), 3),
+        (StorageError("full"), 3),
+        (MemoryError(), 3),
+        (AssertionError("two\nlines"), 3),
+        (OSError(5, "Input/output error"), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=repr,
+)
+def test_whatever_ends_a_command_is_one_line_and_never_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, error: BaseException, status: int
+) -> None:
+    """A status of 1 means ``different``; Python exits with it when an exception is not caught."""
+
+    def ends(*_: object) -> None:
+        raise error
+
+    status = 2 if command == "report.py" and isinstance(error, StorageError) else status
+    main, module, function, arguments = {
+        "compare.py": (cli.main, cli, "refuse_if_missing", []),
+        "report.py": (redraw.main, redraw, "make", ["run"]),
+        "restore.py": (restore.main, restore, "restore", ["run"]),
+    }[command]
+    monkeypatch.setattr(module, function, ends)
+    assert main(arguments) == status
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"{command}: ") and said.err.count("\n") == 1
 
 
 # Help, from anywhere, at once

@@ -180,6 +180,40 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_can_be_resumed(tmp_path
     assert cli.main([*command, "--resume"]) == 0
 
 
+BREACHES = """
+import compare
+
+class Early(compare.CustomLoop):
+    name = "early"
+    def train(self, run):
+        run.build()
+
+class Twice(compare.CustomLoop):
+    name = "twice"
+    def train(self, run):
+        run.build()
+        run.end_epoch(run.epochs[0], {})
+        run.end_epoch(run.epochs[0], {})
+"""
+
+
+@pytest.mark.parametrize("breach", ["Early", "Twice"])
+@pytest.mark.parametrize("at", [0, 1], ids=["reference", "candidate"])
+def test_a_breach_of_the_contract_is_no_verdict_and_the_run_says_so(tmp_path, capfd, breach, at):
+    from compare.app import cli
+
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "loop.py").write_text(BREACHES)
+    trainers = [f"{Path(__file__).parent / 'eager.py'}:Eager"]
+    trainers.insert(at, f"{tmp_path / 'loop.py'}:{breach}")
+    command = ["--experiment", str(tmp_path / "task.py"), "--trainers", *trainers, "--strategy", "default", "--quiet"]
+    command += ["--epochs", "1", "--batch-size", "12", "--reports", str(tmp_path), "--name", "run", "--sequential"]
+    assert cli.main(command) == 3
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("compare.py: ")]
+    assert f"trainer {breach.lower()}" in line and "end_epoch" in line
+    assert read_json(tmp_path / "run" / "verdict.json")["verdict"] == "not-comparable"
+
+
 class Exits(Eager):
     """Ends the process in the middle of training, as a script does that has its own argument parser."""
 

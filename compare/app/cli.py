@@ -20,9 +20,9 @@ from typing import TypeGuard
 from compare import signals
 from compare.app import standard_streams
 from compare.app.command_line import parsed, program
-from compare.app.standard_streams import forgiving, print_traceback
+from compare.app.standard_streams import ending, forgiving, print_traceback
 from compare.engine.tf_config import this_task
-from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.errors import NoVerdictError, RequestError
 from compare.modes import Trained
 from compare.naming import absolute, shown_path
 from compare.request import Request, Task
@@ -40,30 +40,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
     standard_streams.provide()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = parsed(given)
-        refuse_if_missing()
-        from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
+    return ending(program(), lambda: _main(given))
 
-        with waiting(standard_streams.console(quiet=options.quiet), "starting"):
-            import_module("compare.app.session")  # and what else a run needs before TensorFlow
-        this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
-        if _helps(options):
-            with _shared_folder(options) as folder:
-                return carry_out_and_report(options, folder)
-        from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
 
-        with claimed(options) as folder:
-            status = carry_out_and_report(options, folder)
-        return _fail(_how_to_go_on(options, given, folder), status) if status == EXIT_INTERRUPTED else status
-    except RequestError as error:
-        return _fail(error, EXIT_REQUEST)
-    except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
-    except Exception as error:  # Python would exit with 1, which means a verdict
-        if not isinstance(error, NoVerdictError):
-            print_traceback()
-        return _fail(f"{type(error).__name__}: {error}", EXIT_NO_VERDICT)
+def _main(given: Sequence[str]) -> int:
+    options = parsed(given)
+    refuse_if_missing()
+    from compare.reporting.live import waiting  # noqa: PLC0415 (lazy)
+
+    with waiting(standard_streams.console(quiet=options.quiet), "starting"):
+        import_module("compare.app.session")  # and what else a run needs before TensorFlow
+    this_task()  # whatever the strategy: TensorFlow reads TF_CONFIG too
+    if _helps(options):
+        with _shared_folder(options) as folder:
+            return carry_out_and_report(options, folder)
+    from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
+
+    with claimed(options) as folder:
+        try:
+            return carry_out_and_report(options, folder)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_how_to_go_on(options, given, folder)) from None
 
 
 def _helps(options: Request) -> TypeGuard[Task]:
@@ -127,41 +124,32 @@ def command(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def carry_out_and_report(options: Request, folder: Path, name: str | None = None) -> int:
-    """Carry out a request and print its progress and errors; returns the exit status.
+def carry_out_and_report(options: Request, folder: Path) -> int:
+    """Carry out a request and print its progress; returns the exit status.
 
-    Results go to the folder; of a member of a cluster that is not its chief, checkpoints only. Errors begin with a
-    name, by default the program's.
+    Results go to the folder; of a member of a cluster that is not its chief, checkpoints only.
+
+    Raises:
+        RequestError, NoVerdictError, KeyboardInterrupt: as ``carry_out``; any other exception, whose traceback is in
+            the log, has become a NoVerdictError.
     """
     from compare.app.cluster_session import take_part  # noqa: PLC0415 (lazy)
     from compare.app.session import carry_out  # noqa: PLC0415 (lazy)
 
     signals.catch()
     console = standard_streams.console(quiet=options.quiet)
-    try:
-        if _helps(options):
-            take_part(options, folder)
-            return 0
-        with stderr_to(folder / "tensorflow.log"):
-            try:
-                return carry_out(options, folder, console, command=True).exit_status
-            except Exception as error:
-                if not isinstance(error, RequestError | NoVerdictError):
-                    print_traceback()  # of what nobody expected
-                raise
-    except RequestError as error:
-        return _fail(error, EXIT_REQUEST, name)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except NoVerdictError as error:
-        return _fail(error, EXIT_NO_VERDICT, name)
-    except Exception as error:
-        # A user's trainer raised: the verdict says so, the traceback is in the log.
-        return _fail(f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)", EXIT_NO_VERDICT, name)
-
-
-def _fail(error: object, status: int, name: str | None = None) -> int:
-    return standard_streams.fail(program() if name is None else name, error, status)
+    if _helps(options):
+        take_part(options, folder)
+        return 0
+    with stderr_to(folder / "tensorflow.log"):
+        try:
+            return carry_out(options, folder, console, command=True).exit_status
+        except (RequestError, NoVerdictError):
+            raise
+        except Exception as error:  # a user's trainer raised: the verdict says so
+            print_traceback()
+            text = f"{describe(error)} (traceback in {shown_path(folder)}/tensorflow.log)"
+            raise NoVerdictError(text) from error
 
 
 def _regular(path: str, flags: int) -> int:

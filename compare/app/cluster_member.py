@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compare.app.cli import carry_out_and_report
 from compare.app.processes import end_with
+from compare.app.standard_streams import ending
 from compare.options import request
 
 
@@ -16,7 +17,7 @@ def main() -> int:
     end_with(int(sys.argv[1]))
     told = json.loads(sys.argv[2])
     # The process that the user started repeats the error, under its own name.
-    return carry_out_and_report(request(**told["options"]), Path(told["folder"]), name="")
+    return ending("", lambda: carry_out_and_report(request(**told["options"]), Path(told["folder"])))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def start(options: Trained, folder: Path, console: Console) -> Result:
     if status == EXIT_REQUEST:
         raise RequestError(message)
     path = folder / "verdict.json"
-    verdict = read_verdict(path)["verdict"] if path.exists() else ""
-    # It may be an earlier verdict, of the part that was finished when the run was interrupted.
+    content: dict[str, Any] = read_verdict(path) if path.exists() else {"interrupted": True}
+    verdict = "" if content.get("interrupted") else content["verdict"]  # of the part that was finished then
     if not verdict or status != EXIT_STATUS[verdict]:
         raise NoVerdictError(message or f"the chief process ended with status {status}")
     if verdict == DIFFERENT:

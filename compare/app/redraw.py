@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compare.app.one_line_parser import OneLineParser
-from compare.app.standard_streams import fail
-from compare.errors import EXIT_REQUEST, RequestError, StorageError
+from compare.app.standard_streams import ending
+from compare.errors import RequestError, StorageError
 from compare.naming import refuse_output
-from compare.records import RecordError
 from compare.reporting import html, plots, tensorboard
 
 
@@ -21,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Recreate report.html and comparison.png of each run from its files, and the list of all runs "
         "beside it; for several runs, also one page that shows them side by side.",
-        epilog="Exit status: 0, or 2 when a folder holds no run or its files are damaged.",
+        epilog="Exit status: 0; 2 when a folder holds no run or its files are damaged; 3 after an internal error.",
     )
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run's folder, such as reports/example")
     parser.add_argument(
@@ -36,15 +35,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
+    return ending("report.py", lambda: _make(parser().parse_args(arguments)))
+
+
+def _make(options: argparse.Namespace) -> int:
+    if options.out is not None and len(options.runs) < 2:
+        raise RequestError("--out is for the page of several runs: give two or more")
     try:
-        options = parser().parse_args(arguments)
-        if options.out is not None and len(options.runs) < 2:
-            raise RequestError("--out is for the page of several runs: give two or more")
         for page in make(options.runs, options.out, options.tensorboard):
             print(page)
-        return 0
-    except (RequestError, RecordError, StorageError, OSError) as error:
-        return fail("report.py", error, EXIT_REQUEST)
+    except StorageError as error:
+        raise RequestError(str(error)) from error
+    return 0
 
 
 def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:

@@ -18,13 +18,13 @@ from compare.app.one_line_parser import OneLineParser
 from compare.app.provenance import code
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
-from compare.app.standard_streams import fail
+from compare.app.standard_streams import ending
 from compare.engine.preflight import Facts
-from compare.errors import EXIT_NO_VERDICT, EXIT_REQUEST, NoVerdictError, RequestError
+from compare.errors import RequestError
 from compare.modes import Trained
 from compare.naming import is_file
 from compare.options import request
-from compare.records import RecordError, read_rows, shortest
+from compare.records import read_rows, shortest
 from compare.records.run_json import RunJson
 from compare.request import EXPERIMENTS
 from compare.strategy_specs import SPECS
@@ -61,12 +61,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command line; returns the exit status."""
-    try:
-        given = parser().parse_args(arguments)
-        with stderr_to(Path(os.devnull)):
-            restore(given)
-    except (RequestError, NoVerdictError) as error:
-        return fail("restore.py", error, EXIT_REQUEST if isinstance(error, RequestError) else EXIT_NO_VERDICT)
+    return ending("restore.py", lambda: _restore(parser().parse_args(arguments)))
+
+
+def _restore(given: argparse.Namespace) -> int:
+    with stderr_to(Path(os.devnull)):
+        restore(given)
     return 0
 
 
@@ -86,10 +86,7 @@ def restore(given: argparse.Namespace) -> None:
     from compare.engine.checkpoints import folder_of, saved  # noqa: PLC0415 (lazy)
 
     seed, count = original.seed if given.seed is None else given.seed, task.strategy.num_replicas_in_sync
-    try:
-        rows = {(row["trainer"], row["epoch"]): row for row in read_rows(given.run) if int(row["seed"]) == seed}
-    except RecordError as error:
-        raise RequestError(str(error)) from None
+    rows = {(row["trainer"], row["epoch"]): row for row in read_rows(given.run) if int(row["seed"]) == seed}
     for name in names:
         folder = folder_of(given.run, name, seed if len(original.all_seeds) > 1 else None)
         epochs = [epoch for epoch in saved(folder) if given.epoch in (None, epoch)]

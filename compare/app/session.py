@@ -60,11 +60,9 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
         return _by_mode(options, folder, console, command=command)
-    except (RequestError, RecordError) as error:
-        if not options.goes_on and not (folder / "metrics.csv").exists():
+    except RequestError:
+        if not options.goes_on and not any((folder / name).exists() for name in ("metrics.csv", "verdict.json")):
             shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, RecordError):
-            raise RequestError(str(error)) from error
         raise
     except KeyboardInterrupt:
         if not isinstance(options, Scripts):

@@ -6,9 +6,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from compare.errors import EXIT_INTERRUPTED, EXIT_NO_VERDICT, NoVerdictError, RequestError
 from compare.naming import printable
 
 if TYPE_CHECKING:
@@ -56,6 +58,19 @@ def fail(program: str, error: object, status: int) -> int:
     text = re.sub(r"(\S{300})\S{200,}", r"\1…", " ".join(str(error).split()))  # an endless name or value
     print(f"{program and f'{program}: '}{printable(text)}", file=forgiving(sys.stderr))
     return status
+
+
+def ending(program: str, carry_out: Callable[[], int]) -> int:
+    """The exit status of a command; whatever ends it is printed in one line, since Python would exit with 1."""
+    try:
+        return carry_out()
+    except KeyboardInterrupt as error:
+        return fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
+    except (RequestError, NoVerdictError) as error:
+        return fail(program, error, error.status)
+    except Exception as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        return fail(program, f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})", EXIT_NO_VERDICT)
 
 
 class _Forgiving:

@@ -28,7 +28,7 @@ from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
-from compare.errors import EndedEarlyError, RequestError
+from compare.errors import EXIT_NO_VERDICT, EndedEarlyError, RequestError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
 from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
@@ -39,6 +39,8 @@ NOT_BUILT = "run.build() must be called before training, because the weights tha
 
 class TrainerError(RequestError):
     """A trainer violates the contract; the message says what it did, and what to do instead."""
+
+    status = EXIT_NO_VERDICT  # as of any other exception in a trainer
 
 
 class NotFiniteError(EndedEarlyError):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from compare.errors import RequestError
 from compare.naming import file_name, shown_path
 from compare.records.codec import ALWAYS
 
@@ -34,7 +35,7 @@ BLOCK = 2**13
 """The number of fingerprints that are compared at a time."""
 
 
-class RecordError(ValueError):
+class RecordError(RequestError):
     """A recorded file that is damaged or incomplete; the message names the file and the remedy."""
 
     def __init__(self, path: Path | str, problem: str) -> None:
