@@ -565,7 +565,16 @@ def test_numbers_without_records_are_those_that_were_judged(tmp_path: Path) -> N
     with pytest.raises(RecordError, match="there are no fingerprints of 'fit', seed 0"):
         read_records(tmp_path)
     metrics = tmp_path / "metrics.csv"
-    metrics.write_text(metrics.read_text().replace(",0.75,", ",0.76,"))
+    whole = metrics.read_text()
+    for content in (whole.replace(",0.75,", ",0.76,"), "".join(whole.splitlines(keepends=True)[:2])):
+        metrics.write_text(content)
+        with pytest.raises(RecordError, match=r"metrics\.csv: damaged, its rows are not those that run\.json knows"):
+            read_rows(tmp_path)
+    metrics.unlink()
+    with pytest.raises(RecordError, match=r"metrics\.csv: is missing"):
+        read_rows(tmp_path)
+    metrics.write_text(whole)
+    RunJson(folder=tmp_path, options={}).save()
     with pytest.raises(RecordError, match=r"metrics\.csv: its rows of 'fit' match no checksum"):
         read_rows(tmp_path)
 

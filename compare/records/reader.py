@@ -115,11 +115,10 @@ def _verified(
     rows: dict[_Key, list[dict[str, str]]] = {}
     for row in read_metrics(metrics) if os.path.lexists(metrics) else []:
         rows.setdefault((row["trainer"], int(row["seed"])), []).append(row)
-    if rows.keys() - sidecars.keys():  # copied without its records
-        run = run_of(folder)
-        if not run.exists() or read_run(run.parent).get("metrics_sha256") != rows_checksum(metrics):
-            name = min(rows.keys() - sidecars.keys())[0]
-            raise RecordError(metrics, f"its rows of {name!r} match no checksum, neither in records nor in run.json")
+    judged = read_run(folder).get("metrics_sha256") if (folder / "run.json").exists() else None
+    if judged is None and (unknown := rows.keys() - sidecars.keys()):  # copied without its records
+        text = f"its rows of {min(unknown)[0]!r} match no checksum, neither in records nor in run.json"
+        raise RecordError(metrics, text)
     for key, sidecar in sidecars.items():
         sums, trainer, seed = sidecar.rows_sha256, *key
         found = {int(row["epoch"]): row for row in rows.get(key, [])}
@@ -133,6 +132,8 @@ def _verified(
         for epoch in sorted(sums.keys() - found.keys()) if complete else ():
             if epoch <= last:
                 raise RecordError(metrics, f"damaged, the row of {trainer!r}, seed {seed}, epoch {epoch} is missing")
+    if complete and judged is not None and judged != rows_checksum(metrics):
+        raise RecordError(metrics, "damaged, its rows are not those that run.json knows")
     return rows
 
 

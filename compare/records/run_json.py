@@ -85,7 +85,7 @@ class RunJson:
         not_finite: by candidate, where in its step a value first is not finite on one side only.
         finished: when everything had been measured (ISO 8601, UTC).
         verdict_sha256: the checksum in ``verdict.json``; None if there is none yet.
-        metrics_sha256: a checksum of the rows that ``metrics.csv`` had then; None if it had none.
+        metrics_sha256: a checksum of the rows that ``metrics.csv`` had then; None while more are trained.
     """
 
     folder: Path
@@ -166,6 +166,7 @@ class RunJson:
             setattr(self, name, value)
         self.initial_weights_sha256 = self.initial_weights_sha256 or {}
         self.failures, self.check, self.not_finite, self.finished = [], None, None, None
+        self.metrics_sha256 = None
 
     @property
     def is_decided(self) -> bool:
