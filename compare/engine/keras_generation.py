@@ -34,10 +34,7 @@ WEIGHTS_ONCE = _KERAS_3
 LOSS_SCOPE = "compile_loss/" if _KERAS_3 else ""
 """The name scope in which ``fit`` computes losses."""
 AVERAGES_OUTPUT_LOSSES = _KERAS_3
-"""Whether the reported loss of one of several outputs is the plain mean over the replicas' parts of all batches.
-
-Keras 3 weights it by the static batch size, which is unknown in a data set, Keras 2 by the number of examples.
-"""
+"""Whether the reported loss of one of several outputs is the mean over the replicas' parts of all batches."""
 METRICS_BY_SHAPE = {"accuracy": "accuracy", "acc": "accuracy"} | (
     {} if _KERAS_3 else {"crossentropy": "crossentropy", "ce": "crossentropy"}
 )
@@ -214,35 +211,52 @@ def cast_for_loss(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tens
     return (tf.cast(y, loss.dtype), tf.cast(predictions, loss.dtype)) if _KERAS_3 else (y, predictions)
 
 
-def share_of_loss(loss: tf.Tensor, name: str, replicas: int) -> tf.Tensor:
-    """Scales the loss of an output to this replica's share, which Keras 3 does with each; a no-op in Keras 2."""
-    return tf.multiply(loss, 1.0 / replicas, f"{LOSS_SCOPE}{name}/Mul") if _KERAS_3 and replicas > 1 else loss
+def total(
+    losses: Sequence[tuple[Any, tf.Tensor]], model_losses: Sequence[tf.Tensor], examples: tf.Tensor, replicas: int
+) -> Any:
+    """Returns the weighted sum of the outputs' losses and the model's own losses, rounded as in ``fit``.
+
+    The function also updates the loss metric of each ``Output``, for a model with several. Keras 2 weights it by the
+    number of examples. Keras 3 weights it by the static batch size, which is unknown here as in ``fit``; the metric is
+    then the plain mean over batches and replicas, unlike the total loss.
+
+    Keras 3 scales every loss to this replica's share, and scales the sum back for the report. On three replicas this
+    can change the last bit of the reported loss, here as in ``fit``.
+
+    The order of summation matters from three losses on. TensorFlow's graph optimizer sorts the terms of a sum by
+    their names in the graph, whatever their order in the program. So the terms get names here that sort as in
+    ``fit``: the names of the losses, or numbers that count the other products that ``fit`` creates in that scope.
+
+    Losses and ``examples``, their number, are scalars of this replica.
+    """
+    terms = []
+    for i, (output, loss) in enumerate(losses):
+        if _KERAS_3 and replicas > 1:
+            loss = tf.multiply(loss, 1.0 / replicas, f"{LOSS_SCOPE}{output.loss.name}/Mul")
+        if output.loss_metric is not None:
+            if AVERAGES_OUTPUT_LOSSES:
+                output.loss_metric.update_state(loss * replicas if replicas > 1 else loss)
+            else:
+                output.loss_metric.update_state(loss, sample_weight=examples)
+        if output.loss_weight is not None:
+            loss = tf.multiply(loss, output.loss_weight, _name_of_product(i, several=replicas > 1))
+        terms.append(loss)
+    if not _KERAS_3:
+        terms += [tf.add_n(_cast_to_widest(model_losses))] if model_losses else []
+        return tf.add_n(_cast_to_widest(terms))
+    shares = [terms[0] if len(terms) == 1 else sum(terms)] if terms else []
+    shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
+    share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
+    return share * replicas if replicas > 1 else share
 
 
-def name_of_product(output: int, replicas: int) -> str:
+def _name_of_product(output: int, *, several: bool) -> str:
     """Returns the name that ``fit`` gives to the product of an output's loss and its weight.
 
     The number in the name counts the products that ``fit`` creates in the same scope before this one.
     """
-    several = replicas > 1
-    if _KERAS_3:
-        return f"{LOSS_SCOPE}Mul_{output * (1 + several) + several}"
-    return f"{LOSS_SCOPE}mul_{output * (3 + several) + 2}"
-
-
-def sum_of_losses(losses: Sequence[tf.Tensor], model_losses: Sequence[tf.Tensor], replicas: int) -> Any:
-    """Adds the losses of the outputs, as ``share_of_loss`` returns them, and the model's own.
-
-    Keras 3 scales the model's own losses to this replica's share as well, and scales the sum back for the report. On
-    three replicas this can change the last bit of the reported loss, here as in ``fit``.
-    """
-    if not _KERAS_3:
-        terms = [*losses, *([tf.add_n(_cast_to_widest(model_losses))] if model_losses else [])]
-        return tf.add_n(_cast_to_widest(terms))
-    shares = [losses[0] if len(losses) == 1 else sum(losses)] if losses else []
-    shares += [tf.reduce_sum(loss) * (1.0 / replicas) for loss in model_losses]
-    share = shares[0] if len(shares) == 1 else tf.reduce_sum(tf.stack(shares))
-    return share * replicas if replicas > 1 else share
+    number = output * (1 + several) + several if _KERAS_3 else output * (3 + several) + 2
+    return f"{LOSS_SCOPE}{'Mul' if _KERAS_3 else 'mul'}_{number}"
 
 
 def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -260,14 +274,6 @@ def _cast_to_widest(losses: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def reports_output_losses(outputs: int, trained: int) -> bool:
     """Whether ``fit`` reports the loss of each output: of several that have a loss, or in Keras 2, of several."""
     return (trained if _KERAS_3 else outputs) > 1
-
-
-def update_output_loss(metric: tf.keras.metrics.Metric, loss: tf.Tensor, examples: tf.Tensor, replicas: int) -> None:
-    """Updates the reported loss of one of several outputs with a loss that ``share_of_loss`` returned."""
-    if AVERAGES_OUTPUT_LOSSES:
-        metric.update_state(loss * replicas if replicas > 1 else loss)
-    else:
-        metric.update_state(loss, sample_weight=examples)
 
 
 def read_masks(metric: tf.keras.metrics.Metric) -> None:

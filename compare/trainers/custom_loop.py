@@ -180,7 +180,7 @@ class CustomLoop:
         for output, *values in self.outputs.split(y, predictions, sample_weight):
             if output.loss is not None:
                 # The name scope is the one that fit uses: names decide the order of sums, see losses.total.
-                with losses.scope_of(output.loss):
+                with tf.name_scope(losses.LOSS_SCOPE + output.loss.name):
                     output_losses.append((output, self._output_loss(output.loss, *values)))
         # model.losses: regularization, activity regularization and losses from add_loss. GradientTape does not see
         # them unless they are added here. losses.py: adds all losses in the same order as fit.

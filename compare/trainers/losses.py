@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from compare.engine.keras_generation import (
-    LOSS_SCOPE,
-    WEIGHTS_ONCE,
-    cast_for_loss,
-    name_of_product,
-    share_of_loss,
-    sum_of_losses,
-    update_output_loss,
-)
+from compare.engine.keras_generation import LOSS_SCOPE as LOSS_SCOPE
+from compare.engine.keras_generation import WEIGHTS_ONCE, cast_for_loss
 from compare.engine.keras_generation import scale_loss as scale_loss
+from compare.engine.keras_generation import total as total
 from compare.engine.keras_generation import unscale_gradients as unscale_gradients
 from compare.errors import RequestError
-from compare.trainers.outputs import Output
-
-
-def scope_of(loss: tf.keras.losses.Loss) -> Any:
-    """Returns the name scope in which ``fit`` computes a loss; ``total`` explains why names matter."""
-    return tf.name_scope(LOSS_SCOPE + loss.name)
 
 
 def mask_of(predictions: tf.Tensor, dtype: Any) -> Any:
@@ -83,30 +71,6 @@ def per_example(loss: tf.keras.losses.Loss, y: tf.Tensor, predictions: tf.Tensor
     elif sample_weight.shape.rank == values.shape.rank - 1:  # one loss per time step, for example
         sample_weight = sample_weight[..., tf.newaxis]
     return values * sample_weight
-
-
-def total(
-    losses: Sequence[tuple[Output, tf.Tensor]], model_losses: Sequence[tf.Tensor], examples: tf.Tensor, replicas: int
-) -> Any:
-    """Returns the weighted sum of the outputs' losses and the model's own losses, rounded as in ``fit``.
-
-    The function also updates the loss metric of each output, for a model with several outputs.
-
-    The order of summation matters from three losses on. TensorFlow's graph optimizer sorts the terms of a sum by
-    their names in the graph, whatever their order in the program. So the terms get names here that sort as in
-    ``fit``: the names of the losses, or numbers that count the other products that ``fit`` creates in that scope.
-
-    Losses and ``examples``, their number, are scalars of this replica.
-    """
-    terms = []
-    for i, (output, loss) in enumerate(losses):
-        loss = share_of_loss(loss, output.loss.name, replicas)
-        if output.loss_metric is not None:
-            update_output_loss(output.loss_metric, loss, examples, replicas)
-        if output.loss_weight is not None:
-            loss = tf.multiply(loss, output.loss_weight, name_of_product(i, replicas))
-        terms.append(loss)
-    return sum_of_losses(terms, model_losses, replicas)
 
 
 def reduction(loss: tf.keras.losses.Loss) -> str:
