@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import linecache
 import os
 import re
@@ -10,13 +9,14 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.naming import printable
+from compare.patching import patch, undone
 from compare.remedies import remedy_for
 
 LONGEST = 400
@@ -135,25 +135,21 @@ def refusing_exit() -> Iterator[None]:
     """
     process, refused = os.getpid(), []
 
-    def refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*arguments: Any, **options: Any) -> Any:
-            if os.getpid() != process:
-                return original(*arguments, **options)
-            refused.append(ProcessExit(name, *arguments))
-            raise refused[-1]
+    def refuse(original: Any, *arguments: Any, **options: Any) -> Any:
+        if os.getpid() != process:
+            return original(*arguments, **options)
+        refused.append(ProcessExit(original.__name__, *arguments))
+        raise refused[-1]
 
-        return refuse
-
-    with ExitStack() as restored:
-        for module, name in itertools.product((os, sys.modules[os.name]), ("_exit", "execv", "execve")):
-            original = getattr(module, name)
-            restored.callback(setattr, module, name, original)
-            setattr(module, name, refusing(name, original))
-        try:
+    try:
+        with undone():
+            for module in (os, sys.modules[os.name]):
+                for name in ("_exit", "execv", "execve"):
+                    patch(module, name, refuse)
             yield
-        except Exception:
-            if not refused:  # otherwise it is what TensorFlow made of it
-                raise
+    except Exception:
+        if not refused:  # otherwise it is what TensorFlow made of it
+            raise
     if refused:
         raise refused[0]
 

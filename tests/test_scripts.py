@@ -31,10 +31,10 @@ from compare.app.script_runs import START_METHOD, EpochEnds, ScriptRunner
 from compare.check.stages import calls_of, gradients_of, loss_of
 from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
+from compare.patching import undone
 from compare.user_errors import describe
 from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
-from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.seen import row_hashes, sketch
 from compare.watch.settings import MADE_ALIKE, Settings

@@ -35,6 +35,7 @@ from compare.check.judge_recorded import name_causes, name_left
 from compare.check.sides import Sides
 from compare.check.stages import Located, StageValues, locate
 from compare.engine.fingerprints import Fingerprinter
+from compare.patching import undone
 from compare.records import MetricsFile, Variable, read_records, step_dtype
 from compare.verdict.judge import with_located
 from compare.verdict.model import Comparison, Difference, Reporting, Training
@@ -42,7 +43,6 @@ from compare.verdict.outcomes import DIFFERENT
 from compare.watch.alike import InitialWeights
 from compare.watch.observer import EnoughSteps, Observer
 from compare.watch.pairing import in_order, paired
-from compare.watch.patching import undone
 from compare.watch.reported import watch_reports
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.seen import CloseUp, read_close_up

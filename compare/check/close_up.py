@@ -11,8 +11,8 @@ from typing import Any
 
 from compare.check.observation import Seen
 from compare.engine.keras_generation import SHOWS_STEPS
+from compare.patching import undone
 from compare.records import AnyRecord, EpochRecord
-from compare.watch.patching import undone
 from compare.watch.settings import MADE_ALIKE, Settings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from compare.watch.patching import patch
+from compare.patching import patch
 
 STRATEGY_METHODS = "run", "experimental_distribute_dataset", "distribute_datasets_from_function"
 """The methods of a strategy that a distributed trainer calls, itself or through Keras."""

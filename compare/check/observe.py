@@ -28,11 +28,11 @@ from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
+from compare.patching import patch, undone
 from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.verdict.model import Source
-from compare.watch.patching import patch, undone
 
 
 class CraftedRun(Run):

@@ -13,6 +13,7 @@ from compare.engine.fingerprints import distributed
 from compare.engine.keras_generation import step_counter
 from compare.errors import RequestError
 from compare.experiment import Experiment
+from compare.patching import patch, undone
 from compare.user_errors import blaming, place_of
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -50,13 +51,10 @@ def clear_session() -> None:
     Keras resets the default graph as well. It is empty in eager mode, but inside a scope it holds the strategy, and
     leaving the scope would fail.
     """
-    reset = tf.compat.v1.reset_default_graph
-    try:
+    with undone():
         if tf.distribute.has_strategy():
-            tf.compat.v1.reset_default_graph = lambda: None
+            patch(tf.compat.v1, "reset_default_graph", lambda original: None)
         tf.keras.backend.clear_session()
-    finally:
-        tf.compat.v1.reset_default_graph = reset
 
 
 def refuse_used(

@@ -13,6 +13,7 @@ from compare import signals
 from compare.engine.insides_tensorflow import is_op_determinism_enabled, multi_device_iterator_ops
 from compare.engine.tf_config import meet, this_task
 from compare.errors import RequestError
+from compare.patching import patch, undone
 from compare.strategy_specs import MOST_REPLICAS, SPECS
 
 
@@ -145,10 +146,6 @@ def _on_one_cpu(strategy: tf.distribute.Strategy) -> bool:
     return not others and tf.DeviceSpec.from_string(device).device_type == "CPU"
 
 
-DISTRIBUTES = "experimental_distribute_dataset"
-"""The strategy's method that Keras calls."""
-
-
 @contextmanager
 def without_needless_distribution(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Lets ``fit``, too, take datasets as they are where ``distribute`` returns them unchanged.
@@ -156,17 +153,10 @@ def without_needless_distribution(strategy: tf.distribute.Strategy) -> Iterator[
     It gets the same batches in the same order. Keras would distribute to a single CPU as well, and trace several
     functions for every validation, which makes an epoch of a few seconds a tenth longer.
     """
-    if not _on_one_cpu(strategy):
+    with undone():
+        if _on_one_cpu(strategy):
+            patch(strategy, "experimental_distribute_dataset", lambda original, dataset, options=None: dataset)
         yield
-        return
-    before = vars(strategy).get(DISTRIBUTES)  # what the short check has put there
-    setattr(strategy, DISTRIBUTES, lambda dataset, options=None: dataset)
-    try:
-        yield
-    finally:
-        delattr(strategy, DISTRIBUTES)
-        if before is not None:
-            setattr(strategy, DISTRIBUTES, before)
 
 
 MADE = "_create_device_dataset"
@@ -182,17 +172,12 @@ def without_idle_waits() -> Iterator[None]:
     TensorFlow 2.21). A dataset can turn autotuning off (``Options.autotune``), but not for the iterators that
     ``tf.distribute`` makes for each device, so they are made without it. No number depends on it.
     """
-    make: Any = getattr(multi_device_iterator_ops, MADE, None)
-    if make is None:  # another TensorFlow
-        yield
-        return
     options = tf.data.Options()
     options.autotune.enabled = False
-    setattr(multi_device_iterator_ops, MADE, lambda *args: make(*args).with_options(options))
-    try:
+    with undone():
+        if hasattr(multi_device_iterator_ops, MADE):  # it may not in another TensorFlow
+            patch(multi_device_iterator_ops, MADE, lambda make, *args: make(*args).with_options(options))
         yield
-    finally:
-        setattr(multi_device_iterator_ops, MADE, make)
 
 
 def serve() -> None:

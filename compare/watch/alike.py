@@ -18,8 +18,8 @@ import tensorflow as tf
 from compare.engine.fingerprints import container, copies_of, distributed
 from compare.engine.insides_keras import KerasVariable
 from compare.engine.insides_tensorflow import ResourceVariable
+from compare.patching import modules_with, patch
 from compare.watch.pairing import in_order, paired
-from compare.watch.patching import modules_with, patch
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
 
 FIRST_SEED = 1000

@@ -20,9 +20,9 @@ from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, compute_output_spec
 from compare.engine.insides_tensorflow import Function
 from compare.engine.noise_twins import mover
+from compare.patching import patch
 from compare.user_errors import line_now
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
-from compare.watch.patching import patch
 from compare.watch.settings import Settings
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
 

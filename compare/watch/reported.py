@@ -18,10 +18,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from compare.patching import patch
 from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
-from compare.watch.patching import patch
 from compare.watch.settings import ORDER
 from compare.watch.trace import ON_BATCHES, FitEpoch, Measured, Reported, TraceWriter
 

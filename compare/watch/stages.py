@@ -26,9 +26,9 @@ from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_keras import LossFunctionWrapper, any_symbolic_tensors
 from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import learning_rate
+from compare.patching import patch
 from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
 from compare.watch.observer import Observer, Training
-from compare.watch.patching import patch
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
 from compare.watch.shapes import is_column, of_pairs

@@ -1,4 +1,4 @@
-"""Replaces functions of Keras and TensorFlow in this process, while training is watched."""
+"""Replaces functions of Python, TensorFlow and Keras in this process for a while, such as a training."""
 
 from __future__ import annotations
 
