@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -85,10 +86,7 @@ def _look_at_not_finite(session: Session, differing: Sequence[Pair]) -> dict[str
             f"The {'loss' if found.metric else 'weights'} of {side} {'is' if found.metric else 'are'} not finite. "
             "Training it again up to there, to see what was first …",
         )
-
-        def make_run(sinks: Sequence[Sink], epoch: int = found.epoch, seed: int = pair.candidate.seed) -> Run:
-            return Run(session.task, seed=seed, epochs=range(1, epoch + 1), sinks=sinks)
-
+        make_run = partial(Run, session.task, seed=pair.candidate.seed, epochs=range(1, found.epoch + 1))
         trainers, names = session.trainers, [variable.name for variable in pair.reference.variables]
         with surviving(session.console, f"Looking into {side}"):
             with waiting(session.console, f"looking into {side}"), without_idle_waits(), redirect_stdout(StringIO()):

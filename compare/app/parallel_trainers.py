@@ -107,7 +107,6 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
     tell(
         console, f"{len(session.trainers)} trainers run in parallel, {each}, so their times are for a shared processor"
     )
-    task.initial_weights = InitialWeights(folder)
     initial_weights(task, options.seed)  # made here, so that no process makes its own
     listeners = listeners_of(session, options.seed, live, on_difference)
     elsewhere = {name: listener for name, listener in listeners.items() if name != own}

@@ -18,7 +18,7 @@ from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study
-from compare.records import AnyRecord, End, EpochRecord, InitialWeights, MetricsFile, Recorder
+from compare.records import AnyRecord, End, EpochRecord, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
@@ -151,7 +151,6 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         head = f"{len(ended)} of {len(jobs)} trainings"
         return progress_line(columns, head, len(ended) / max(len(jobs), 1), None, left, f"{seconds:.0f} s")
 
-    session.task.initial_weights = InitialWeights(folder)
     initial = {seed: initial_weights(session.task, seed) for seed in options.all_seeds}
     worker = Worker(replace(options, resume=False), folder, os.getpid(), threads)
     with live_line(console, progress):

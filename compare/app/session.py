@@ -29,7 +29,7 @@ from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
 from compare.options import as_json
-from compare.records import RecordError, read_records, recover
+from compare.records import InitialWeights, RecordError, read_records, recover
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
@@ -229,6 +229,7 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> N
 
     options, run, task = session.options, session.run, session.task
     names, seeds = list(session.trainers), len(options.all_seeds)
+    task.initial_weights = InitialWeights(session.folder)
     with live_log(session.folder, names, seeds, wanted=options.tensorboard) as live:
         if isinstance(options, Study) and not options.spec.several_processes:
             train_study(session, options, live)

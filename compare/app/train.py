@@ -20,7 +20,6 @@ from compare.records import (
     INITIAL,
     AnyRecord,
     End,
-    InitialWeights,
     MetricsFile,
     Place,
     Recorder,
@@ -124,7 +123,6 @@ def listeners_of(
 
 def train_all(session: Session, live: SinkOf) -> None:
     """Train with each trainer in turn; a failure goes into ``run.failures``, and the other trainers go on."""
-    session.task.initial_weights = InitialWeights(session.folder)
     for seed in session.options.all_seeds:
         for listener in listeners_of(session, seed, live).values():
             with side_by_side(session.console, [listener.bar]):

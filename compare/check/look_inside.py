@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.keras_generation import SHOWS_STEPS
 from compare.engine.run import Run
 from compare.errors import EndedEarlyError
-from compare.records import INITIAL, AnyRecord, Place, Sink, StepRecord, in_time
+from compare.records import INITIAL, AnyRecord, Place, StepRecord, in_time
 from compare.trainer import Trainer
 from compare.verdict.model import Difference, Training
 from compare.verdict.not_finite import NotFinite
@@ -121,7 +121,7 @@ class LookInside:
         """The noise twins with noise from a step on, as far as they can be observed."""
         if begin not in self._twins:
             runs, place = self._runs, self.place(begin)
-            twin = close_up(runs.reference, lambda sinks: runs.run(place, 1, sinks=sinks))
+            twin = close_up(runs.reference, partial(runs.run, place, 1))
             self._twins[begin] = [twin.steps] if twin else []
         return self._twins[begin]
 
@@ -133,8 +133,8 @@ def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:
             yield from zip(row_hashes(tf.nest.flatten(x)), row_hashes(tf.nest.flatten(y)), strict=False)
 
 
-MakeRun = Callable[[Sequence[Sink]], Run]
-"""Makes a run with these sinks."""
+MakeRun = Callable[..., Run]
+"""Makes a run with the ``sinks`` that it is given."""
 
 
 def first_not_finite(
@@ -152,11 +152,11 @@ def first_not_finite(
         if in_time((record.epoch, record.step)) >= in_time(found.place):
             raise EndedEarlyError(record.epoch, record.step, "enough was seen")
 
-    seen = close_up(side, lambda sinks: make_run([*sinks, until]), latest_only=True)
+    seen = close_up(side, lambda sinks: make_run(sinks=[*sinks, until]), latest_only=True)
     steps = sorted(step for step in seen.steps.steps if seen.steps.of(step, "updated")) if seen else []
     if seen is None or not steps:
         return None
-    given = close_up(other, lambda sinks: make_run([*sinks, until]), (steps[0] + 1, steps[-1]))
+    given = close_up(other, lambda sinks: make_run(sinks=[*sinks, until]), (steps[0] + 1, steps[-1]))
     return first_of_steps(seen.steps, given.steps if given else None, steps, variables, found)
 
 
@@ -167,7 +167,7 @@ def close_up(
     if not SHOWS_STEPS:
         return None
     with seeing_inside(window, latest_only=latest_only) as inside:
-        run = make_run([inside.on_record])
+        run = make_run(sinks=[inside.on_record])
         with suppress(EndedEarlyError):
             train_anew(trainer, run)
             run.close()

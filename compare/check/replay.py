@@ -30,6 +30,7 @@ from compare.check.recipe import (
     Split,
 )
 from compare.engine.building import own_policy, scalars
+from compare.engine.fingerprints import distributed
 from compare.engine.keras_generation import compiled_loss, fix_dropout
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
@@ -486,7 +487,7 @@ class Replay:
         return [], [], {}, *self._forward_pass(recipe, omitted, *inputs)
 
     def _training_pass(self, recipe: Recipe, scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
-        variables = [v.value if hasattr(v, "value") and not callable(v.value) else v for v in self.variables]
+        variables = [distributed(variable) for variable in self.variables]
         with tf.GradientTape(persistent=True) as tape:
             total, penalties, *rest = self._forward_pass(recipe, omitted, *inputs)
             penalty = tf.add_n(penalties or [tf.zeros([], total.dtype)])
