@@ -115,6 +115,8 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
 
     first_epoch, _ = start
     for last in sorted({first_epoch, session.options.epochs}):
+        if count and not measured().so_far:
+            return
         epochs = range(1, last + 1)
         least, most = count + (rounding.TWINS if last == first_epoch else 1), count + rounding.MORE_TWINS
         for (twin,), loud in rounding.wanted_twins(measured, count, least, most):
@@ -125,5 +127,3 @@ def _train_twins(session: Session, pair: Pair, start: Place) -> None:
                     train_anew(session.trainers[name], run)
                 run.close()
             count = twin
-        if not measured().so_far:
-            return
