@@ -21,9 +21,9 @@ from compare.trainer import Trainer
 EXPERIMENTS = {
     "fashion-mnist": "fashion_mnist:fashion_mnist",
     "fashion-mnist-sample": "fashion_mnist:fashion_mnist_sample",
-    "fashion-mnist-softmax": "fashion_mnist_models:softmax",
-    "fashion-mnist-functional": "fashion_mnist_models:functional",
-    "fashion-mnist-subclassed": "fashion_mnist_models:subclassed",
+    "fashion-mnist-softmax": "fashion_mnist:softmax",
+    "fashion-mnist-functional": "fashion_mnist:functional",
+    "fashion-mnist-subclassed": "fashion_mnist:subclassed",
     "regression": "regression:experiment",
     "segmentation": "segmentation:experiment",
     "weighted": "long_tail:weighted",

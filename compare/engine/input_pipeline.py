@@ -247,14 +247,12 @@ class Stream:
         return Examples(arrays, self._prepare, self._what).sample(count)
 
     def preparing(self, prepare: Callable[..., Part]) -> Stream:
-        """Returns the same examples with another preparation step after the experiment's ``prepare``."""
         stream = copy.copy(self)
         stream._prepare = _both(self._prepare, prepare)
         return stream
 
     @property
     def spec(self) -> Any:
-        """Tensor specs of a batch, with unknown batch size."""
         return self.of_epoch(0, 1, 1).element_spec
 
     def in_order(self, batch_size: int) -> tf.data.Dataset:
@@ -455,8 +453,8 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
                 "load_data must return ((x_train, y_train), (x_val, y_val)), or functions from epoch to tf.data.Dataset"
                 f", not {type(data).__name__}" + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
             )
-        train, validation = data
-        loaded = _part(train, experiment.prepare, "training"), _part(validation, experiment.prepare, "validation")
+        kinds = [Stream if callable(part) or isinstance(part, tf.data.Dataset) else Examples for part in data]
+        loaded = kinds[0](data[0], experiment.prepare, "training"), kinds[1](data[1], experiment.prepare, "validation")
     if experiment.prepare is not None:
         with blaming("prepare", experiment.prepare):
             for part in loaded:
@@ -468,8 +466,3 @@ def load(experiment: Experiment) -> tuple[Examples | Stream, Examples | Stream]:
                         f"see the same data: {AUGMENTATION}"
                     )
     return loaded
-
-
-def _part(data: Any, prepare: Callable[..., Part] | None, what: str) -> Examples | Stream:
-    kind = Stream if callable(data) or isinstance(data, tf.data.Dataset) else Examples
-    return kind(data, prepare, what)

@@ -71,8 +71,7 @@ def write_index(reports: Path) -> Path:
         except (RecordError, OSError) as error:
             runs.append(_unreadable(path.parent, error))
     runs.sort(key=lambda run: run["started"], reverse=True)
-    words = [*FROM_BEST, "failed", "unfinished", ""]
-    counted = [(word, sum(run["word"] == word for run in runs)) for word in words]
+    words, counted = (*FROM_BEST, "failed", "unfinished", ""), Counter(run["word"] for run in runs)
     choices = [
         (column, sorted({run[key] or "unreadable" for run in runs if run[key] or key == "word"}))
         for column, key in (("verdict", "word"), ("experiment", "experiment"), ("strategy", "strategy"))
@@ -80,7 +79,7 @@ def write_index(reports: Path) -> Path:
     content = {
         "runs": runs,
         "together": TOGETHER if (reports / TOGETHER).is_file() else "",
-        "counts": [(word or "unreadable", count) for word, count in counted if count],
+        "counts": [(word or "unreadable", counted[word]) for word in words if counted[word]],
         "choices": choices,
     }
     return _render("index.html", reports / "index.html", content)

@@ -236,16 +236,11 @@ def rounding_of(sizes: Sequence[float]) -> tuple[float, float]:
 def envelope_of(curves: Curves, reference: str, metric: str, noise: Sequence[Curves]) -> Values:
     """By epoch, the largest gap of a metric between the noise twins and the reference, in training or validation."""
     largest: Values = {}
-    for (trainer, seed), columns in curves.items():
-        if trainer != reference:
-            continue
+    for (twin, seed), columns in (each for twins in noise for each in twins.items()):
         for name in (metric, f"val_{metric}"):
-            expected = columns.get(name, {})
-            for twins in noise:
-                for (twin, twin_seed), twin_columns in twins.items():
-                    actual = twin_columns.get(name, {}) if twin_seed == seed else {}
-                    for epoch in expected.keys() & actual.keys():
-                        gap = absolute_gap(expected[epoch], actual[epoch])
-                        if gap is not None:
-                            largest[epoch] = max(largest.get(epoch, 0.0), gap / units_of(twin))
+            expected, actual = curves.get((reference, seed), {}).get(name, {}), columns.get(name, {})
+            for epoch in expected.keys() & actual.keys():
+                gap = absolute_gap(expected[epoch], actual[epoch])
+                if gap is not None:
+                    largest[epoch] = max(largest.get(epoch, 0.0), gap / units_of(twin))
     return {epoch: largest[epoch] for epoch in sorted(largest)}
