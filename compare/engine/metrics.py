@@ -59,15 +59,16 @@ def _converted(metrics: Any, model: tf.keras.Model, spec: Any) -> Any:
         return tf.nest.map_structure(
             partial(_metric, shapes=lambda: (tf.nest.flatten(each)[0] for each in shapes())), metrics
         )
-    keys = metrics if isinstance(metrics, Mapping) else range(len(metrics))
-    converted: dict[Any, Any] = {}
-    for key in keys:
+
+    def of_output(key: Any) -> Any:
         if metrics[key] is None:
-            converted[key] = []  # an output without metrics
-            continue
-        of_output = lambda key=key: [_pick(values, key, model) for values in shapes()]  # noqa: E731
-        converted[key] = tf.nest.map_structure(partial(_metric, shapes=of_output), metrics[key])
-    return converted if isinstance(metrics, Mapping) else list(converted.values())
+            return []  # an output without metrics
+        shapes_of_output = lambda: [_pick(values, key, model) for values in shapes()]  # noqa: E731
+        return tf.nest.map_structure(partial(_metric, shapes=shapes_of_output), metrics[key])
+
+    if isinstance(metrics, Mapping):
+        return {key: of_output(key) for key in metrics}
+    return [of_output(key) for key in range(len(metrics))]
 
 
 def _metric(metric: Any, shapes: Callable[[], Any]) -> Any:

@@ -41,9 +41,6 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
         yield
         return
 
-    def draw() -> Group:
-        return Group(*map(drawn, lines))
-
     def drawn(line: Line) -> Text:
         columns = console.width - 3  # room for the ^C that a terminal echoes, and none to wrap in
         text = line(columns)[:columns]
@@ -56,7 +53,7 @@ def live_line(console: Console, *lines: Line) -> Iterator[None]:
 
     # What TensorFlow logs to stderr goes to a file in the command; Rich would print it here, and do so ever after.
     with Live(
-        get_renderable=draw,
+        get_renderable=lambda: Group(*map(drawn, lines)),
         console=console,
         refresh_per_second=REFRESHES_PER_SECOND,
         transient=True,

@@ -167,17 +167,11 @@ def margin_chart(files: RunFiles, metric: str) -> Chart:
     heights = [v for line in series for part in (line.points, line.low, line.high) for v in part.values()]
     heights = [v for v in (*heights, *edges.values(), *band.low.values()) if math.isfinite(v)]
     words = "; ".join(f"{line.name}, last epoch: {list(line.tooltips.values())[-1]}" for line in series if line.bars)
-    return Chart(
-        f"{metric}: difference to {files.names[0]}, and the margin",
-        words,
-        counts(files.epochs),
-        linear(min(heights, default=0), max(heights, default=0), unit=unit),
-        series,
-        y_name=f"candidate \N{MINUS SIGN} reference{', % of the reference' if relative else ''}",
-        bands=[band] * bool(edges),
-        labels=[(max(edges.values()), "margin")] if edges else [],
-        kind="differences",
-    )
+    y = linear(min(heights, default=0), max(heights, default=0), unit=unit)
+    name = f"candidate \N{MINUS SIGN} reference{', % of the reference' if relative else ''}"
+    title = f"{metric}: difference to {files.names[0]}, and the margin"
+    chart = Chart(title, words, counts(files.epochs), y, series, y_name=name, kind="differences")
+    return replace(chart, bands=[band], labels=[(max(edges.values()), "margin")]) if edges else chart
 
 
 # Several runs in one chart

@@ -109,8 +109,7 @@ class Result:
     @property
     def details(self) -> dict[str, Any]:
         """The content of ``verdict.json``."""
-        content: dict[str, Any] = read_verdict(self.path / "verdict.json")
-        return content
+        return dict(read_verdict(self.path / "verdict.json"))
 
     @property
     def exit_status(self) -> int:

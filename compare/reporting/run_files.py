@@ -34,8 +34,7 @@ class RunFiles:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        options: Mapping[str, Any] = self.run["options"]
-        return options
+        return dict(self.run["options"])
 
     @property
     def verdict_word(self) -> str:
