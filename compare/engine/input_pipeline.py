@@ -6,7 +6,7 @@ import copy
 import hashlib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -94,15 +94,15 @@ class Examples:
     @cached_property
     def spec(self) -> Any:
         """Tensor specs of a batch, with unknown batch size."""
-        return self.batches(None, [(0, 1)]).element_spec
+        return self._batches(None, self.count).element_spec
 
     def in_order(self, batch_size: int) -> tf.data.Dataset:
         """Returns batches of all examples in their original order; the last batch may be short."""
-        return self.batches(None, regular_bounds(self.count, batch_size))
+        return self._batches(None, batch_size)
 
     def of_epoch(self, seed: int, epoch: int | tf.Tensor, batch_size: int) -> tf.data.Dataset:
         """Returns batches of all examples in the order of an epoch; the epoch may be a scalar tensor."""
-        return self.batches(shuffled(self.count, seed, epoch), regular_bounds(self.count, batch_size))
+        return self._batches(shuffled(self.count, seed, epoch), batch_size)
 
     def of_epochs(
         self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
@@ -133,13 +133,10 @@ class Examples:
         structure = tf.nest.map_structure(lambda array: f"{array.dtype} {array.shape}", self.arrays)
         return _digest(repr(structure), [self.arrays])
 
-    def batches(self, order: tf.Tensor | None, bounds: Sequence[tuple[int, int]]) -> tf.data.Dataset:
-        """Returns the batches ``order[start:stop]`` for every (start, stop) in ``bounds``.
-
-        Args:
-            order: int64 ``[count]``, a permutation of the examples; None for the original order.
-            bounds: start and stop of each batch in ``order``.
-        """
+    def _batches(self, order: tf.Tensor | None, size: int) -> tf.data.Dataset:
+        """Returns batches of the examples in an order, int64 ``[count]``, or None for the original one."""
+        starts = np.arange(0, self.count, size)
+        bounds = np.stack([starts, np.minimum(starts + size, self.count)], axis=1)  # [batches, start and stop]
 
         def batch(bound: tf.Tensor) -> Part:
             indices = tf.range(bound[0], bound[1])
@@ -150,7 +147,7 @@ class Examples:
             )
             return examples if self._prepare is None else self._prepare(*examples)
 
-        dataset = tf.data.Dataset.from_tensor_slices(np.array(bounds, np.int64)).map(batch).prefetch(2)
+        dataset = tf.data.Dataset.from_tensor_slices(bounds.astype(np.int64)).map(batch).prefetch(2)
         return dataset.with_options(_options())
 
 
@@ -421,11 +418,6 @@ def _parameters(function: Callable[..., Any]) -> int:
 def _both(first: Callable[..., Part] | None, then: Callable[..., Part]) -> Callable[..., Part]:
     """Composes two preparation steps; the first may be None."""
     return then if first is None else lambda *batch: then(*first(*batch))
-
-
-def regular_bounds(count: int, batch_size: int) -> list[tuple[int, int]]:
-    """Returns (start, stop) of consecutive batches of ``batch_size`` examples; the last batch may be short."""
-    return [(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
 
 
 def shuffled(count: int, seed: int, epoch: int | tf.Tensor) -> tf.Tensor:
