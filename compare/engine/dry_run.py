@@ -38,13 +38,12 @@ def try_out(task: TrainingTask, trainers: Collection[Any]) -> None:
     """
     experiment = task.experiment
     with own_policy():
-        models = [_model(task) for _ in range(2)]
-        model = models[0]
-        refuse_another(models[1].variables, [variable.shape for variable in model.variables], experiment)
-        refuse_shared(models[1], model, experiment, task.strategy)
+        model, another = _model(task), _model(task)
+        refuse_another(another.variables, [variable.shape for variable in model.variables], experiment)
+        refuse_shared(another, model, experiment, task.strategy)
         with task.strategy.scope():
-            optimizers = [built(experiment, "build_optimizer") for _ in range(2)]
-        refuse_used(optimizers[0], experiment, task.strategy, made_twice=optimizers[0] is optimizers[1])
+            optimizer, again = (built(experiment, "build_optimizer") for _ in range(2))
+        refuse_used(optimizer, experiment, task.strategy, made_twice=optimizer is again)
         loss = built(experiment, "build_loss")
         metrics, weighted = metric_objects(experiment, model, task.train.spec)
         if "train-step" in trainers:

@@ -65,6 +65,8 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
     one_seed = files.seeds <= 1
     compared = weight_pictures.compared_gaps(files)
     headings, seeds = ([], {}) if one_seed else seed_columns(files)
+    curves = [svg.content(pictures.metric_chart(files, name)) for name in files.metrics]
+    gaps = [_drawn(pictures.gap_chart(files, name) if one_seed else None) for name in files.metrics]
     return {
         "files": files,
         "title": run.get("title") or label(files.options["experiment"]),
@@ -77,13 +79,7 @@ def _page(files: RunFiles, beside: Path) -> dict[str, Any]:
         "strips": weight_pictures.strips(files, compared),
         "unit": weight_pictures.unit_of(files.comparisons),
         "truth": truth_sentence(verdict.truth) + "." if verdict and verdict.truth else "",
-        "charts": [
-            (
-                svg.content(pictures.metric_chart(files, name)),
-                _drawn(pictures.gap_chart(files, name) if one_seed else None),
-            )
-            for name in files.metrics
-        ],
+        "charts": [*zip(curves, gaps, strict=True)],
         "margins": [svg.content(pictures.margin_chart(files, metric)) for metric in files.tested],
         "table": epoch_rows(files) if one_seed else {},
         "seed_headings": headings,
