@@ -240,7 +240,7 @@ def _text(tag: str, text: str, wall_time: float) -> Any:
 
 
 class EventFile:
-    """The event file of one run of the log, open for appending; created if it does not exist."""
+    """The event file of one run of the log, which is new."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 (lazy)
@@ -249,10 +249,9 @@ class EventFile:
         self._path = folder / FILE
         with storing(self._path):
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "ab")  # noqa: SIM115 (it stays open while a run is trained)
+            self._file = open(self._path, "wb")  # noqa: SIM115 (it stays open while a run is trained)
         self._writer = RecordWriter(self._file)
-        if self._file.tell() == 0:
-            self.write(Event(wall_time=0.0, file_version="brain.Event:2"))
+        self.write(Event(wall_time=0.0, file_version="brain.Event:2"))
 
     def write(self, event: Any) -> None:
         with storing(self._path):
