@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -70,12 +69,18 @@ def shown_path(path: object) -> str:
 
 def refuse_output(option: str, path: Path) -> None:
     """Refuses a file that a command would write if it is there, as a link too, or cannot be made."""
-    if os.path.lexists(path):
-        raise RequestError(f"{option} {path}: it exists and is not overwritten; give another name")
-    if not path.parent.is_dir():
-        raise RequestError(f"{option} {path}: there is no folder {path.parent}; make it, or give another name")
-    if not os.access(path.parent, os.W_OK):
-        raise RequestError(f"{option} {path}: {path.parent} cannot be written to; give a folder that can")
+    try:
+        open(path, "x").close()
+        path.unlink()
+    except FileExistsError:
+        raise RequestError(f"{option} {path}: it exists and is not overwritten; give another name") from None
+    except FileNotFoundError:
+        raise RequestError(
+            f"{option} {path}: there is no folder {path.parent}; make it, or give another name"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(f"{option} {path}: it cannot be written ({reason}); give another name or folder") from None
 
 
 def is_folder_name(name: Any) -> bool:

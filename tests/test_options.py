@@ -329,6 +329,7 @@ def test_a_study_is_no_short_check_and_its_backend_has_a_scheduler() -> None:
         ("link.py", "link.py: it exists and is not overwritten"),
         ("no/such/made.py", "there is no folder .*no/such"),
         ("made.npz", "give a name that ends in .py"),
+        (f"{'x' * 300}.py", r"it cannot be written \(File name too long\)"),
     ],
 )
 def test_what_a_comparison_of_scripts_would_write_replaces_nothing(tmp_path: Path, name: str, told: str) -> None:
