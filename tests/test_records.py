@@ -553,6 +553,9 @@ def test_records_and_metrics_copied_from_another_run_are_an_error(tmp_path: Path
                 read(tmp_path / "a")
     (tmp_path / "a" / "run.json").unlink()
     assert len(read_records(tmp_path / "a")) == 2, "records alone, as kept by those who need no more"
+    shutil.copy(tmp_path / "b" / "records" / "loop-seed0.json", tmp_path / "a" / "records")
+    with pytest.raises(RecordError, match=r"loop-seed0\.json: belongs to another run"):
+        read_records(tmp_path / "a")
 
 
 def test_numbers_without_records_are_those_that_were_judged(tmp_path: Path) -> None:

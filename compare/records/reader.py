@@ -311,8 +311,8 @@ class Sidecar:
 def _sidecars(folder: Path) -> dict[_Key, Sidecar]:
     identity, run = identity_of(folder), run_of(folder)
     sidecars = [read_sidecar(path) for path in sorted((folder / "records").glob("*.json"))]
-    for sidecar in sidecars if run.exists() else ():
-        if sidecar.run != identity:
+    for sidecar in sidecars:
+        if sidecar.run != (identity if run.exists() else sidecars[0].run):
             metrics = shown_path(folder / "metrics.csv")
             raise RecordError(
                 sidecar_path(sidecar.stem), f"belongs to another run than {shown_path(run)}, as may {metrics}"
