@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from compare.records import Record
 from compare.verdict.exact import absolute_gap, noise_start, paired_names
 from compare.verdict.model import Comparison
 from compare.verdict.outcomes import ALIKE, IDENTICAL, INCONCLUSIVE
 from compare.verdict.rounding import FACTOR, measure, units_of
-
-if TYPE_CHECKING:
-    from compare.verdict.seeds import Study
+from compare.verdict.seeds import Study
 
 
 def with_noise(
