@@ -9,7 +9,7 @@ from typing import ClassVar
 from compare.errors import RequestError
 from compare.execution import ITERATIONS, Execution
 from compare.naming import absolute, plain, refuse_output, unknown
-from compare.option import Converted, number, option, switch
+from compare.option import Converted, number, option, switch, texts
 from compare.request import (
     COMPARED,
     EXECUTION,
@@ -214,35 +214,27 @@ class Scripts(Files, Replicas, StepByStep):
     word: ClassVar[str] = "scripts"
     title: ClassVar[str] = "with scripts, which train as written"
 
-    scripts: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    scripts: Converted[Texts, tuple[str, ...]] = texts(
         "compare two training scripts, run unedited, or one that trains twice; the first is the reference; "
         "files that they save are really written; their own arguments follow --",
         metavar=("FIT.py", "LOOP.py"),
-        several=True,
         group=TWO_SCRIPTS,
     )
-    script_arguments: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    script_arguments: Converted[Texts, tuple[str, ...]] = texts(
         "with scripts, their own arguments; in the command they follow --",
-        several=True,
         python_only=True,
         group=TWO_SCRIPTS,
     )
-    python: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    python: Converted[Texts, tuple[str, ...]] = texts(
         "with scripts, the Python that runs each, of two environments with other versions of TensorFlow, say; the "
         "first is the reference's; they need TensorFlow, and nothing of this package",
         metavar=("OLD/bin/python", "NEW/bin/python"),
-        several=True,
         group=TWO_SCRIPTS,
     )
-    commits: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    commits: Converted[Texts, tuple[str, ...]] = texts(
         "with scripts, compare the script, or two, as they are in two commits, each in a Git worktree of its own; the "
         "first is the reference's",
         metavar=("A", "B"),
-        several=True,
         group=TWO_SCRIPTS,
     )
     max_steps: int = number(2000, "with scripts, end each training after N optimizer steps", group=TWO_SCRIPTS)
@@ -253,11 +245,9 @@ class Scripts(Files, Replicas, StepByStep):
         kind=Path,
         group=TWO_SCRIPTS,
     )
-    own: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    own: Converted[Texts, tuple[str, ...]] = texts(
         "with scripts, what is not made alike: seeds, weights (the initial ones), order (of examples)",
         metavar=("seeds", "weights"),
-        several=True,
         group=TWO_SCRIPTS,
     )
 
@@ -294,11 +284,9 @@ class Logs(Files, Margins):
     word: ClassVar[str] = "logs"
     title: ClassVar[str] = "with logs, where nothing is trained"
 
-    logs: Converted[Texts, tuple[str, ...]] = option(
-        (),
+    logs: Converted[Texts, tuple[str, ...]] = texts(
         "draw and compare what trainings elsewhere have logged, without weights: CSV files, TensorBoard folders; "
         "the first is the reference; names that differ in a number are seeds",
         metavar=("FIT.csv", "LOOP.csv"),
-        several=True,
         group=LOGGED,
     )

@@ -119,6 +119,11 @@ def number(default: int | None, help: str, *, least: int = 1, metavar: str = "N"
     return option(default, help, kind=int, least=least, metavar=metavar, **declared)
 
 
+def texts(help: str, **declared: Any) -> Any:
+    """A field that is an option with several texts, none by default."""
+    return option((), help, several=True, **declared)
+
+
 def switch(help: str, **declared: Any) -> Any:
     """A field that is false unless its flag is given."""
     return option(False, help, kind=bool, **declared)
