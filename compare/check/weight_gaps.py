@@ -209,10 +209,10 @@ def compare_weights(
     if not known:
         return None
     exact = list(replay_segments(case, known, recipe, update))
-    observed = [_by_variable(segment.after, segment.after, case.replay.trainable) for segment in known]
-    before = [_by_variable(segment.before, segment.before, case.replay.trainable) for segment in known]
-    gaps, moved = _norms(observed, exact), _norms(exact, before)
-    floor = 4 * EPSILON * _norms(before, None) + EPSILON * moved
+    observed = [by_variable(segment.after, segment.after, case.replay.trainable) for segment in known]
+    before = [by_variable(segment.before, segment.before, case.replay.trainable) for segment in known]
+    gaps, moved = norms(observed, exact), norms(exact, before)
+    floor = 4 * EPSILON * norms(before, None) + EPSILON * moved
     weight_gaps = WeightGaps(case.observation.names, case.replay.trainable, gaps, floor, moved)
     if reference is not None and reference.noise.shape == floor.shape:
         weight_gaps = replace(weight_gaps, noise=np.fmax(floor, reference.noise))
@@ -224,7 +224,7 @@ def compare_weights(
         if nudge > NUDGES and not weight_gaps.only_few_off(kink):
             break
         noisy = list(replay_segments(case, known, variant, update, nudge))
-        weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, _norms(noisy, exact)))
+        weight_gaps = replace(weight_gaps, noise=np.fmax(weight_gaps.noise, norms(noisy, exact)))
     return weight_gaps
 
 
@@ -240,7 +240,7 @@ def drift(case: Steps, gaps: WeightGaps, start: Place) -> Noise:
         states = [observed.epoch_end_states.get(epoch) for observed in (case.observation, case.reference)]
         if states[0] is None or states[1] is None:
             continue
-        distances = _norms(*([_by_variable(state, state, gaps.trainable)] for state in states if state))[0]
+        distances = norms(*([by_variable(state, state, gaps.trainable)] for state in states if state))[0]
         rounding = gaps.noise_floor[: len(epochs)][epochs <= epoch].sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             known = np.isfinite(distances) & np.isfinite(rounding)
@@ -279,7 +279,7 @@ def replay_segments(
         gradients = [replay.typed_gradients(step, span, recipe, nudge) for step, span in zip(steps, spans, strict=True)]
         for step, span, after in zip(steps, spans, simulate(replay, steps, update, gradients), strict=True):
             forward = _forward(case, step, span, recipe, nudge)
-            yield _by_variable([replay.unflatten(flat) for flat in after], forward, replay.trainable)
+            yield by_variable([replay.unflatten(flat) for flat in after], forward, replay.trainable)
         return
     steps_so_far: list[OptimizerStep] = []
     gradients_so_far: list[ReplicaGradients] = []
@@ -297,7 +297,7 @@ def replay_segments(
                 + forward[replica][replay.trainable :]
                 for replica, flat in enumerate(after)
             ]
-        yield _by_variable(state, state, replay.trainable)
+        yield by_variable(state, state, replay.trainable)
 
 
 def _forward(case: Steps, step: OptimizerStep, span: Span, recipe: Recipe, nudge: int) -> State:
@@ -310,7 +310,7 @@ def _forward(case: Steps, step: OptimizerStep, span: Span, recipe: Recipe, nudge
     ]
 
 
-def _by_variable(trained: State, rest: State, trainable: int) -> Weights:
+def by_variable(trained: State, rest: State, trainable: int) -> Weights:
     """Combines trainable variables of one state with the others of another, ordered by variable."""
     replicas = [[*a[:trainable], *b[trainable:]] for a, b in zip(trained, rest, strict=True)]
     return [
@@ -319,7 +319,7 @@ def _by_variable(trained: State, rest: State, trainable: int) -> Weights:
     ]
 
 
-def _norms(weights: Sequence[Weights], others: Sequence[Weights] | None) -> np.ndarray:
+def norms(weights: Sequence[Weights], others: Sequence[Weights] | None) -> np.ndarray:
     """float64 ``[segments, variables]``: the norms of the differences, or of ``weights``; largest of any replica."""
     if others is None:
         return np.array([[np.max([_norm(a) for a in copies]) for copies in variables] for variables in weights])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from compare.check.measurement import Measurement
 from compare.check.observation import Observation
 from compare.check.recipe import Recipe, Update, multiple
 from compare.check.search import find_explanations, recognisers
-from compare.check.weight_gaps import ROUNDING, Segment, Weights, replay_segments, segments
+from compare.check.weight_gaps import ROUNDING, Segment, Weights, by_variable, norms, replay_segments, segments
 from compare.verdict.model import NotApplicable
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def search_by_weights(case: Case, judgement: Judgement, right: Update) -> None:
     first_wrong = weight_gaps.failing[0] if weight_gaps.failing else 0
     trainable = weight_gaps.trainable
     noise = weight_gaps.noise_floor[:, :trainable]
-    observed = [[np.asarray(v, np.float64) for v in segment.after[0][:trainable]] for segment in known]
+    observed = [by_variable(segment.after, segment.after, trainable) for segment in known]
 
     def gaps(recipe: Recipe, update: Update, count: int) -> np.ndarray:
-        return _norms(observed[:count], replay_segments(case, known[:count], recipe, update))
+        return norms(observed[:count], list(replay_segments(case, known[:count], recipe, update)))[:, :trainable]
 
     def off(recipe: Recipe, update: Update) -> float:
         """The largest gap in units of what counts as rounding; up to the first wrong step, if it is wrong there."""
@@ -119,13 +119,3 @@ def _factor(known: Sequence[Segment], replayed: Sequence[Weights], trainable: in
 
 FOLLOWS_LOSS = ("SGD", "Adadelta", "Ftrl")
 """Optimizers whose steps are as many times as large as the loss."""
-
-
-def _norms(observed: Sequence[Sequence[np.ndarray]], replayed: Iterable[Weights]) -> np.ndarray:
-    """float64 ``[segments, trainable variables]``: the norms of the differences on the first replica."""
-    return np.array(
-        [
-            [float(np.linalg.norm(a - copies[0])) for a, copies in zip(variables, weights, strict=False)]
-            for variables, weights in zip(observed, replayed, strict=True)
-        ]
-    )
