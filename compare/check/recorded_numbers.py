@@ -54,7 +54,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class ReportedLoss:
-    """A loss that the candidate reports, which the losses of its batches predict; see ``Reported``.
+    """A loss that the candidate reports, which the losses of its batches predict: ``Reported``, as far as it is asked.
 
     Attributes:
         epochs: the losses of the batches of each epoch, from the first.
@@ -67,13 +67,8 @@ class ReportedLoss:
     right: Sequence[float]
     reported: Sequence[float]
     is_loss: bool = True
-    of_output: bool = False
     replicas: int = 1
     penalties: int = 0
-    validation_batches: int = 0
-    weighted: bool = False
-    accuracy: str = ""
-    other_accuracies: Sequence[str] = ()
 
     @property
     def part(self) -> str:
