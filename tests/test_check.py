@@ -143,6 +143,54 @@ def test_looking_inside_leaves_keras_as_it_was(tensorflow):
     assert same.check(planted.Loop()).verdict in ("identical", "alike")
 
 
+def test_each_side_of_a_differing_loop_that_can_be_replayed_trains_once(tensorflow):
+    from compare.check import Checker
+    from compare.engine import strategies
+    from compare.trainers.keras_fit import KerasFit
+
+    trained = []
+
+    class Fit(KerasFit):
+        def train(self, run):
+            trained.append("fit")
+            super().train(run)
+
+    class Summed(planted.Summed):
+        def train(self, run):
+            trained.append("loop")
+            super().train(run)
+
+    report = Checker(planted.experiment("mlp", "momentum"), Fit(), strategies.make("mirrored", 1)).check(Summed())
+    assert report.comparison.training.first_difference.stage == "loss", report
+    assert trained == ["fit", "loop"]
+
+
+@pytest.mark.parametrize(("model", "optimizer", "replicas"), [("mlp-l2-bn", "momentum", 1), ("mlp-weights", "adam", 2)])
+def test_a_recomputed_noise_twin_is_as_far_from_the_reference_as_a_trained_one(tensorflow, model, optimizer, replicas):
+    import numpy as np
+
+    from compare.check.recipe import EPSILON
+    from compare.check.replayed_twin import replayed_twin
+    from compare.check.stages import gradients_of, loss_of, relative_gap
+
+    checked = checker(model, optimizer, replicas)
+    seen, (case, judged) = checked.reference.inside.steps, checked._reference_case()
+    assert judged.right
+    twins = replayed_twin(case, seen, 1), *checked._twins.inside((1, 1))
+    gaps = {
+        "predictions": lambda step: [relative_gap(*(side.arrays(step, "predictions")[0] for side in (seen, each)))
+                                     for each in twins],
+        "loss": lambda step: [relative_gap(loss_of(seen, step), loss_of(each, step)) for each in twins],
+        "gradients": lambda step: [relative_gap(*(gradients_of(side, step)[0] for side in (seen, each)))
+                                   for each in twins],
+        "weights": lambda step: [relative_gap(seen.after[step][0], each.after[step][0]) for each in twins],
+    }  # fmt: skip
+    for what, of_step in gaps.items():
+        of_twins = np.median([of_step(step) for step in sorted(seen.steps)], axis=0)
+        recomputed, trained = np.maximum(of_twins, EPSILON)  # float32 tells no smaller ones
+        assert trained / 10 < recomputed < 10 * trained, (what, recomputed, trained)
+
+
 STYLES_IN_THE_GATE = {"WholeEpoch", "ReducedByHand"}
 """On the first model with two replicas; all others are slow tests."""
 

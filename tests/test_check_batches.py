@@ -32,7 +32,7 @@ def test_they_are_short_uneven_or_empty_only_where_the_users_are(examples, batch
     own = split(UserRun(examples, batch_size * replicas).last, replicas)
     assert bool(found.empty) == (min(own) == 0)
     if found.empty:
-        assert min(split(found.sizes(empty=True)[-1], replicas)) == 0
+        assert min(split(found.per_epoch(empty=True) - sum(full), replicas)) == 0
     elif batch_size > 1:
         assert (last < found.full) == (sum(own) < batch_size * replicas)
         assert (len(set(split(last, replicas))) > 1) == (len(set(own)) > 1)

@@ -51,14 +51,13 @@ class Batches:
     empty: int = 0
     user_run: UserRun | None = None
 
-    def sizes(self, empty: bool = False) -> list[int]:
+    def sizes(self) -> list[int]:
         """The sizes of an epoch's batches. The first one splits evenly, as Keras 3's fit needs on several replicas."""
-        return [self.full] * FULL_BATCHES + [self.empty if empty else self.last]
+        return [self.full] * FULL_BATCHES + [self.last]
 
-    @property
-    def per_epoch(self) -> int:
-        """The number of training examples in an epoch."""
-        return sum(self.sizes())
+    def per_epoch(self, *, empty: bool = False) -> int:
+        """The number of training examples in an epoch; of one whose last batch leaves a replica empty, if asked for."""
+        return sum(self.sizes()) + (self.empty - self.last) * empty
 
     @property
     def validation(self) -> int:

@@ -21,12 +21,12 @@ from compare.check.empty_replica import EmptyReplicaProbe, summed_gradient
 from compare.check.judge import expected_update, judge_training
 from compare.check.judge_metrics import judge_reporting
 from compare.check.judgement import Judgement, survived
-from compare.check.look_inside import Inside, LookInside
+from compare.check.look_inside import LookInside
 from compare.check.measurement import Measurement
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue
-from compare.check.observation import Observation
-from compare.check.observe import ProbeRun, observe
+from compare.check.observation import EPOCHS, Observation, Seen
+from compare.check.observe import observe
 from compare.check.recipe import EPSILON, Recipe, distance
 from compare.check.recorded import drawn_more_often
 from compare.check.replay import Replay
@@ -35,7 +35,7 @@ from compare.check.stages import EXAMPLES, PREDICTIONS, Located, calls_of
 from compare.check.weight_gaps import ROUNDING, drift
 from compare.check.weights_only import why_no_gradients
 from compare.engine import input_pipeline, strategies
-from compare.engine.run import TrainingTask
+from compare.engine.run import Run, TrainingTask
 from compare.experiment import Experiment
 from compare.records import EPOCH_END, Record
 from compare.trainer import Trainer
@@ -97,12 +97,12 @@ class Checker:
         shapes = [spec.shape[1:] for spec in tf.nest.flatten(train.spec[0])]
         numbers = sum(math.prod(size or 1 for size in shape) for shape in shapes)
         self.batches = craft_batches(train.count, validation.count, batch_size, replicas, numbers)
-        samples = train.sample(self.batches.per_epoch), validation.sample(self.batches.validation)
+        samples = train.sample(self.batches.per_epoch()), validation.sample(self.batches.validation)
         self.task = TrainingTask(experiment, *samples, strategy, self.batches.full)
         self.seed = seed
-        self.reference = observe(self.task, self.batches, reference, seed)
-        self._twins = NoiseTwins(self.task, self.batches, reference, seed)
-        self._inside = LookInside(self.reference.inside, self._twins, train)
+        self.reference = observe(self.task, reference, seed)
+        self._twins = NoiseTwins(self.task, reference, seed)
+        self._inside = LookInside(self._twins, train)
         self._empty_replica = EmptyReplicaProbe(self.task, self.batches, reference, self.reference, seed)
         self._judged: tuple[Case, Judgement] | NotApplicable | None = None
         self._seconds = time.perf_counter() - began
@@ -116,7 +116,7 @@ class Checker:
         """
         began = time.perf_counter() - self._seconds
         self._seconds = 0.0  # the time of the reference counts for the first candidate only
-        candidate = observe(self.task, self.batches, trainer, self.seed, similar=self.reference)
+        candidate = observe(self.task, trainer, self.seed, similar=self.reference)
         name = trainer.name + "-2" * (trainer.name == self.reference.name)
         records = paired_steps(self.reference.record(), replace(candidate.record(), trainer=name))
         comparison = compare_records(*records)
@@ -153,32 +153,34 @@ class Checker:
     def _located(self, report: Report, candidate: Observation) -> Report:
         """Adds the stage of the first differing step to a report, if the trainer is different and could be observed."""
         report = self._look_at_not_finite(report, candidate)
-        training = report.comparison.training
+        training, reference, own = report.comparison.training, self.reference.inside, candidate.inside
         if training.verdict != DIFFERENT or report.comparison.weights_alone is not None:
             return report
-        if ACCUMULATION in [entry.probe for entry in report.not_applicable]:
+        if ACCUMULATION in [entry.probe for entry in report.not_applicable] or reference is None or own is None:
             return report
         try:
-            inside = self._inside.locate(candidate.inside, training)
-            if inside is None:
+            judged = self._judged
+            replayed = judged[0] if isinstance(judged, tuple) and judged[1].right else None
+            found = self._inside.locate(reference, own, training, replayed)
+            if found is None:
                 return report
-            located = inside.located
+            located, apart_from = found
             report = _without_contradicted(report.of_gradients(located), located)
             if located.stage == EXAMPLES and not report.training:
-                report = self._name_examples(report, inside)
+                report = self._name_examples(report, reference, own)
         except Exception as error:
             return report.without("stages", f"the steps cannot be looked into: {survived(error)}")
-        both = inside.reference.steps, inside.candidate.steps
+        both = reference.steps, own.steps
         if located.stage == PREDICTIONS and not report.training and (drawn := drawn_more_often(*both, located.step)):
             seen = drawn[0].but(side=report.comparison.candidate, other=self.reference.name)
             report = replace(report, unexplained=(seen, *(each for each in report.unexplained if each.kind != "apart")))
         epoch, step = self._inside.place(located.step)
         same_calls = len({calls_of(side, located.step) for side in both}) == 1  # else its steps are not those of fit
-        later = inside.weights if same_calls and inside.weights and inside.weights > located.step else None
+        later = apart_from if same_calls and apart_from and apart_from > located.step else None
         weights = Difference(*self._inside.place(later)) if later else None
         names = self.reference.name, report.comparison.candidate
-        found = not_finite.of_step(names, both, located, (epoch, step), " of the check")
-        report = replace(report, findings=(*found, *report.findings))
+        lost = not_finite.of_step(names, both, located, (epoch, step), " of the check")
+        report = replace(report, findings=(*lost, *report.findings))
         first = Difference(epoch, step, None, located.stage, located.where, weights=weights)
         training = replace(training, first_difference=first)
         report = replace(report, comparison=replace(report.comparison, training=training))
@@ -202,8 +204,10 @@ class Checker:
         found = comparison.lost_alone
         try:
             if found is not None:
-                of_reference = found.side == self.reference.name
-                inside = self._inside.first_not_finite(candidate.inside, found, of_reference=of_reference)
+                side, other = self.reference.inside, candidate.inside
+                if found.side != self.reference.name:
+                    side, other = other, side
+                inside = self._inside.first_not_finite(side, other, found)
         except Exception as error:
             report = report.without("stages", f"the steps cannot be looked into: {survived(error)}")
         if not report.training:  # else the difference begins where that mistake does
@@ -211,9 +215,9 @@ class Checker:
             report = replace(report, comparison=comparison.led_by_not_finite(stage, where))
         return with_not_finite(report, inside)
 
-    def _name_examples(self, report: Report, inside: Inside) -> Report:
+    def _name_examples(self, report: Report, reference: Seen, candidate: Seen) -> Report:
         """Adds what is wrong with the examples of a loop that batches them by itself."""
-        causes, evidence = kinds_of_own_rows(self._inside.data, inside.reference, inside.candidate, self.batches)
+        causes, evidence = kinds_of_own_rows(self._inside.data, reference, candidate, self.batches)
         if not causes and not evidence:
             return report
         side = report.comparison.candidate
@@ -403,7 +407,7 @@ class Checker:
         return self._judged
 
     def _replay(self) -> Replay:
-        run = ProbeRun(self.task, self.batches, seed=self.seed, name="")
+        run = Run(self.task, seed=self.seed, epochs=EPOCHS)
         batches = {epoch: list(run.train_dataset(epoch).as_numpy_iterator()) for epoch in KNOWN_EPOCHS}
         return Replay(
             self.task.experiment,

@@ -28,8 +28,9 @@ class EmptyReplicaProbe:
     def __init__(
         self, task: TrainingTask, batches: Batches, trainer: Trainer, reference: Observation, seed: int
     ) -> None:
-        self._task, self._batches, self._trainer, self._seed = task, batches, trainer, seed
-        self._reference = reference
+        self._trainer, self._reference, self._seed = trainer, reference, seed
+        occurs = reference.replicas > 1 and batches.empty
+        self._task = replace(task, train=task.train.first(batches.per_epoch(empty=True))) if occurs else None
         self._observed: Observation | NotApplicable | None = None
 
     def extend(self, report: Report, trainer: Trainer, threshold: float) -> Report:
@@ -39,14 +40,14 @@ class EmptyReplicaProbe:
             report: a report that found training to be right, so any difference comes from the empty replica.
             threshold: the largest relative distance of two gradients that counts as rounding.
         """
-        if self._reference.replicas == 1 or not self._batches.empty:
+        if self._task is None:
             return report
         if self._observed is None:
-            self._observed = self._observe_reference()
+            self._observed = self._observe_reference(self._task)
         if isinstance(self._observed, NotApplicable):
             return replace(report, not_applicable=(*report.not_applicable, self._observed))
         try:
-            candidate = observe(self._task, self._batches, trainer, self._seed, empty=True)
+            candidate = observe(self._task, trainer, self._seed)
         except Exception as error:
             return report.without(PROBE, f"{trainer.name} fails on it: {describe(error)}")
         comparison = report.comparison
@@ -67,13 +68,13 @@ class EmptyReplicaProbe:
             )
         return report
 
-    def _observe_reference(self) -> Observation | NotApplicable:
+    def _observe_reference(self, task: TrainingTask) -> Observation | NotApplicable:
         kinds = {kind for _, kind in self._reference.layers}
         failing = sorted(kind for kind in kinds if "Conv" in kind or "BatchNormalization" in kind)
         if failing:  # they raise an exception, return NaN, or crash the process, whoever trains
             return NotApplicable(PROBE, f"{', '.join(failing)} cannot handle a replica without examples")
         try:
-            return observe(self._task, self._batches, self._trainer, self._seed, empty=True)
+            return observe(task, self._trainer, self._seed)
         except Exception as error:  # a failure of the reference does not count against the candidate
             return NotApplicable(PROBE, f"{self._reference.name} fails on it: {describe(error)}")
 

@@ -1,6 +1,6 @@
-"""Looks inside the steps of the short check: where in the first differing step do two trainers part?
+"""Looks inside the steps of the short check: where in the first differing step do two trainers diverge?
 
-The runs are repeated with their stages recorded, and a noise twin of the reference shows what rounding explains.
+What rounding explains is measured where the reference's steps are recomputed; else a noise twin of it is trained.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import tensorflow as tf
 
 from compare.anew import train_anew
+from compare.check.case import Case
 from compare.check.causes.data import Known
 from compare.check.close_up import seeing_inside
 from compare.check.noise import NoiseTwins
 from compare.check.not_finite import FirstValue, first_of_steps
 from compare.check.observation import EPOCHS, Seen
+from compare.check.replayed_twin import replayed_twin
 from compare.check.stages import Located, apart, first_apart, locate
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.keras_generation import SHOWS_STEPS
@@ -34,58 +35,47 @@ MOST = 200_000
 """The largest number of examples that are hashed."""
 
 
-@dataclass(frozen=True)
-class Inside:
-    """What was found inside the first differing step.
-
-    Attributes:
-        weights: the first step after which the weights differ by more than rounding; None if there is none.
-    """
-
-    located: Located
-    weights: int | None
-    reference: Seen
-    candidate: Seen
-
-
 class LookInside:
     """Locates the first difference of any number of candidates from one reference.
 
     Args:
-        reference: what was seen inside the reference's steps.
         runs: the noise twins of the reference.
         everything: the experiment's own training examples, of which the task has a few.
     """
 
-    def __init__(self, reference: Seen | None, runs: NoiseTwins, everything: Examples | Stream) -> None:
-        self._reference, self._runs, self._steps = reference, runs, len(runs.batches.sizes())
-        self._everything = everything
-        self._twins: dict[int, list[CloseUp]] = {}
+    def __init__(self, runs: NoiseTwins, everything: Examples | Stream) -> None:
+        self._runs, self._everything, self._steps = runs, everything, runs.task.steps_per_epoch
+        self._replayed: dict[int, CloseUp | None] = {}
 
     @cached_property
     def data(self) -> Known:
         """The examples that a loop can have, of the run and of the experiment."""
         return Known.of(_hashes(self._runs.task.train), _hashes(self._everything))
 
-    def locate(self, candidate: Seen | None, training: Training) -> Inside | None:
-        """Finds the first step and stage that differ by more than rounding; None if they cannot be observed.
+    def locate(
+        self, reference: Seen, candidate: Seen, training: Training, case: Case | None
+    ) -> tuple[Located, int | None] | None:
+        """Finds the first step and stage that differ by more than rounding; None if there are none.
 
         Where the weights are equal, what differs is inside a step.
+
+        Args:
+            case: the reference's steps, if the replay explains them.
+
+        Returns:
+            The stage, and the first step after which the weights differ by more than rounding; None if there is none.
 
         Raises:
             Exception: whatever the reference raises.
         """
         first = training.first_difference
         begin = 1 if first is None else self.number(first)
-        reference = self._reference
-        if reference is None or candidate is None:
-            return None
-        sides, twins = (reference.steps, candidate.steps), self._twins_from(begin)
+        sides, twins = (reference.steps, candidate.steps), self._twins_from(begin, reference, case)
         steps = range(begin, len(EPOCHS) * self._steps + 1)
         end = next((step for step in steps if first is not None and apart(*sides, twins, step)), steps.stop)
         earlier = first_apart(*sides, twins, end)
         apart_from = end if end in steps else None
-        if earlier is not None and first_apart(*sides, self._twins_from(1), end) != earlier:
+        if earlier is not None and first_apart(*sides, self._twins_from(1, reference, case), end) != earlier:
             earlier = None  # rounding, before the noise of these twins began
         elsewhere = self.data.labels if candidate.examples - reference.examples else ()
         for step in [*([earlier] if earlier else []), *steps]:
@@ -94,19 +84,17 @@ class LookInside:
             located = locate(*sides, twins, step, reference.steps.names, elsewhere)
             values = located.of(located.stage) if located.stage else None
             if values is not None and (first is not None or values.differs):
-                return Inside(located, apart_from, reference, candidate)
+                return located, apart_from
         return None
 
-    def first_not_finite(self, candidate: Seen | None, found: NotFinite, *, of_reference: bool) -> FirstValue | None:
+    def first_not_finite(self, side: Seen | None, other: Seen | None, found: NotFinite) -> FirstValue | None:
         """Finds where in its step a value first is not finite on one side only; None if that cannot be observed."""
-        seen = self._reference, candidate
-        side, other = seen if of_reference else reversed(seen)
         if side is None:
             return None
         last = self.number(Difference(found.epoch, found.step))
         steps = [last] if found.step is not None else range(1 + (found.epoch - 1) * self._steps, last + 1)
-        names, given = side.steps.names, other.steps if other else None
-        return first_of_steps(side.steps, given, list(steps), names, found)
+        given = other.steps if other else None
+        return first_of_steps(side.steps, given, list(steps), side.steps.names, found)
 
     def place(self, step: int) -> Place:
         """The epoch and the step in it, from the step over the whole training."""
@@ -117,13 +105,12 @@ class LookInside:
         """The step over the whole training; of the initial weights, the first."""
         return EPOCHS.index(first.epoch) * self._steps + (max(first.step, 1) if first.step is not None else self._steps)
 
-    def _twins_from(self, begin: int) -> list[CloseUp]:
-        """The noise twins with noise from a step on, as far as they can be observed."""
-        if begin not in self._twins:
-            runs, place = self._runs, self.place(begin)
-            twin = close_up(runs.reference, partial(runs.run, place, 1))
-            self._twins[begin] = [twin.steps] if twin else []
-        return self._twins[begin]
+    def _twins_from(self, begin: int, reference: Seen, case: Case | None) -> list[CloseUp]:
+        """The noise twins with noise from a step on, as far as they can be recomputed or observed."""
+        if begin not in self._replayed and case is not None:
+            self._replayed[begin] = replayed_twin(case, reference.steps, begin)
+        replayed = self._replayed.get(begin)
+        return [replayed] if replayed else self._runs.inside(self.place(begin))
 
 
 def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare.anew import train_anew
-from compare.check.batches import Batches
-from compare.check.close_up import Inside, seeing_inside
+from compare.check.close_up import seeing_inside
 from compare.check.interception import intercept_apply, intercept_strategy
 from compare.check.observation import (
     EPOCHS,
@@ -29,48 +28,29 @@ from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.patching import patch, undone
-from compare.records import AnyRecord, EpochRecord
+from compare.records import AnyRecord, EpochRecord, Sink
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.verdict.model import Source
 
 
-class CraftedRun(Run):
-    """A run over the check's small batches: see ``compare.check.batches``."""
-
-    batches: Batches
-    empty: bool = False
-    """Whether the last batch of each epoch leaves a replica without examples."""
-
-    def train_dataset(self, epoch: int | tf.Tensor) -> tf.data.Dataset:
-        dataset = super().train_dataset(epoch)
-        sizes = tf.data.Dataset.from_tensor_slices(tf.constant(self.batches.sizes(self.empty), tf.int64))
-
-        def shorten(batch: Any, size: tf.Tensor) -> Any:
-            return tf.nest.map_structure(lambda tensor: tensor[:size], batch)
-
-        return tf.data.Dataset.zip((dataset, sizes)).map(shorten)
-
-
-class ProbeRun(CraftedRun):
-    """A run over the check's batches that records every call of an optimizer."""
+class ProbeRun(Run):
+    """A run that records every call of an optimizer."""
 
     stops_at_nan = False
 
     def __init__(
         self,
         task: TrainingTask,
-        batches: Batches,
         *,
         seed: int,
         name: str,
-        empty: bool = False,
         similar: Observation | None = None,
-        inside: Inside | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
-        self.batches, self.empty, self._similar, self._inside = batches, empty, similar, inside
+        self._similar = similar
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
-        super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
+        super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record, *sinks])
         self._lock = threading.Lock()
         self._waiting: list[list[Any]] = [[] for _ in range(self.observation.replicas)]
         self._optimizers: list[Any] = []
@@ -171,7 +151,6 @@ class ProbeRun(CraftedRun):
         self.close()
         if self._variables:
             self.observation.final = self._read()
-        self.observation.inside = self._inside.seen if self._inside else None
         return self.observation
 
     def _note_calls(self, owner: Any, method: str, noted: str) -> None:
@@ -273,8 +252,6 @@ class ProbeRun(CraftedRun):
 
     def _on_record(self, record: AnyRecord) -> None:
         self.observation.records.append(record)
-        if self._inside is not None:
-            self._inside.on_record(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
 
@@ -298,28 +275,22 @@ def _equal(a: Any, b: Any) -> bool:
     return dense and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
-def observe(
-    task: TrainingTask,
-    batches: Batches,
-    trainer: Trainer,
-    seed: int,
-    *,
-    empty: bool = False,
-    similar: Observation | None = None,
-) -> Observation:
-    """Runs a trainer on the check's batches (see ``compare.check.batches``) and observes it.
+def observe(task: TrainingTask, trainer: Trainer, seed: int, *, similar: Observation | None = None) -> Observation:
+    """Runs a trainer for the check's epochs and observes it.
 
     Args:
-        empty: whether the last batch of each epoch leaves one replica without examples.
+        task: the check's few examples (see ``compare.check.batches``).
         similar: another observation; equal arrays are shared with it to save memory.
 
     Raises:
         Exception: whatever the trainer raises.
     """
     with seeing_inside() as inside, undone(), without_exit(f"trainer {trainer.name}", trainer.train):
-        run = ProbeRun(task, batches, seed=seed, name=trainer.name, empty=empty, similar=similar, inside=inside)
+        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, sinks=[inside.on_record])
         intercept_apply(run.on_apply)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)
-        return run.finish()
+        observation = run.finish()
+        observation.inside = inside.seen
+        return observation

@@ -31,7 +31,7 @@ from compare.check.recipe import (
 )
 from compare.engine.building import own_policy, scalars
 from compare.engine.fingerprints import distributed
-from compare.engine.keras_generation import compiled_loss, fix_dropout
+from compare.engine.keras_generation import CONVERTS_STEPS, compiled_loss, fix_dropout
 from compare.engine.preflight import split_sizes
 from compare.experiment import Experiment
 
@@ -430,7 +430,9 @@ class Replay:
             def traced(scale: tf.Tensor, omitted: tf.Tensor, *inputs: Any) -> Any:
                 return function(recipe, scale, omitted, *inputs)
 
-            self._functions[key] = tf.function(traced, input_signature=signature, jit_compile=recipe.xla)
+            self._functions[key] = tf.function(
+                traced, input_signature=signature, jit_compile=recipe.xla, autograph=CONVERTS_STEPS
+            )
         return self._functions[key]
 
     def _provide_loss(self, recipe: Recipe) -> None:

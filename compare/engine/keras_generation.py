@@ -27,6 +27,8 @@ CLIPS_EACH_REPLICA = _KERAS_3
 """Whether optimizers clip the gradients of each replica before they are added; if not, their sum."""
 SHOWS_STEPS = _KERAS_3
 """Whether the values inside steps can be observed."""
+CONVERTS_STEPS = not _KERAS_3
+"""Whether ``fit`` converts the Python code of a step by AutoGraph, a model's and a loss's included."""
 UPDATES_LOSS = not _KERAS_3
 """Whether ``model.compute_loss`` updates the loss that ``fit`` reports; if not, a step has to."""
 WEIGHTS_ONCE = _KERAS_3
