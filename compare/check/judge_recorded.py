@@ -26,7 +26,6 @@ from compare.check.recorded import (
     drawn_more_often,
     factor_of_gradients,
     known_rows,
-    optimizer_of,
     other_settings,
     penalty_of,
     place_of,
@@ -128,7 +127,7 @@ def _of_settings(located: Located, sides: Sides) -> list[Finding]:
     else:
         return []
     settings = found[1].evidence.quantities.get("settings", {})
-    schedules = [(optimizer_of(trace) or {"config": {}})["config"].get(RATE) for trace in sides.traces]
+    schedules = [trace.config.get(RATE) for trace in sides.traces]
     scheduled = isinstance(schedules[0], dict) and schedules[0] == schedules[1]
     if (scheduled and list(settings) == [RATE]) or not settings.keys().isdisjoint(OF_GRADIENTS):
         return []
@@ -246,7 +245,7 @@ def name_left(names: Sequence[str], traces: Sequence[Trace]) -> list[Finding]:
     if all(changing):
         return []
     of = {"reference": names[right], "variables": [v.name for i, v in enumerate(trace.variables) if trace.changes(i)]}
-    if all((optimizer_of(each) or {"config": {}})["config"].get("use_ema") for each in traces):
+    if all(each.config.get("use_ema") for each in traces):
         cause, remedy = "optimizer-differs", TAKEN
         seen = Measurement.of("averages-not-taken", side=side, **of)
     elif RESTORES in trace.fit.get("callbacks", ()):

@@ -263,8 +263,7 @@ def clip_alike(sides: Sides) -> bool:
 
 def clipping_of(trace: Trace) -> dict[str, float]:
     """How a training's optimizer clips."""
-    config: dict[str, Any] = (optimizer_of(trace) or {"config": {}})["config"]
-    return {option: float(config[option]) for option in OF_OPTION if config.get(option)}
+    return {option: float(trace.config[option]) for option in OF_OPTION if trace.config.get(option)}
 
 
 OF_OPTION = {"clipnorm": "norm", "global_clipnorm": "global", "clipvalue": "value"}
@@ -299,11 +298,6 @@ def without_gradient(sides: Sides) -> dict[int, str]:
 # Optimizers and epochs
 
 
-def optimizer_of(trace: Trace) -> dict[str, Any] | None:
-    """Name and configuration of a training's first optimizer."""
-    return dict(trace.optimizers[0]) if trace.optimizers else None
-
-
 def known_rows(sides: Sides) -> set[int]:
     """The hashes of all examples that the right side was seen to have."""
     return {row for step in sides.right.steps for row in example_rows(sides.right, step)}
@@ -311,17 +305,17 @@ def known_rows(sides: Sides) -> set[int]:
 
 def place_of(sides: Sides) -> tuple[int, int]:
     """The epoch of fit in which the trainings diverge, and the step of it."""
-    begin = max((end for end in _ends(sides) if end < sides.step), default=0)
-    return sum(end < sides.step for end in _ends(sides)) + 1, sides.step - begin
+    begin = max((end for end in ends_of(sides) if end < sides.step), default=0)
+    return sum(end < sides.step for end in ends_of(sides)) + 1, sides.step - begin
 
 
 def steps_of_epoch(sides: Sides) -> list[int]:
     """The steps of fit's epoch in which the trainings diverge, as far as they were seen."""
     begin = sides.step - place_of(sides)[1] + 1
-    end = next((end for end in _ends(sides) if end >= sides.step), max(sides.right.steps, default=sides.step))
+    end = next((end for end in ends_of(sides) if end >= sides.step), max(sides.right.steps, default=sides.step))
     return [step for step in range(begin, end + 1) if step in sides.right.steps or step in sides.other.steps]
 
 
-def _ends(sides: Sides) -> list[int]:
+def ends_of(sides: Sides) -> list[int]:
     """The number of steps at the end of each epoch."""
     return [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]

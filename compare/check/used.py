@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from compare.watch.trace import ON_BATCHES, Trace
 
@@ -42,12 +41,11 @@ SCRIPT_ALONE = Used(frozenset((SCRIPT, ALONE)))
 
 def used_by(other: Trace, right: Trace) -> Used:
     """What a script at fault uses, next to the right one."""
-    optimizer: Mapping[str, Any] = right.optimizers[0] if right.optimizers else {}
     words = {
         SCRIPT: True,
         ALONE: other.replicas == 1,
         ON_BATCHES: other.trained_by == ON_BATCHES,
-        AVERAGES: bool(optimizer.get("config", {}).get("use_ema")),
+        AVERAGES: bool(right.config.get("use_ema")),
         SETS_RATE: any("LearningRate" in name for name in right.fit.get("callbacks", ())),
     }
-    return Used.of(words, str(optimizer.get("class", "Adam")))
+    return Used.of(words, next((str(each["class"]) for each in right.optimizers), "Adam"))

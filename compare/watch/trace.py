@@ -208,6 +208,11 @@ class Trace:
         """The number of optimizer steps that were recorded."""
         return int(self.steps["step"].max(initial=0))
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration of its first optimizer; empty if it has none."""
+        return dict(self.optimizers[0]["config"]) if self.optimizers else {}
+
     def changes(self, number: int) -> bool:
         """Whether a variable changes between two steps."""
         hashes = self.steps["hashes"][:, number]

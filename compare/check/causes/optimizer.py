@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.recorded import CLOSE, clipping_alike, equal_gradients, optimizer_of, same
+from compare.check.recorded import CLOSE, clipping_alike, ends_of, equal_gradients, same
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -341,7 +341,7 @@ def _no_schedule(case: Case, update: Update) -> Iterable[Variant]:
 def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | None:
     """The cause that makes other updates of equal gradients."""
     rates, variables = _recorded_rates(sides)
-    right, other = optimizer_of(sides.right_trace), optimizer_of(sides.other_trace)
+    right, other = (next(iter(each.optimizers), None) for each in (sides.right_trace, sides.other_trace))
     apart = 0.0 if rates[0] is None or rates[1] is None else relative_gap(*rates)
     if seen := _recorded_callbacks(sides, rates, right, other):
         return "callbacks-missing", Variant({}, seen)
@@ -406,12 +406,12 @@ def _kept(sides: Sides) -> Variant | None:
     """An optimizer that only one side has used before its first step, from equal weights."""
     traces = sides.right_trace, sides.other_trace
     begun = [trace.parts[0][1] if trace.parts else 0 for trace in traces]
-    configs = [(optimizer_of(trace) or {"config": {}})["config"] | {"name": ""} for trace in traces]
+    configs = [{**trace.config, "name": ""} for trace in traces]
     if sides.step != 1 or begun[0] == begun[1] or configs[0] != configs[1]:
         return None
     more, names = int(begun[1] > begun[0]), (sides.right_name, sides.other_name)
     numbers = {"iterations": begun[more], "expected": begun[1 - more]}
-    used = str((optimizer_of(traces[more]) or {"class": "optimizer"})["class"])
+    used = next((str(each["class"]) for each in traces[more].optimizers), "optimizer")
     seen = Measurement.of("script-kept-optimizer", optimizer=used, side=names[more], other=names[1 - more], **numbers)
     remedy = f"model.set_weights(weights)\noptimizer = tf.keras.optimizers.{used}(...)  # a new one, without slots"
     return Variant({}, seen, remedy=remedy, by_right=not more)
@@ -421,8 +421,7 @@ def made_again(sides: Sides) -> Measurement | None:
     """Evidence that one side makes the same optimizer again, where the sides part as an epoch begins."""
     made = [(each["class"], each["config"] | {"name": ""}) for each in sides.other_trace.optimizers]
     again = len(made) > 1 and all(each == made[0] for each in made)
-    ends = [epoch.steps for epoch in (sides.right_trace.epochs or sides.other_trace.epochs)]
-    if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends:
+    if not again or len(sides.right_trace.optimizers) != 1 or sides.step - 1 not in ends_of(sides):
         return None
     return Measurement.of("script-new-optimizer", optimizer=made[0][0])
 
