@@ -942,7 +942,7 @@ def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> N
 def test_labels_meet_every_prediction_only_where_predictions_are_one_column() -> None:
     def broadcast(shape: tuple[int, ...]) -> float | None:
         true, predicted = np.zeros(shape), np.full(shape, 0.5)
-        return value_of(Targets("mean_squared_error", true, predicted, None, False, 0.0).broadcast())
+        return value_of(Targets("mean_squared_error", true, predicted, paired=False))
 
     assert broadcast((2, 1)) == 0.25
     assert broadcast((1, 2)) is None

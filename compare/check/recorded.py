@@ -249,15 +249,13 @@ def clipped(gradients: Mapping[int, np.ndarray], clip: Clip) -> Mapping[int, np.
     return dict(zip(gradients, clip.of(list(gradients.values())), strict=True))
 
 
-def clipping_alike(sides: Sides) -> bool:
-    """Whether both optimizers make the same of the gradients of the side at fault when they clip."""
-    _, own = both_gradients(sides)
-    return equal_gradients(*(_clipped(own, clipping_of(trace)) for trace in (sides.right_trace, sides.other_trace)))
+def clip_alike(sides: Sides, *, own: bool = False) -> bool:
+    """Whether both sides have the same gradients once their optimizers have clipped them.
 
-
-def clip_alike(sides: Sides) -> bool:
-    """Whether both sides have the same gradients once their optimizers have clipped them."""
-    pairs = zip(both_gradients(sides), (sides.right_trace, sides.other_trace), strict=True)
+    With ``own``, whether both optimizers make the same of the gradients of the side at fault.
+    """
+    right, other = both_gradients(sides)
+    pairs = (other if own else right, sides.right_trace), (other, sides.other_trace)
     return equal_gradients(*(_clipped(gradients, clipping_of(trace)) for gradients, trace in pairs))
 
 

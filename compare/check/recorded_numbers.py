@@ -51,6 +51,11 @@ class Losses:
         """The mean over examples, as fit reports it."""
         return float(np.average(self.values, weights=self.examples))
 
+    @property
+    def mean_after(self) -> float:
+        """The same of the losses after the update."""
+        return float(np.average(self.after, weights=self.examples))
+
 
 @dataclass(frozen=True)
 class ReportedLoss:
@@ -249,7 +254,7 @@ def evidence_on_numbers(
     reported = {epoch: logs["loss"] for epoch, logs in candidate.logs.items() if "loss" in logs}
     known = reported and all(epoch in losses and losses[epoch].after for epoch in reported)
     others = {name for name in differing if not name.startswith("val_")}
-    if known and all(same(value, _mean_after(losses[epoch])) for epoch, value in reported.items()):
+    if known and all(same(value, losses[epoch].mean_after) for epoch, value in reported.items()):
         epoch, value = next(iter(reported.items()))
         found.append(Measurement.of("loss-after-update", epoch=epoch, value=value, expected=losses[epoch].mean))
         others.discard("loss")
@@ -268,10 +273,6 @@ def evidence_on_numbers(
                 found.append(Measurement.of("share-of-pairs", metric=name))
                 break
     return found
-
-
-def _mean_after(losses: Losses) -> float:
-    return float(np.average(losses.after, weights=losses.examples))
 
 
 def _share_of_pairs(seen: CloseUp, ends: Sequence[int], epoch: int, threshold: float, power: int) -> float | None:

@@ -45,10 +45,6 @@ class Targets:
         """The same call with the other ``from_logits``."""
         return replace(self, from_logits=not self.from_logits)
 
-    def broadcast(self) -> Targets:
-        """The same call with labels of shape [n] and predictions of shape [n, 1], or the reverse."""
-        return replace(self, paired=False)
-
 
 def targets_of(close_up: CloseUp, step: int) -> Targets | None:
     """The call of the loss function in a step; None if there were several, or it is one that is not known here."""

@@ -471,7 +471,8 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
     targets, loss = _next_targets(sides), loss_of(sides.other, following)
     if targets is None or loss is None or len({tuple(example_rows(each, following)) for each in sides.close_ups}) > 1:
         return
-    pairs, mean, penalty = value_of(targets.broadcast()), value_of(targets), penalty_of(sides.other, following)
+    pairs, mean = value_of(replace(targets, paired=False)), value_of(targets)
+    penalty = penalty_of(sides.other, following)
     if pairs is not None and mean is not None and same(pairs + penalty, loss) and not same(mean + penalty, loss):
         yield Variant({}, Measurement.of("script-pairs-next", next_loss=loss, next_right=mean + penalty))
 

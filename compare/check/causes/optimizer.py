@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.recorded import CLOSE, clipping_alike, ends_of, equal_gradients, same
+from compare.check.recorded import CLOSE, clip_alike, ends_of, equal_gradients, same
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -360,7 +360,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         return "learning-rate-schedule-missing", Variant({}, seen)
     differing = [key for key in a if key not in ("name", "learning_rate") and a[key] != b.get(key, a[key])]
     clipping = [key for key in differing if "clip" in key]
-    if clipping and not clipping_alike(sides):
+    if clipping and not clip_alike(sides, own=True):
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings, variables=[])
         return "clipping-differs", Variant({}, seen)
