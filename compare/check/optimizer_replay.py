@@ -13,7 +13,7 @@ from compare.check.observation import EXCLUDED, Gradient, OptimizerStep, Rows, S
 from compare.check.recipe import EPSILON, Update
 from compare.check.replay import Replay
 from compare.engine.fingerprints import distributed
-from compare.engine.keras_generation import HAS_APPLY, settable_rate, variables_of
+from compare.engine.keras_generation import HAS_APPLY, settable_rate
 from compare.watch.trace import CLIPPING
 
 ReplicaGradients = list[list[Gradient]]
@@ -82,7 +82,7 @@ class UnclippedOptimizer:
         )
         for kind in CLIPPING:
             setattr(optimizer, kind, None)
-        self._variables = [distributed(v) for v in variables_of(optimizer)]
+        self._variables = [distributed(v) for v in optimizer.variables]
         self._initial = [v.numpy() for v in self._variables]
         if rates:
             self._rate = settable_rate(optimizer)

@@ -60,11 +60,6 @@ def step_counter(optimizer: Any) -> Any:
     return getattr(optimizer, "_iterations", optimizer.iterations)
 
 
-def variables_of(optimizer: Any) -> list[Any]:
-    """Returns an optimizer's own variables; ``variables`` is a method in Keras 2."""
-    return list(optimizer.variables if _KERAS_3 else optimizer.variables())
-
-
 def learning_rate(optimizer: Any) -> tf.Tensor:
     """Returns the learning rate of the next step; ``optimizer.learning_rate`` is that of the last step in Keras 2."""
     schedule = getattr(optimizer, "_learning_rate", None)
@@ -99,20 +94,14 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def scale_loss(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
     """Multiplies the loss by the optimizer's loss scale, if it has one."""
-    if _KERAS_3:
-        return optimizer.scale_loss(loss)
-    return optimizer.get_scaled_loss(loss) if _scales(optimizer) else loss
+    scale = getattr(optimizer, "scale_loss" if _KERAS_3 else "get_scaled_loss", None)
+    return scale(loss) if scale else loss
 
 
 def unscale_gradients(optimizer: tf.keras.optimizers.Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
     """Divides the gradients by the optimizer's loss scale; a no-op in Keras 3, whose optimizers do it themselves."""
-    if not _KERAS_3 and _scales(optimizer):
-        return optimizer.get_unscaled_gradients(gradients)  # type: ignore[no-any-return]
-    return gradients
-
-
-def _scales(optimizer: tf.keras.optimizers.Optimizer) -> bool:
-    return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+    unscale = getattr(optimizer, "get_unscaled_gradients", None)
+    return unscale(gradients) if unscale else gradients
 
 
 # Models
