@@ -216,9 +216,8 @@ def assert_alike(
     from compare.app.loading import load_experiment, load_trainers  # noqa: PLC0415 (lazy)
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
-    from compare.reporting.sentences import misnamed, silent  # noqa: PLC0415 (lazy)
+    from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)
     from compare.reporting.terminal import as_text  # noqa: PLC0415 (lazy)
-    from compare.verdict.model import warning  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test

@@ -19,7 +19,7 @@ from compare.check.stages import gradients_of, locate, relative_gap
 from compare.records import EPOCH_END, INITIAL, End, Record, Variable, step_dtype
 from compare.reporting.page_comparison import comparison_view
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import differing_numbers, sentence, signed_gap, stops
+from compare.reporting.sentences import differing_numbers, sentence, signed_gap, stops, warning
 from compare.verdict.evidence import with_noise, with_study
 from compare.verdict.exact import compare_records, noise_start, within_rounding
 from compare.verdict.judge import Pair
@@ -32,7 +32,6 @@ from compare.verdict.model import (
     Training,
     Verdict,
     asynchronous,
-    warning,
 )
 from compare.verdict.seeds import Margin, study
 from compare.watch.seen import CloseUp, Event

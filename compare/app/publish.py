@@ -15,10 +15,10 @@ from compare.reporting import html, plots, tensorboard
 from compare.reporting.jupyter import NotebookConsole
 from compare.reporting.live import waiting
 from compare.reporting.run_files import verdict_of
-from compare.reporting.sentences import sentence
+from compare.reporting.sentences import sentence, warning
 from compare.reporting.terminal import epoch_table, print_table, print_verdict, say, study_table, tell
 from compare.verdict.judge import Recorded, judge
-from compare.verdict.model import Verdict, warning
+from compare.verdict.model import Verdict
 
 
 def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:

@@ -107,11 +107,9 @@ class Examples:
     def of_epochs(
         self, epochs: range | tf.Variable, of_epoch: Callable[[Any], tf.data.Dataset], *, elsewhere: bool = False
     ) -> tf.data.Dataset:
-        """Returns one dataset of several epochs, which any process can iterate.
+        """Returns one dataset of several epochs, which any process can iterate, ``elsewhere`` or here.
 
-        Args:
-            epochs: the epochs; or a variable with the number of a single epoch, read whenever the dataset is iterated.
-            elsewhere: whether another process will iterate the dataset; makes no difference here.
+        A variable has the number of a single epoch, read whenever the dataset is iterated.
         """
         return _numbers(epochs).flat_map(of_epoch).with_options(_options())
 
@@ -295,7 +293,11 @@ class Stream:
                 are created at once.
         """
         if elsewhere and isinstance(epochs, range):
-            return _concatenated([of_epoch(epoch) for epoch in epochs]).with_options(_options())
+            datasets = [of_epoch(epoch) for epoch in epochs]
+            while len(datasets) > 1:  # in pairs, so that the nesting depth is only logarithmic in the number of epochs
+                pairs = [datasets[i : i + 2] for i in range(0, len(datasets), 2)]
+                datasets = [pair[0] if len(pair) == 1 else pair[0].concatenate(pair[1]) for pair in pairs]
+            return datasets[0].with_options(_options())
 
         def create(epoch: tf.Tensor) -> tf.Tensor:
             return tf.data.experimental.to_variant(of_epoch(int(epoch)))
@@ -327,13 +329,6 @@ def _numbers(epochs: range | tf.Variable) -> tf.data.Dataset:
     if isinstance(epochs, range):
         return tf.data.Dataset.range(epochs[0], epochs[-1] + 1)
     return tf.data.Dataset.range(1).map(lambda _: epochs.read_value())
-
-
-def _concatenated(datasets: list[tf.data.Dataset]) -> tf.data.Dataset:
-    while len(datasets) > 1:  # in pairs, so that the nesting depth is only logarithmic in the number of epochs
-        pairs = [datasets[i : i + 2] for i in range(0, len(datasets), 2)]
-        datasets = [pair[0] if len(pair) == 1 else pair[0].concatenate(pair[1]) for pair in pairs]
-    return datasets[0]
 
 
 def _digest(structure: str, batches: Iterable[Any]) -> str:

@@ -13,8 +13,8 @@ from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, where
-from compare.verdict.model import Comparison, Difference, Finding, Reporting, Training, warning
+from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, warning, where
+from compare.verdict.model import Comparison, Difference, Finding, Reporting, Training
 
 
 def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:

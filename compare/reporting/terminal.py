@@ -32,9 +32,10 @@ from compare.reporting.sentences import (
     stops,
     truth_sentence,
     unreported,
+    warning,
 )
 from compare.verdict.exact import metric_names, unequal
-from compare.verdict.model import Comparison, Verdict, warning
+from compare.verdict.model import Comparison, Verdict
 from compare.verdict.outcomes import EXIT_STATUS
 
 

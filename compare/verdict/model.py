@@ -349,22 +349,6 @@ def asynchronous(comparison: Comparison) -> Comparison:
     return replace(comparison, training=training)
 
 
-def warning(comparison: Comparison, reference: str) -> str:
-    """What is not finite on both sides, as a warning; empty if nothing is."""
-    both = next((each for each in comparison.not_finite if not each.alone), None)
-    if both is None:
-        return ""
-    sides = f"{comparison.candidate} and {comparison.reference or reference}"
-    if both.values is not None:
-        return f"{both.metric} of epoch {both.epoch} is {both.values[1]} with both {sides}"
-    at = "the end" if both.step is None else f"step {both.step:,}"
-    at = f"{at} of epoch {both.epoch}"
-    return (
-        f"both {sides} fail: after {at}, {len(both.variables or ())} of {both.of} variables of both are NaN or "
-        "infinite, so that what is equal from there on says nothing"
-    )
-
-
 @dataclass(frozen=True)
 class Stop:
     """A trainer that stopped early, because a value was no longer finite (see ``compare.records.End``)."""
