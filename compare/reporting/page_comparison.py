@@ -164,10 +164,8 @@ def _weights(entry: Comparison, files: RunFiles) -> str:
 
 def _short_batch(step: int, files: RunFiles) -> str:
     """A clause that says that the batch of a step is shorter than others; empty if it is not."""
-    count, size = (
-        files.run.get("data", {}).get("training_examples"),
-        files.run.get("strategy", {}).get("global_batch_size"),
-    )
+    count = files.run.get("data", {}).get("training_examples")
+    size = files.run.get("strategy", {}).get("global_batch_size")
     if not count or not size or not count % size or step != count // size + 1:
         return ""
     return f", the last of the epoch, whose batch has {count % size} examples instead of {size}"
