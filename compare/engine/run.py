@@ -13,15 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from compare import signals
-from compare.engine.building import (
-    built,
-    clear_session,
-    give_inputs,
-    own_policy,
-    refuse_another,
-    refuse_used,
-    scalars,
-)
+from compare.engine.building import built, clear_session, give_inputs, own_policy, refuse_another, refuse_used, scalars
 from compare.engine.checkpoints import Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
