@@ -12,7 +12,8 @@ A comparison of Keras's ``fit`` with the custom loop of this package, on two log
 the terminal said, and ``result.causes`` and ``result.first_difference`` say why and where the two diverge. Your own
 task is a ``compare.Experiment``, your own loop any object with a ``name`` and ``train(run)``.
 
-To compare: ``run`` (the command), ``assert_alike`` (in a test), ``configure`` (devices, before TensorFlow is in use).
+To compare: ``run`` (the command), ``assert_alike`` and ``assert_scripts_alike`` (in a test), ``configure`` (devices,
+before TensorFlow is in use).
 To describe: ``Experiment`` (the task), ``Trainer`` (a loop; it takes all it needs from a ``Run``), ``CustomLoop`` and
 ``TrainStep`` (to override in part), ``report`` (numbers of a script). What comes out: ``Result``, also from ``load``;
 ``RequestError`` if the request is wrong.
@@ -52,6 +53,7 @@ __all__ = [
     "TrainStep",
     "Trainer",
     "assert_alike",
+    "assert_scripts_alike",
     "configure",
     "load",
     "report",
@@ -231,6 +233,39 @@ def assert_alike(
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
         raise AssertionError(as_text(report.as_verdict()))
+
+
+def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:
+    """Compare scripts as an assertion in a test of your own: two, or one under two interpreters or in two commits.
+
+    For example::
+
+        def test_the_upgrade_changes_no_training():
+            compare.assert_scripts_alike("train.py", python=("old/bin/python", "new/bin/python"), max_steps=100)
+
+
+        def test_my_branch_trains_as_main_does():
+            compare.assert_scripts_alike("train.py", commits=("main", "HEAD"))
+
+    Args:
+        scripts: one script or two.
+        reports: the folder that keeps the files and the page; by default nothing is kept.
+        options: other options of ``run`` that scripts have.
+
+    Raises:
+        AssertionError: when they do not train and report alike; the message says what the terminal says.
+        RequestError: when a script, an interpreter or a commit does not exist.
+        NoVerdictError: when a script fails, or trains nothing.
+    """
+    import tempfile  # noqa: PLC0415 (lazy)
+
+    from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
+
+    __tracebackhide__ = True
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(scripts=[str(each) for each in scripts], reports=reports or folder, quiet=True, **options)
+        if EXIT_STATUS[result.verdict]:
+            raise AssertionError(str(result))
 
 
 def report(epoch: int = 0, **metrics: float) -> None:

@@ -61,12 +61,17 @@ RECOGNISED_IN_OTHER_WAYS = ("OtherOptimizer", "IterationsReset")
 """Mistakes of a cause that is in the gate already, found by other means: the class of an optimizer, its count."""
 
 
+UNDER_THE_OLDEST = 10
+"""The number of mistakes that are also checked under the oldest versions that are supported."""
+
+
 def once_per_cause():
     """Parameters: one mistake per cause is in the gate; more mistakes, and more models, are slow tests."""
     seen, params = set(), []
     for bug in planted.BUGS:
         causes = {*bug.training, *bug.reporting}
         marks = [pytest.mark.slow] if causes <= seen and bug.name not in RECOGNISED_IN_OTHER_WAYS else []
+        marks += [pytest.mark.oldest] if len(params) < 2 * UNDER_THE_OLDEST else []
         params.append(pytest.param(bug, nearest, id=bug.name, marks=marks))
         params.append(pytest.param(bug, in_turn, id=f"{bug.name}-in-turn", marks=pytest.mark.slow))
         seen |= causes

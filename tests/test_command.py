@@ -74,6 +74,7 @@ def test_a_run_leaves_what_the_interface_promises(sample_run):
     assert float(rows[1]["loss"]) < float(rows[0]["loss"]), "training helped"
 
 
+@pytest.mark.oldest
 @pytest.mark.exact
 def test_the_verdict_file_is_what_the_interface_says(sample_run):
     verdict = json.loads((sample_run[0] / "verdict.json").read_text())

@@ -146,6 +146,7 @@ def test_scripts_from_new_processes_say_what_those_from_forks_say(
     assert steps[0] == steps[1] != {}
 
 
+@pytest.mark.oldest
 def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
     verdict, entry = compared(tmp_path, "my_fit.py", "my_loop.py")
     assert (verdict["scope"], verdict["reference"], entry["candidate"]) == ("scripts", "my_fit", "my_loop")
@@ -164,6 +165,7 @@ def test_an_unedited_loop_trains_like_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # test_readme runs the same in the gate
+@pytest.mark.oldest
 def test_a_forgotten_regularization_is_located_and_named(tmp_path: Path) -> None:
     _, entry = compared(tmp_path, "my_fit.py", "my_loop.py", script_arguments=["--forget"], max_steps=4)
     first = entry["training"]["first_difference"]
@@ -228,6 +230,7 @@ def test_sides_and_models_never_have_one_name() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.oldest
 def test_the_two_models_of_a_gan_are_paired_and_each_is_judged(tmp_path: Path) -> None:
     scripts = [str(SCRIPTS / name) for name in ("gan_fit.py", "gan_loop.py")]
     result = compare.run(scripts=scripts, reports=tmp_path, name="run", quiet=True, script_arguments=["wrong"])

@@ -141,7 +141,10 @@ def test_two_commits_are_compared_and_the_repository_stays_as_it_was(tmp_path: P
     script = repository / "code" / "train.py"
     script.write_text("raise SystemExit('changes that are not committed')")
     before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
-    found = compared(tmp_path / "reports", script, commits=["HEAD~1", "HEAD"])
+    with pytest.raises(AssertionError, match="different: train-HEAD does not train like train-HEAD-1"):
+        compare.assert_scripts_alike(script, commits=["HEAD~1", "HEAD"], reports=tmp_path / "reports")
+    (folder,) = (path.parent for path in (tmp_path / "reports").glob("*/verdict.json"))
+    found = compare.load(folder).details
     (entry,) = found["comparisons"]
     assert (found["reference"], entry["candidate"]) == ("train-HEAD-1", "train-HEAD")
     (cause,) = entry["causes"]
@@ -149,8 +152,7 @@ def test_two_commits_are_compared_and_the_repository_stays_as_it_was(tmp_path: P
     assert "learning_rate=0.01 instead of 0.001" in cause["evidence"]
     assert cause["source"]["file"] == "code/train.py"
     assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
-    (run,) = (tmp_path / "reports").glob("*/run.json")
-    assert "changes that are not committed are in neither" in run.read_text()
+    assert "changes that are not committed are in neither" in (folder / "run.json").read_text()
 
 
 def test_a_commit_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, repository: Path) -> None:

@@ -77,7 +77,11 @@ def _begin(
     names = [sides[0].name, sides[1].name if len(sides) > 1 else distinct(sides[0].name, [sides[0].name])]
     run, about = RunJson.read(folder), _about(options, sides)
     title = " and ".join(names) + (": two scripts" if len(options.scripts) > 1 else ": one script")
-    run.begin_training(provenance(options, names) | {"title": title, "notes": about, "strategy": _strategy(1)})
+    known = provenance(options, names)
+    for name, own in known["versions"].items():
+        versions = dict.fromkeys(side.versions.get(name, own) for side in sides)
+        known["versions"][name] = " / ".join(versions)
+    run.begin_training(known | {"title": title, "notes": about, "strategy": _strategy(1)})
     run.save()
     what = names if len(sides) > len(options.scripts) else options.scripts
     tell(console, f"Comparing {' and '.join(what)}", style="bold")
@@ -155,8 +159,8 @@ def _train(session: ScriptsSession) -> bool:
         unknown[f"the weights that {session.names[1]} leaves"] = changed_last(session.names, traces, paired)
         unknown[f"other models of {session.names[1]}"] = changed_apart(session.names, traces, paired)
     unpaired = {what: "; ".join(texts) for what, texts in unknown.items() if texts}
-    about = _about(session.options, session.scripts)
-    session.run.save(notes=[*about, *environments, *session.left_over, *session.left_out], unpaired=unpaired or None)
+    commits = _about(session.options, session.scripts) if session.options.commits else []
+    session.run.save(notes=[*commits, *environments, *session.left_over, *session.left_out], unpaired=unpaired or None)
     for text in environments:
         tell(session.console, f"Note: {text}")
     _say_what_trained(session)
