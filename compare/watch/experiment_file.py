@@ -103,13 +103,16 @@ def _data(path: Path, fit: Mapping[str, Any]) -> str:
     if isinstance(validation, tuple | list):
         arrays |= dict(zip(("x_val", "y_val", "w_val"), validation, strict=False))
     arrays = {name: array for name, array in arrays.items() if array is not None}
-    plain = all(isinstance(array, np.ndarray) or hasattr(array, "numpy") for array in arrays.values())
+    plain = all(
+        (isinstance(array, np.ndarray) or hasattr(array, "numpy")) and not np.asarray(array).dtype.hasobject
+        for array in arrays.values()
+    )
     if not plain or not {"x", "y", "x_val", "y_val"} <= arrays.keys():
         return NO_DATA.format(
             kind=type(fit.get("x")).__name__ + ("" if validation is not None else ", and no validation")
         )
     file = path.with_suffix(".npz")
-    np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})
 
     def part(names: tuple[str, ...]) -> str:
         return ", ".join(f'data["{name}"]' for name in names if name in arrays)
