@@ -319,8 +319,10 @@ def read_arrays(path: Path, content: bytes, owner: str = "") -> list[np.ndarray]
 
 def npz(arrays: Sequence[Any], owner: str = "") -> bytes:
     """The content of an ``.npz`` file that ``read_arrays`` reads."""
-    content, numbered = io.BytesIO(), {f"{i}": _storable(np.asarray(array)) for i, array in enumerate(arrays)}
-    np.savez(content, **numbered, **({OWNER: np.array(owner)} if owner else {}))
+    named: dict[str, Any] = {f"{i}": _storable(np.asarray(array)) for i, array in enumerate(arrays)}
+    named |= {OWNER: np.array(owner)} if owner else {}
+    content = io.BytesIO()
+    np.savez(content, **named)
     return content.getvalue()
 
 

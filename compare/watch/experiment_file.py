@@ -112,7 +112,8 @@ def _data(path: Path, fit: Mapping[str, Any]) -> str:
             kind=type(fit.get("x")).__name__ + ("" if validation is not None else ", and no validation")
         )
     file = path.with_suffix(".npz")
-    np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})
+    plain_arrays: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+    np.savez(file, **plain_arrays)
 
     def part(names: tuple[str, ...]) -> str:
         return ", ".join(f'data["{name}"]' for name in names if name in arrays)
