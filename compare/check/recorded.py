@@ -60,7 +60,7 @@ def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
             inner = other_settings(*both)
             found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}
-        elif both[0] != both[1]:
+        elif both[0] != both[1] and not any(isinstance(each, Mapping) for each in both):
             found[name] = list(both)
     return dict(sorted(found.items()))
 
