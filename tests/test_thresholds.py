@@ -70,6 +70,14 @@ def seen(loss: float) -> CloseUp:
     return CloseUp({1: [Event("loss", 0, {"targets": 1}, [np.float64(loss)])]})
 
 
+@pytest.mark.parametrize(("units", "verdict"), [(1, "alike"), (2, "different")])
+def test_where_no_twin_moves_one_unit_in_the_last_place_is_rounding(units: int, verdict: str) -> None:
+    """Adam's first step of one bias is the learning rate: all twins may end where the reference does, by chance."""
+    fit, loop = record("fit", 0, 0.0009999644), record("loop", 0, 0.0009999644 + units * 2.0**-33)
+    comparison = compare_records(fit, loop)
+    assert with_noise(comparison, fit, loop, [record("twin-1", 0, 0.0009999644)]).training.verdict == verdict
+
+
 @pytest.mark.parametrize(("times", "stage"), [(99, None), (101, "loss")])
 def test_a_stage_differs_from_a_hundred_times_the_twins_on(times: float, stage: str | None) -> None:
     assert locate(seen(1.0), seen(1 - times / 2**20), [seen(1 - 1 / 2**20)], 1, ["w"]).stage == stage

@@ -53,6 +53,8 @@ The additional twins are loud (``LOUD``), since larger noise crosses a kink much
 """
 UNLIKELY = 1e-5
 """The gap of all weights, relative to their norm, above which a first difference is thought to be no rounding."""
+UNIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+"""One unit in the last place of a number near 1, by its dtype."""
 HOPELESS = 300.0
 """If the gap exceeds ``FACTOR`` by this factor, no more twins are trained.
 
@@ -175,8 +177,13 @@ def _seen(keys: np.ndarray, twins: Sequence[Record]) -> np.ndarray:
 def _ratios(
     reference: Record, candidate: Record, twins: Sequence[Record], start: Place, anchor: Record
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sort keys of places, in blocks, and the ratios of gaps to the twins' gaps, float64 ``[places, variables]``."""
+    """Sort keys of places, in blocks, and the ratios of gaps to the twins' gaps, float64 ``[places, variables]``.
+
+    In a variable of a few elements the noise of all twins may be undone by chance, by the rounding of the step itself.
+    So a gap of one unit in the last place, by which twins are moved, counts as rounding in any case.
+    """
     gaps = twin_gaps = np.zeros((1, len(reference.variables)))  # the largest so far
+    units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
     for keys in in_blocks(_seen(_places(reference, candidate, anchor, start), twins)):
         gap = _gap(reference.at(keys), candidate.at(keys))
         ended = np.isnan(gap).all(axis=1)  # no weight is finite any more on either side
@@ -189,8 +196,9 @@ def _ratios(
             twin_gap[has] = np.maximum(twin_gap[has], distance / units_of(twin.trainer))
         gaps = np.fmax.accumulate(np.concatenate([gaps[-1:], gap]))[1:]
         twin_gaps = np.maximum.accumulate(np.concatenate([twin_gaps[-1:], twin_gap]))[1:]
+        one_unit = units * np.nan_to_num(variable_norms(base["projections"]), posinf=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(gaps > 0, gaps / twin_gaps, 0.0)
+            ratios = np.where(gaps > 0, gaps / np.maximum(twin_gaps, one_unit / FACTOR), 0.0)
         ratios[np.isnan(ratios)] = 0.0  # both are infinite
         yield keys, ratios
         if ended.any():
