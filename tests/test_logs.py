@@ -43,6 +43,15 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: object
     return line
 
 
+def test_the_numbers_of_a_comparison_are_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = recorded.identical(tmp_path / "run") / "metrics.csv"
+    whole = metrics.read_text()
+    metrics.write_text(whole.replace("0.5", "0.6"))
+    for log in (metrics, metrics.parent):
+        assert "does not match its checksum" in refused(capsys, tmp_path, "--logs", log)
+    assert metrics.read_text() != whole
+
+
 def test_equal_logs_are_alike_and_never_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = csv(tmp_path / "fit.csv", {"accuracy": [0.5, 0.75, 0.875], "loss": LOSS})
     loop = csv(tmp_path / "loop.csv", {"epoch_seconds": [1, 2, 3], "acc": [0.5, 0.75, 0.875], "loss": LOSS}, first=1)

@@ -17,6 +17,7 @@ from compare.naming import distinct, printable
 from compare.records.event_files import event_files, read_scalars
 from compare.records.metrics_csv import KEY_COLUMNS, TIME_COLUMNS, as_number, columns_of, exact_column, read_metrics
 from compare.records.model import RecordError, read_file
+from compare.records.reader import read_rows
 
 ACCURACY = ("accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy")
 """What Keras calls the fraction of correct examples: ``accuracy`` stands for one of the others, by the loss."""
@@ -286,7 +287,8 @@ def _from_one(source: Path, epochs: Sequence[int]) -> list[int]:
 def _of_metrics_csv(path: Path) -> list[Log]:
     """The trainings in a ``metrics.csv`` of ours."""
     try:
-        rows = read_metrics(path)
+        ours = path.name == "metrics.csv" and (path.parent / "run.json").is_file()
+        rows = read_rows(path.parent) if ours else read_metrics(path)  # a run's are verified
     except RecordError as error:
         raise RequestError(f"--logs {error}") from None
     logs = []
