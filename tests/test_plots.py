@@ -366,6 +366,7 @@ def test_draw_refuses_a_run_without_an_epoch_and_damaged_files(tmp_path: Path) -
     with pytest.raises(RecordError, match=r"verdict\.json"):
         plots.draw(tmp_path)
     (tmp_path / "verdict.json").unlink()
+    write_checked(tmp_path / "run.json", {"options": {}, "trainers": ["fit", "loop"]})  # which knows of no rows
     (tmp_path / "metrics.csv").write_text("trainer,seed,epoch,seconds,examples_per_second\n")
     with pytest.raises(RecordError, match="no epoch"):
         plots.draw(tmp_path)
