@@ -124,6 +124,11 @@ def file_name(name: str, safe: str = "") -> str:
     return quoted[: LONGEST_FILE_NAME - 16] + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
+def log_name(side: str) -> str:
+    """The name of the file with what a script prints."""
+    return f"{file_name(side, safe=' ')}.log"
+
+
 def margin(text: str) -> tuple[str, float, bool]:
     """``METRIC=VALUE`` or ``METRIC=VALUE%``: the metric, the value or fraction, and whether it is a fraction."""
     metric, equals, value = str(text).rpartition("=")

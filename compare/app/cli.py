@@ -79,8 +79,12 @@ def _how_to_go_on(options: Request, given: Sequence[str], folder: Path) -> str:
 
 
 def refuse_if_missing() -> None:
-    """Refuse to go on where packages are not installed, with the command that installs them."""
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    """Refuse to go on where packages are not installed, with the command that installs them, or hidden by a file."""
+    found = {name: find_spec(name) for name in PACKAGES}
+    for name, spec in found.items():
+        if spec is not None and spec.submodule_search_locations is None:
+            raise RequestError(f"{spec.origin} hides the package {name}: rename it, or take it from PYTHONPATH")
+    missing = [name for name, spec in found.items() if spec is None]
     if not missing:
         return
     root = Path(__file__).resolve().parents[2]

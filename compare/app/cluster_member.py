@@ -16,6 +16,7 @@ def main() -> int:
     """Carry out the request behind the parent's number; returns the exit status."""
     end_with(int(sys.argv[1]))
     told = json.loads(sys.argv[2])
+    sys.path[:] = told["path"]
     # The process that the user started repeats the error, under its own name.
     return ending("", lambda: carry_out_and_report(request(**told["options"]), Path(told["folder"])))
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -157,7 +158,7 @@ def start_here(options: Trained, folder: Path) -> tuple[int, str]:
 
 
 def _start(task: ClusterTask, config: dict[str, Any], options: Trained, folder: Path) -> subprocess.Popen[bytes]:
-    request = json.dumps({"options": as_json(options), "folder": str(folder)})
+    request = json.dumps({"options": as_json(options), "folder": str(folder), "path": sys.path})
     # Only the chief speaks to the user: the others would say the same again.
     with open(os.devnull if task.is_chief else folder / f"{task.name}.log", "ab") as silent:
         return processes.start(

@@ -94,6 +94,10 @@ LOST = BrokenExecutor, CancelledError, ConnectionError
 """The exceptions that a lost worker raises."""
 
 
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""With this in its environment, Python does not import from the current folder, where a ``random.py`` may be."""
+
+
 @contextmanager
 def local(processes: int) -> Iterator[Executor]:
     """Worker processes on this machine, which end with the block."""
@@ -101,16 +105,27 @@ def local(processes: int) -> Iterator[Executor]:
 
     # Workers are killed, and would leave behind the files that AutoGraph writes for every tf.function.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        executor = ProcessPoolExecutor(max_workers=processes, initializer=_keep_files_in, initargs=(folder,))
+        os.environ.update(SAFE_PATH)  # for the processes that clean up after the workers, too
+        try:
+            executor = ProcessPoolExecutor(processes, initializer=_begin_worker, initargs=(folder,), env=SAFE_PATH)
+            executor.submit(int)  # all start now
+        finally:
+            _forget_safe_path()
         try:
             yield executor
         finally:
             executor.shutdown(wait=True, kill_workers=True)
 
 
-def _keep_files_in(folder: str) -> None:
-    """Makes a folder the one for this process's temporary files."""
+def _begin_worker(folder: str) -> None:
+    """Makes a folder the one for this process's temporary files, and its own processes find their files as usual."""
     tempfile.tempdir = folder
+    _forget_safe_path()
+
+
+def _forget_safe_path() -> None:
+    for name in SAFE_PATH:
+        del os.environ[name]
 
 
 _RUN = """

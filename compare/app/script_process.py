@@ -1,8 +1,8 @@
 """The process that starts those of scripts: as forks of itself, or as new ones where forking is unsafe.
 
-``python -m compare.app.script_process PARENT WAY``, with ``fork`` or ``spawn``, reads a JSON line for every script to
-start, ``[settings, log]``, and writes one when it has started, ``["started", pid]``, and when it has ended,
-``["ended", pid, status]``. With the names of settings and log behind PARENT it runs this one script itself.
+Called with its parent's number and ``fork`` or ``spawn``, it reads a JSON line for every script to start,
+``[settings, log]``, and writes one when it has started, ``["started", pid]``, and when it has ended,
+``["ended", pid, status]``. Called with the names of settings and log, it runs this one script itself.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ def _run(settings: str, log: str) -> None:
     try:
         run(asked)
     except SystemExit as ended:
-        if isinstance(ended.code, str):
+        number = isinstance(ended.code, int | None)
+        if not number:
             print(ended.code, file=sys.stderr)
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        status = int(ended.code or 0) & 0xFF if number else 1
     except BaseException as error:
         lines = traceback.format_exception(type(error), error, _of_script(error.__traceback__, asked.source))
         print(asked.cited("".join(lines)), end="", file=sys.stderr)

@@ -13,6 +13,7 @@ from compare.app.script_pairs import paired_models
 from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner
 from compare.app.script_sides import Side
 from compare.modes import Scripts
+from compare.naming import log_name
 from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
@@ -101,7 +102,7 @@ def run_scripts(
     """Runs scripts at the same time and shows their progress; returns them, and whether they were interrupted."""
     first = session.passes == 1
     logs = [
-        session.folder / f"{name}.log" if first else Path(each.folder).with_suffix(".log")
+        session.folder / log_name(name) if first else Path(each.folder).with_suffix(".log")
         for name, each in zip(shown, settings, strict=True)
     ]
     interrupted = False
@@ -119,8 +120,8 @@ def run_scripts(
         def look() -> None:
             steps[:] = [run.steps() for run in runs]
             if first and session.options.verbose:
-                for log in logs:
-                    printed[log] += _print_new(log, printed[log], session.console)
+                for name, log in zip(shown, logs, strict=True):
+                    printed[log] += _print_new(name, log, printed[log], session.console)
             if first and session.options.stop_at_difference and _differ_so_far(session, runs):
                 for run in runs:
                     run.end()
@@ -133,13 +134,13 @@ def run_scripts(
     return runs, interrupted
 
 
-def _print_new(log: Path, begin: int, console: Console) -> int:
+def _print_new(name: str, log: Path, begin: int, console: Console) -> int:
     """Prints what a log has gained; returns how many bytes that is."""
     with open(log, "rb") as file:
         file.seek(begin)
         new = file.read()
     for line in new.decode(errors="replace").splitlines():
-        say(console, f"{log.stem}: {line}")
+        say(console, f"{name}: {line}")
     return len(new)
 
 

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from compare.engine.preflight import CANNOT_RUN
-from compare.naming import label, printable
+from compare.naming import label, log_name, printable
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
@@ -181,7 +181,7 @@ def _summary(folder: Path, run: Mapping[str, Any], verdict: Verdict | None) -> d
     word = verdict.verdict if verdict else "failed" if failed else "unfinished"
     if word not in ANSWERS:
         raise ValueError(f"there is no verdict {word!r}")
-    readable = ["report.html", "comparison.png", *(f"{each.side}.log" for each in failures)]
+    readable = ["report.html", "comparison.png", *(log_name(each.side) for each in failures)]
     page = next((name for name in readable if (folder / name).is_file()), "")
     checked = [each["severity"] for each in run.get("preflight", [])]
     refused = 0 if options.get("force") else checked.count(CANNOT_RUN)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import os
-import runpy
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from unittest.mock import Mock
 
 from compare.records import write_json
@@ -35,15 +35,13 @@ def run(settings: Settings) -> None:
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(settings.script))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(settings.script)))  # as Python does, be it called by a link
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
     whole = True
     try:
         with refusing_exit():
-            # The names that only a notebook knows; what it asks of its shell, such as %matplotlib, does nothing.
-            names = {"get_ipython": Mock(), "display": print} if settings.notebook else {}
-            runpy.run_path(settings.source, names, run_name="__main__")
+            _run_as_main(settings)
     except EnoughSteps:
         whole = False
     except SystemExit as ended:
@@ -66,6 +64,15 @@ def run(settings: Settings) -> None:
         writer.close()
         if isinstance(observer, StageObserver):
             observer.close()
+
+
+def _run_as_main(settings: Settings) -> None:
+    """Runs the script as the module ``__main__``, which remains that when the script has ended, as in Python itself."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update(__file__=settings.source, __builtins__=builtins)
+    if settings.notebook:  # which asks its shell for things such as %matplotlib, that do nothing
+        vars(main).update(get_ipython=Mock(), display=print)
+    exec(compile(Path(settings.source).read_bytes(), settings.source, "exec", dont_inherit=True), vars(main))
 
 
 def other_libraries() -> list[str]:

@@ -51,7 +51,7 @@ class Settings:
     """How to run a script, and what to record.
 
     Attributes:
-        source: the Python file that is run: the script, or what was made of a notebook.
+        source: the path from the root of the Python file that is run: the script, or what was made of a notebook.
         python: the interpreter that runs it.
         cwd: its current folder; empty for that of the comparison.
         checkout: the temporary folder of its commit, from which files are cited; empty for none.
@@ -100,18 +100,23 @@ class Settings:
     @property
     def notebook(self) -> bool:
         """Whether the script is a notebook."""
-        return self.source != self.script
+        return self.script.endswith(".ipynb")
 
     def cited(self, text: str) -> str:
-        """A text in which the lines of a notebook are cited by cell, and the files of a commit without their folder."""
-        text = text.replace(self.checkout + os.sep, "") if self.checkout else text
-        return citing_cells(text, self.script, self.source) if self.notebook else text
+        """A text in which the script is called as the user calls it.
+
+        The lines of a notebook are cited by cell, and the files of a commit without their folder.
+        """
+        own = citing_cells(text, self.script, self.source) if self.notebook else text.replace(self.source, self.script)
+        return own.replace(self.checkout + os.sep, "") if self.checkout else own
 
     def place(self, file: str, line: int) -> tuple[str, int]:
-        """The file that the user knows, and the line in it; of a notebook, in its cell."""
+        """The file as the user calls it, and the line in it; of a notebook, in its cell."""
+        if file == self.source:
+            file, line = place_in_cells(line, self.script, self.source) if self.notebook else (self.script, line)
         if self.checkout and Path(file).is_relative_to(self.checkout):
-            return str(Path(file).relative_to(self.checkout)), line
-        return place_in_cells(line, self.script, self.source) if self.notebook and file == self.source else (file, line)
+            file = str(Path(file).relative_to(self.checkout))
+        return file, line
 
     def write(self, path: Path) -> None:
         """Writes the settings as JSON."""

@@ -1,0 +1,23 @@
+"""The command: installed it is ``fit-vs-loop``, in a copy of the repository ``scripts/compare.py``."""
+
+import sys
+from pathlib import Path
+
+
+def command() -> int:
+    """Carry out the command line, with this folder first on the path; returns the exit status."""
+    sys.path[0] = str(Path(__file__).resolve().parent)  # not the program's folder, whose compare.py is no package
+    program = Path(sys.argv[0]).name
+    if sys.version_info < (3, 11):  # noqa: UP036 (whatever python3 may be)
+        print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
+        return 2
+    try:
+        from compare.app import cli
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
+        print(f"{program}: it cannot be imported ({what}); {where}", file=sys.stderr)
+        return 2
+    return cli.command()

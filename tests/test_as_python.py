@@ -1,0 +1,102 @@
+"""Scripts, workers and the command itself are run as Python runs them, whatever files lie around."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare.app import cli
+from compare.app.script_runs import ScriptRunner, failure_of
+from compare.watch.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = str(ROOT / "scripts" / "compare.py")
+INSTALLED = "import sys\nsys.argv = ['fit-vs-loop', *sys.argv[1:]]\nimport fit_vs_loop\nsys.exit(fit_vs_loop.command())"
+WORKERS = """
+import os, sys
+sys.path[0] = sys.argv[1]
+from compare.app import processes
+server = processes.start("compare.app.script_process", "spawn", stdin=processes.subprocess.DEVNULL)
+with processes.local(2) as executor:
+    assert executor.submit(os.environ.get, "PYTHONSAFEPATH").result() is None
+assert server.wait() == 0 and "PYTHONSAFEPATH" not in os.environ
+"""
+
+
+def run(*command: str, cwd: Path, **environment: str) -> tuple[int, str, str]:
+    environment = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_no_file_in_the_current_folder_is_taken_for_a_module_of_pythons_or_of_ours(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in {*sys.stdlib_module_names, *cli.PACKAGES, "compare"}:
+        (here / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder')")
+    (tmp_path / "workers.py").write_text(WORKERS)
+    assert run(str(tmp_path / "workers.py"), str(ROOT), cwd=here) == (0, "", "")
+
+
+def test_a_file_on_the_path_hides_neither_the_command_nor_an_error(tmp_path: Path) -> None:
+    (tmp_path / "compare.py").write_text("raise SystemExit(1)")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    assert run("-c", INSTALLED, "--help", cwd=tmp_path, PYTHONPATH=paths)[::2] == (0, "")
+    (tmp_path / "numpy.py").write_text("")
+    status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (status, error.count("\n")) == (2, 1) and f"{tmp_path / 'numpy.py'} hides the package numpy" in error
+    (tmp_path / "random.py").write_text("")
+    status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (status, error.count("\n")) == (2, 1) and "PYTHONPATH" in error
+
+
+SCRIPT = """
+import os, sys
+from sibling import number
+def here(): return here.__code__.co_filename
+print(number, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"), __spec__, __package__)
+print(sys.modules["__main__"].here is here)
+"""
+EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3")
+
+
+def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, number in (("real", 1), ("links", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "sibling.py").write_text(f"number = {number}")
+    (tmp_path / "real" / "script.py").write_text(SCRIPT)
+    (tmp_path / "links" / "link.py").symlink_to("../real/script.py")
+    for i, code in enumerate(EXITS):
+        (tmp_path / f"exits{i}.py").write_text(f"import sys\nprint('begun', file=sys.stderr)\nsys.exit({code})\n")
+    with ScriptRunner() as runner:
+        for i, script in enumerate(["links/link.py", *(f"exits{i}.py" for i in range(len(EXITS)))]):
+            folders = str(tmp_path / f"{i}"), str(tmp_path / "initial")
+            settings = Settings(script, os.path.abspath(script), *folders, arguments=("a",))
+            begun = runner.start(settings, tmp_path / f"{i}.log")
+            runner.wait([begun])
+            status, out, error = run(script, "a", cwd=tmp_path)
+            assert (begun.status, begun.log.read_text()) == (status, out + error), script
+            assert not (status and (error or out).strip().splitlines()[-1] not in failure_of(begun))
+
+
+TRAINS = """
+import keras
+import numpy as np
+x = np.ones((8, 4), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=4, verbose=0)
+"""
+
+
+def test_scripts_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scripts = [tmp_path / f"{'f' * 252}.py", Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff model 2.py"))]
+    for script in scripts:
+        script.write_text(TRAINS)
+    arguments = ["--scripts", *map(str, scripts), "--reports", str(tmp_path / "r"), "--name", "run", "--verbose"]
+    assert cli.main(arguments) == 0, capsys.readouterr().err
