@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from compare import signals
 from compare.app import script_runs
-from compare.app.script_runs import START_METHOD, ScriptRunner, start_method
+from compare.app.script_runs import START_METHOD, ScriptRunner, failure_of, start_method
 from compare.watch.settings import Settings
+from compare.watch.trace import read_traces
 
 
 def test_processes_are_forked_only_where_that_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,31 +28,73 @@ def test_processes_are_forked_only_where_that_is_safe(monkeypatch: pytest.Monkey
     assert start_method() == "spawn"
 
 
-DEAF = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("here", flush=True)
-time.sleep(60)
-"""
-OBEDIENT = "import time; print('here', flush=True); time.sleep(60)"
+ENDLESS = {
+    "deaf": "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "obedient": "",
+    "stubborn": "signal.signal(signal.SIGTERM, signal.default_int_handler)\nwhile True:\n    try:\n        wait()\n"
+    "    except BaseException:\n        pass",
+    "stopped": "print('here', flush=True)\nsignal.raise_signal(signal.SIGSTOP)",
+    "blocking": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))",
+    "forking": "os.fork()\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "starting": "import subprocess\nsubprocess.Popen(['sleep', '60'])",
+}
+WAITS = "import os, signal, time\ndef wait():\n    print('here', flush=True)\n    time.sleep(60)\n"
 
 
-def test_a_script_that_does_not_end_when_asked_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(START_METHOD, "spawn")
-    monkeypatch.setattr(script_runs, "GRACE_SECONDS", 2.0)
+@pytest.mark.parametrize(("way", "names"), [("fork", list(ENDLESS)), ("spawn", ["deaf"])])
+def test_a_script_is_ended_whatever_it_does_with_signals(
+    way: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(START_METHOD, way)
     with ScriptRunner() as runner:
         runs = []
-        for name, code in {"deaf": DEAF, "obedient": OBEDIENT}.items():
+        for name in names:
             script = tmp_path / f"{name}.py"
-            script.write_text(code)
+            script.write_text(f"{WAITS}{ENDLESS[name]}\nwait()\n")
             settings = Settings(*[str(script)] * 2, *[str(tmp_path / name)] * 2, begins=False)
             runs.append(runner.start(settings, tmp_path / f"{name}.log"))
-        while not all(run.log.read_text().count("here") for run in runs):
+        while not all("here" in run.log.read_text() for run in runs):
             time.sleep(0.05)
         began = time.monotonic()
         runner.end(runs)
-        assert 2 <= time.monotonic() - began < 20
-    assert [run.status for run in runs] == [-signal.SIGKILL, 0]
+        assert time.monotonic() - began < 8
+        assert not any(failure_of(run) for run in runs), "it was asked to end"
+        sessions = subprocess.run(["ps", "-eo", "sid"], capture_output=True, text=True).stdout.split()
+        assert not {str(run.pid) for run in runs} & set(sessions), "nothing is left of what they have started"
+
+
+SWALLOWS = """
+import keras
+import numpy as np
+x = np.ones((8, 4), "float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+while True:
+    try:
+        model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    except BaseException:
+        print("on it goes", flush=True)
+"""
+
+
+def test_a_script_that_another_ends_has_failed_and_one_that_goes_on_after_its_steps_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_runs, "GRACE_SECONDS", 1.0)
+    with ScriptRunner() as runner:
+        runs = []
+        for name, code in (("swallows", SWALLOWS), ("waits", f"{WAITS}wait()")):
+            script = tmp_path / f"{name}.py"
+            script.write_text(code)
+            settings = Settings(*[str(script)] * 2, *[str(tmp_path / name)] * 2, max_steps=3)
+            runs.append(runner.start(settings, tmp_path / f"{name}.log"))
+        while "here" not in runs[1].log.read_text():
+            time.sleep(0.05)
+        os.kill(runs[1].pid, signal.SIGTERM)
+        runner.wait(runs)
+    assert failure_of(runs[0]) == "" and "on it goes" in runs[0].log.read_text()
+    assert [(trace.last, trace.epochs[0].steps) for trace in read_traces(runs[0].folder)] == [(3, 2)]
+    assert failure_of(runs[1]) == "SIGTERM ended its process"
 
 
 def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

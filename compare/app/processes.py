@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,13 @@ def start(
     root = str(Path(__file__).resolve().parents[1])
     command = [python, "-P", "-c", _RUN, root, module, str(os.getpid()), *arguments]
     return subprocess.Popen(command, env={**os.environ, **(environment or {})}, **given)
+
+
+def send(pid: int, number: int) -> None:
+    """Sends a signal to a process that leads a session, and to all that it has started there; wakes those stopped."""
+    with suppress(ProcessLookupError, PermissionError):  # they have ended
+        for each in (number, getattr(signal, "SIGCONT", number)):
+            getattr(os, "killpg", os.kill)(pid, each)
 
 
 _watched: set[int] = set()

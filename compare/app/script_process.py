@@ -21,18 +21,20 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
+from typing import Any
 
 from compare.app import processes
 from compare.watch.settings import Settings
 
 POLL_SECONDS = 0.05
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 Started = tuple[int, Callable[[], int | None]]
 """The number of a process, and what gives its exit status, or None while it runs."""
 
 
 def main(parent: str, *given: str) -> None:
     """Start scripts until stdin is closed, or run one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends the scripts
     os.environ["TF_USE_LEGACY_KERAS"], os.environ["KERAS_BACKEND"] = "0", "tensorflow"
     processes.end_with(int(parent))
     if given == ("spawn",):
@@ -62,16 +64,18 @@ def _serve(start: Callable[[str, str], Started]) -> None:
             print(json.dumps(["started", pid]), flush=True)
         for pid, status_of in list(running.items()):
             if (status := status_of()) is not None:
+                processes.send(pid, KILL)  # what it has left behind
                 del running[pid]
                 print(json.dumps(["ended", pid, status]), flush=True)
     for pid in running:
-        os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        processes.send(pid, KILL)
 
 
 def _spawned(settings: str, log: str) -> Started:
     """A new process, which imports TensorFlow by itself."""
     with open(log, "ab") as output:
-        process = processes.start(__spec__.name, settings, log, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        process = processes.start(__spec__.name, settings, log, start_new_session=True, **given)
     return process.pid, process.poll
 
 
@@ -81,6 +85,7 @@ def _forked(settings: str, log: str) -> Started:
         raise OSError("this system cannot fork")
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
+        os.setsid()
         processes.end_with(parent)
         _run(settings, log)
 

@@ -34,11 +34,13 @@ from compare.records import (
 )
 from compare.watch.reported_logs import logs_by_epoch
 from compare.watch.settings import ALL_BEGUN, ENDED, Settings
-from compare.watch.trace import FAILED, OTHERS, Trace, steps_made
+from compare.watch.trace import ENOUGH, FAILED, OTHERS, Trace, steps_made
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0
-"""Time that a script has to end by itself when it is asked to; then it is killed."""
+"""Time that a script has to end when its trainings have made their steps; then it is asked to."""
+ENDING = (signal.SIGINT, 2.0), (signal.SIGTERM, 2.0), (getattr(signal, "SIGKILL", signal.SIGTERM), math.inf)
+"""How a script is asked to end, and how long it has for that."""
 START_METHOD = "FIT_VS_LOOP_START_METHOD"
 """The environment variable with ``fork`` or ``spawn``, the way to start the processes of scripts; for tests."""
 DIED = "the process that runs the scripts died; see tensorflow.log"
@@ -52,12 +54,17 @@ def start_method() -> str:
 
 @dataclass
 class ScriptRun:
-    """One script that runs, or has run; while it runs, its exit status is None."""
+    """One script that runs, or has run; while it runs, its exit status is None.
+
+    Attributes:
+        asked: whether it was asked to end, so that its status says nothing.
+    """
 
     settings: Settings
     log: Path
     pid: int
     status: int | None = None
+    asked: bool = False
 
     @property
     def folder(self) -> Path:
@@ -68,11 +75,14 @@ class ScriptRun:
         """The number of optimizer steps so far, over all its trainings."""
         return sum(steps_made(self.folder, number) for number in range(self.settings.trainings))
 
-    def end(self, number: int = signal.SIGTERM) -> None:
-        """Asks the script to end; on Windows it is killed."""
-        if self.status is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+    @property
+    def lingers(self) -> bool:
+        """Whether it still runs though its trainings have made their steps long ago."""
+        try:
+            enough = (self.folder / ENOUGH).stat().st_mtime
+        except OSError:
+            return False
+        return self.status is None and time.time() > enough + GRACE_SECONDS
 
 
 class ScriptRunner:
@@ -154,21 +164,25 @@ class ScriptRunner:
     def wait(self, runs: Sequence[ScriptRun], look: Callable[[], None] = lambda: None) -> None:
         """Waits until all scripts have ended; ``look`` is called now and then."""
         while any(run.status is None for run in runs):
-            with suppress(Empty):
-                self._ended(*self._next(POLL_SECONDS)[1:])
+            self._hear()
+            self.end([run for run in runs if run.lingers])
             look()
 
     def end(self, runs: Sequence[ScriptRun]) -> None:
-        """Asks scripts to end and waits for that; those that have not ended after ``GRACE_SECONDS`` are killed."""
-        deadline = time.monotonic() + GRACE_SECONDS
-        for run in runs:
-            run.end()
+        """Ends scripts, whatever they do with signals, and all processes that they have started."""
+        running = [run for run in runs if run.status is None]
+        for number, seconds in ENDING:
+            deadline = time.monotonic() + seconds
+            for run in running:
+                run.asked = True
+                processes.send(run.pid, number)
+            while (running := [run for run in running if run.status is None]) and time.monotonic() < deadline:
+                self._hear()
 
-        def kill() -> None:
-            for run in runs if time.monotonic() > deadline else ():
-                run.end(getattr(signal, "SIGKILL", signal.SIGTERM))
-
-        self.wait(runs, kill)
+    def _hear(self) -> None:
+        """Hears for a short time whether a script has ended."""
+        with suppress(Empty):
+            self._ended(*self._next(POLL_SECONDS)[1:])
 
     def _ended(self, pid: int, status: int) -> None:
         run = self._running.pop(pid)
@@ -245,11 +259,15 @@ def write_records(
 
 def failure_of(run: ScriptRun) -> str:
     """What a failed script raised, or else the last line that it printed; empty if it did not fail."""
+    if run.asked:
+        return ""
     if not run.status:
         ended = (run.folder / OTHERS).exists()
         unknown = "something ended its process at once, with status 0, and what it had trained is not known"
         return "" if ended else unknown
     if (run.folder / FAILED).exists():
         return str(read_json(run.folder / FAILED))
+    if run.status < 0:
+        return f"{signal.Signals(-run.status).name} ended its process"
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
     return lines[-1].strip() if lines else f"exit status {run.status}"

@@ -123,8 +123,7 @@ def run_scripts(
                 for name, log in zip(shown, logs, strict=True):
                     printed[log] += _print_new(name, log, printed[log], session.console)
             if first and session.options.stop_at_difference and _differ_so_far(session, runs):
-                for run in runs:
-                    run.end()
+                session.runner.end(runs)
 
         try:
             session.runner.wait(runs, look)

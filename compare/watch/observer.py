@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import keras
 import numpy as np
@@ -246,7 +246,7 @@ class Observer:
         over = bool(stepped) and all(training.steps >= self.settings.max_steps for training in stepped)
         self._last_call = (call, result) if call and over else None
         if self._enough():
-            raise EnoughSteps
+            self.end_early()
         return result
 
     def _repeats_what_is_over(self, call: Sequence[Any], before: Sequence[Any]) -> bool:
@@ -366,7 +366,7 @@ class Observer:
         with _lock:
             training = self._training_of(optimizer, variables)
         if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
-            raise EnoughSteps
+            self.end_early()
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
         with self._here.set(applying=True), self.initial.aside():
@@ -716,6 +716,15 @@ class Observer:
         enough = bool(now) and all(training.steps >= self.settings.max_steps for training in now)
         enough = enough and begun.issuperset(self.settings.awaits)
         return enough and (not self.settings.alone or self.second_began)
+
+    def end_early(self) -> NoReturn:
+        """Ends the script, which has some time for it, and is ended otherwise: what it does from now on is lost.
+
+        Raises:
+            EnoughSteps: always.
+        """
+        self.writer.enough()
+        raise EnoughSteps
 
     @property
     def second_began(self) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from unittest.mock import Mock
 
 from compare.records import write_json
@@ -37,7 +36,6 @@ def run(settings: Settings) -> None:
     sys.argv = [settings.script, *settings.arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(settings.script)))  # as Python does, be it called by a link
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
-    signal.signal(signal.SIGTERM, _enough)  # how the comparison ends a script early
     whole = True
     try:
         with refusing_exit():
@@ -81,7 +79,3 @@ def other_libraries() -> list[str]:
     others = {"torch": "PyTorch", "jax": "JAX", "tf_keras": "tf-keras (Keras 2)"}
     used = [name for module, name in others.items() if module in sys.modules]
     return ([f"Keras on {backend}"] if backend != "tensorflow" else []) + used
-
-
-def _enough(number: int, frame: FrameType | None) -> None:
-    raise EnoughSteps

@@ -25,6 +25,8 @@ CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 """The options of an optimizer by which it limits gradients before it uses them."""
 ON_BATCHES = "train_on_batch"
 """What trained, where a loop calls it."""
+ENOUGH = "enough"
+"""The file that says that the trainings have made their steps, so that the script is ended."""
 FAILED = "failed"
 """The file that describes what the script raised."""
 UNTRAINED = "untrained"
@@ -298,6 +300,12 @@ class TraceWriter:
             with open(self._folder / f"{number}.steps", "ab") as file:
                 file.write(block.tobytes())
             rows.clear()
+
+    def enough(self) -> None:
+        """Writes everything once, and says that the script is to end."""
+        if not (self._folder / ENOUGH).exists():
+            self.close()
+            (self._folder / ENOUGH).touch()
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
