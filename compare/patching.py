@@ -38,12 +38,17 @@ def undone() -> Iterator[None]:
     try:
         yield
     finally:
-        while len(_replaced) > before:
-            owner, name, original = _replaced.pop()
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        undo(before)
+
+
+def undo(before: int = 0) -> None:
+    """Puts back everything that ``patch`` has replaced, but for the first replacements."""
+    while len(_replaced) > before:
+        owner, name, original = _replaced.pop()
+        if original is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
 
 
 def modules_with(name: str, package: str) -> Iterator[ModuleType]:

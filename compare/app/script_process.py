@@ -7,7 +7,6 @@ Called with its parent's number and ``fork`` or ``spawn``, it reads a JSON line 
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import json
 import os
@@ -20,7 +19,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
-from types import TracebackType
 from typing import Any
 
 from compare.app import processes
@@ -106,31 +104,15 @@ def _run(settings: str, log: str) -> None:
         os.dup2(file, number)
     sys.stdin = open(0)  # noqa: SIM115
     faulthandler.enable()
-    status, asked = 0, Settings.read(Path(settings))
     try:
-        run(asked)
-    except SystemExit as ended:
-        number = isinstance(ended.code, int | None)
-        if not number:
-            print(ended.code, file=sys.stderr)
-        status = int(ended.code or 0) & 0xFF if number else 1
-    except BaseException as error:
-        lines = traceback.format_exception(type(error), error, _of_script(error.__traceback__, asked.source))
-        print(asked.cited("".join(lines)), end="", file=sys.stderr)
+        status = run(Settings.read(Path(settings)))
+    except BaseException:
+        traceback.print_exc()
         status = 1
-    threading._shutdown()  # type: ignore[attr-defined] # as when Python ends
-    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(Exception):  # the script may have closed it
+            stream.flush()
     os._exit(status)
-
-
-def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:
-    """A traceback from the script's own first line on."""
-    frame = trace
-    while frame is not None and frame.tb_frame.f_code.co_filename != script:
-        frame = frame.tb_next
-    return frame or trace
 
 
 if __name__ == "__main__":

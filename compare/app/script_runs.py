@@ -150,6 +150,7 @@ class ScriptRunner:
         folder = Path(settings.folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings.write(folder / "settings.json")
+        log.touch()
         server = self._servers[settings.python]
         assert server.stdin is not None
         try:

@@ -36,7 +36,7 @@ from compare.reporting import html
 from compare.reporting.result import Result
 from compare.reporting.terminal import tell
 from compare.watch.settings import MADE_ALIKE, WEIGHTS
-from compare.watch.trace import ENVIRONMENT, LEFT, OTHERS, UNTRAINED, Trace, read_traces
+from compare.watch.trace import ENVIRONMENT, LEFT, OTHERS, UNSEEN, UNTRAINED, Trace, read_traces
 
 
 def compare_scripts(options: Scripts, folder: Path, console: Console) -> Result:
@@ -117,6 +117,9 @@ def _train(session: ScriptsSession) -> bool:
     settings = [session.settings(side) for side in session.sides]
     runs, interrupted = run_scripts(session, settings, names)
     for name, run in () if interrupted else zip(names, runs, strict=True):
+        if (run.folder / UNSEEN).exists():
+            how = str(read_json(run.folder / UNSEEN))
+            raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
         if error := failure_of(run):
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
     traces = [read_traces(run.folder) for run in runs]
@@ -263,7 +266,13 @@ def _no_training(script: str, run: ScriptRun) -> str:
     if path.exists() and (others := read_json(path)):
         return f"{script} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
     path = run.folder / UNTRAINED
-    if path.exists() and (models := read_json(path)):
+    untrained = read_json(path) if path.exists() else {"models": [], "optimizers": []}
+    if optimizers := untrained["optimizers"]:
+        return (
+            f"{script} applies {some(optimizers)}, which leaves its iterations as they are, so there is no step to "
+            "compare: they count the steps; an apply of your own adds 1 to them"
+        )
+    if models := untrained["models"]:
         return (
             f"{script} calls fit of {some(models)}, which has no trainable weights, so there is no step to compare: "
             "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
@@ -272,8 +281,8 @@ def _no_training(script: str, run: ScriptRun) -> str:
     lines = re.sub(r"\x1b\[[\d;]*m|\x08", "", text).strip().splitlines()  # without colours and bars
     printed = f"the last line that it printed is {printable(lines[-1].strip())!r}" if lines else "it printed nothing"
     return (
-        f"{script} never applies a Keras optimizer (optimizer.apply or apply_gradients), so there is no step to "
-        f"compare; {printed}; its output is in {run.log}"
+        f"no Keras optimizer was applied in the process of {script} (optimizer.apply or apply_gradients; other "
+        f"processes are not watched), so there is no step to compare; {printed}; its output is in {run.log}"
     )
 
 

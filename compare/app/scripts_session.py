@@ -18,7 +18,7 @@ from compare.records.run_json import RunJson
 from compare.reporting.live import waiting
 from compare.reporting.terminal import say
 from compare.watch.settings import Settings
-from compare.watch.trace import Trace, read_traces
+from compare.watch.trace import UNSEEN, Trace, read_traces
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def run_scripts(
             if first and session.options.verbose:
                 for name, log in zip(shown, logs, strict=True):
                     printed[log] += _print_new(name, log, printed[log], session.console)
-            if first and session.options.stop_at_difference and _differ_so_far(session, runs):
+            unseen = any((run.folder / UNSEEN).exists() for run in runs)
+            if unseen or (first and session.options.stop_at_difference and _differ_so_far(session, runs)):
                 session.runner.end(runs)
 
         try:

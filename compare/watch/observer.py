@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -210,10 +210,13 @@ class Observer:
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._here = Here()
+        self._running: threading.Thread | None = None
+        self._optimizers: set[type] = set()
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(Function, "__call__", self._call)
         patch(Function, "_initialize_uninitialized_variables", self._initialize)
-        patch(tf.distribute.Strategy, "run", self._call)
+        patch(tf.distribute.Strategy, "run", self._run)
+        patch(BaseOptimizer, "__init__", self._make_optimizer)
         patch(BaseOptimizer, "apply", self._apply)
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
@@ -229,6 +232,11 @@ class Observer:
         """Whether this is the script's own level: no graph is traced, no call that may make steps is under way."""
         main = threading.current_thread() is threading.main_thread()
         return not self.inside and tf.executing_eagerly() and main
+
+    def _run(self, original: Any, *args: Any, **options: Any) -> Any:
+        if not _is_replica():
+            self._running = threading.current_thread()
+        return self._call(original, *args, **options)
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
         """Looks for new models before, and for new steps after, an outermost call."""
@@ -358,11 +366,29 @@ class Observer:
         finally:
             self._building = False
 
-    def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def _make_optimizer(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> None:
+        """Watches methods that a script's own optimizers have instead of Keras's, which they may not call."""
+        new = {cls for cls in type(optimizer).__mro__ if not cls.__module__.startswith("keras.")} - self._optimizers
+        self._optimizers |= new
+        for cls in new:
+            for name, watch in (("apply", self._apply), ("apply_gradients", self._apply_pairs)):
+                if name in vars(cls):
+                    patch(cls, name, watch)
+        original(optimizer, *args, **options)
+
+    def _apply_pairs(self, original: Any, optimizer: Any, grads_and_vars: Any, *args: Any) -> Any:
+        pairs = list(grads_and_vars)
+        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+        return self._apply(lambda *_: original(optimizer, pairs, *args), optimizer, grads, variables)
+
+    def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None, **options: Any) -> Any:
+        given = () if trainable_variables is None else (list(trainable_variables),)
         if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
-            return original(optimizer, grads, trainable_variables)
+            return original(optimizer, grads, *given, **options)
+        if (self._running if _is_replica() else threading.current_thread()) is not threading.main_thread():
+            self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
         grads = list(grads)
-        variables = optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
+        variables = given[0] if given else optimizer._trainable_variables
         with _lock:
             training = self._training_of(optimizer, variables)
         if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
@@ -370,7 +396,7 @@ class Observer:
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
         with self._here.set(applying=True), self.initial.aside():
-            result = original(optimizer, grads, trainable_variables)
+            result = original(optimizer, grads, *given, **options)
         if training is not None:
             self.on_applied(training)
         accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -672,6 +698,12 @@ class Observer:
             self.writer.begin(state, fingerprint, "loop")
             self.writer.step(state.number, steps, *fingerprint())
 
+    def untrained(self) -> dict[str, list[str]]:
+        """Why steps may be missing: models without trainable weights, and optimizers that count no steps, by name."""
+        models = [str(model.name) for model in self.fitted if model.built and not model.trainable_weights]
+        counts = [count for each in self.trainings if not each.began for count in each.counts.values()]
+        return {"models": models, "optimizers": [type(count.optimizer).__name__ for count in counts]}
+
     def _complete_round(self, stepped: Sequence[Training]) -> None:
         """Records again what this step of another training has changed, such as moving statistics.
 
@@ -785,6 +817,11 @@ VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bo
 """What may be another one at every call of a step."""
 
 
+def _is_replica() -> bool:
+    """Whether this is a replica's thread, inside ``Strategy.run``."""
+    return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+
+
 def _same(root: T) -> T:
     return root
 
@@ -801,11 +838,14 @@ def eagerly(function: Callable[[], T]) -> T:
     """Calls a function where operations run at once, also while a graph is traced or a replica runs."""
     if tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
         return function()
-    tracing = not tf.executing_eagerly()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_in_thread, function, tracing).result()
+    tracing, result = not tf.executing_eagerly(), Future[T]()
 
+    def call() -> None:
+        _traced.now = tracing
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
 
-def _in_thread(function: Callable[[], T], tracing: bool) -> T:
-    _traced.now = tracing
-    return function()
+    threading.Thread(target=call, daemon=True).start()  # a pool would not work any more when the script ends
+    return result.result()

@@ -2,66 +2,92 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import os
 import sys
+import threading
+import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import Mock
 
+import keras
+import tensorflow as tf
+
+from compare.engine.insides_keras import BaseOptimizer
 from compare.records import write_json
 from compare.user_errors import ProcessExit, describe, refusing_exit
 from compare.watch.alike import make_alike
 from compare.watch.environment import environment
 from compare.watch.observer import EnoughSteps, Observer
+from compare.watch.patching import patch, undo
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
-from compare.watch.trace import ENVIRONMENT, FAILED, OTHERS, UNTRAINED, TraceWriter
+from compare.watch.trace import ENOUGH, ENVIRONMENT, FAILED, OTHERS, UNTRAINED, TraceWriter
 
 
-def run(settings: Settings) -> None:
-    """Runs the script to its end, or until its trainings have made enough steps.
+def run(settings: Settings) -> int:
+    """Runs the script to the end of its process, or until its trainings have made enough steps.
 
-    Raises:
-        BaseException: whatever the script raises.
+    Returns the exit status.
     """
-    writer = TraceWriter(Path(settings.folder))
+    folder, process = Path(settings.folder), os.getpid()
+    writer = TraceWriter(folder)
     initial = make_alike(settings)
     kind = StageObserver if settings.close_up else Observer
     observer = kind(settings, initial, writer)
     watch_reports(observer, writer)
+    os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(settings.script)))  # as Python does, be it called by a link
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
-    whole = True
     try:
         with refusing_exit():
-            _run_as_main(settings)
-    except EnoughSteps:
-        whole = False
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
-            raise
-    except ProcessExit as ended:
-        if ended.status != 0:
-            write_json(Path(settings.folder) / FAILED, settings.cited(describe(ended)))
-            raise
-    except Exception as error:
-        write_json(Path(settings.folder) / FAILED, settings.cited(describe(error)))
+            raised = _run_to_its_end(settings)
+    except BaseException as error:
+        raised = error
+        if isinstance(error, ProcessExit) and error.status != 0:
+            _print(error, settings)
+    status = _status_of(raised)
+    if os.getpid() != process:
+        return status  # the script has forked, and this is the other process
+    if status and isinstance(raised, Exception | ProcessExit):
+        write_json(folder / FAILED, settings.cited(describe(raised)))
+    write_json(folder / OTHERS, other_libraries())
+    write_json(folder / ENVIRONMENT, environment(settings.source))
+    write_json(folder / UNTRAINED, observer.untrained())
+    if not (status or (folder / ENOUGH).exists()):
+        observer.ended()
+    writer.close()
+    if isinstance(observer, StageObserver):
+        observer.close()
+    return status
+
+
+def _leave_alone(writer: TraceWriter) -> None:
+    """Watches nothing in a process that the script has forked, but whether it trains."""
+
+    def unseen(original: Any, *args: Any, **options: Any) -> Any:
+        writer.unseen("trains in a process that it forks, and only the script's own is watched: train there")
+        return original(*args, **options)
+
+    undo()
+    for owner, name in ((keras.Model, "fit"), (tf.GradientTape, "__enter__"), (BaseOptimizer, "apply")):
+        patch(owner, name, unseen)
+
+
+def _run_to_its_end(settings: Settings) -> BaseException | None:
+    """Runs the script, and then what Python runs at the end of its process; returns what the script has raised."""
+    raised = None
+    try:
+        _run_as_main(settings)
+    except ProcessExit:
         raise
-    finally:
-        write_json(Path(settings.folder) / OTHERS, other_libraries())
-        write_json(Path(settings.folder) / ENVIRONMENT, environment(settings.source))
-        nothing = [str(model.name) for model in observer.fitted if model.built and not model.trainable_weights]
-        write_json(Path(settings.folder) / UNTRAINED, nothing)
-        if whole and sys.exc_info()[0] is None:
-            observer.ended()
-        writer.close()
-        if isinstance(observer, StageObserver):
-            observer.close()
 
 
 def _run_as_main(settings: Settings) -> None:
@@ -71,6 +97,29 @@ def _run_as_main(settings: Settings) -> None:
     if settings.notebook:  # which asks its shell for things such as %matplotlib, that do nothing
         vars(main).update(get_ipython=Mock(), display=print)
     exec(compile(Path(settings.source).read_bytes(), settings.source, "exec", dont_inherit=True), vars(main))
+
+
+def _print(error: BaseException, settings: Settings) -> None:
+    """Prints what has ended the script, as Python does, from the script's own first line on."""
+    if isinstance(error, SystemExit):
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
+    elif not isinstance(error, EnoughSteps):
+        frame = error.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename != settings.source:
+            frame = frame.tb_next
+        lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
+        print(settings.cited("".join(lines)), end="", file=sys.stderr)
+
+
+def _status_of(raised: BaseException | None) -> int:
+    """The exit status of a process that has ended with this."""
+    if raised is None or isinstance(raised, EnoughSteps):
+        return 0
+    code = raised.code if isinstance(raised, SystemExit) else raised.status if isinstance(raised, ProcessExit) else 1
+    if code is None:
+        return int(not isinstance(raised, SystemExit))
+    return code & 0xFF if isinstance(code, int) else 1
 
 
 def other_libraries() -> list[str]:

@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from compare.records import INITIAL, Variable, replace_file, step_dtype
+from compare.records import INITIAL, Variable, replace_file, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -29,8 +29,11 @@ ENOUGH = "enough"
 """The file that says that the trainings have made their steps, so that the script is ended."""
 FAILED = "failed"
 """The file that describes what the script raised."""
+UNSEEN = "unseen"
+"""The file that says how the script trains where it is not watched."""
 UNTRAINED = "untrained"
-"""The file with the names of the models whose ``fit`` was called though they have no trainable weights."""
+"""The file with the names of the models whose ``fit`` was called though they have no trainable weights, and of the
+optimizers that were applied, but whose ``iterations`` did not change."""
 INSIDE, APART, LEFT = "inside", "apart", "left"
 """Where a model is that no optimizer trains: among the weights of a training, or not; or what a training leaves."""
 ENVIRONMENT = "environment"
@@ -306,6 +309,10 @@ class TraceWriter:
         if not (self._folder / ENOUGH).exists():
             self.close()
             (self._folder / ENOUGH).touch()
+
+    def unseen(self, how: str) -> None:
+        """Says how the script trains where it is not watched; then there is nothing to compare."""
+        write_json(self._folder / UNSEEN, how)
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
