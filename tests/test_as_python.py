@@ -56,10 +56,11 @@ def test_a_file_on_the_path_hides_neither_the_command_nor_an_error(tmp_path: Pat
 
 SCRIPT = """
 import os, sys
+from compare import name
 from sibling import number
 def here(): return here.__code__.co_filename
-print(number, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"), __spec__, __package__)
-print(sys.modules["__main__"].here is here)
+print(number, name, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"))
+print(sys.modules["__main__"].here is here, __spec__, __package__)
 """
 EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3")
 
@@ -69,6 +70,7 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
     for folder, number in (("real", 1), ("links", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "sibling.py").write_text(f"number = {number}")
+        (tmp_path / folder / "compare.py").write_text("name = 'another module of this name'")
     (tmp_path / "real" / "script.py").write_text(SCRIPT)
     (tmp_path / "links" / "link.py").symlink_to("../real/script.py")
     for i, code in enumerate(EXITS):

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,7 +45,11 @@ def run(settings: Settings) -> int:
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
-    sys.path.insert(0, os.path.dirname(os.path.realpath(settings.script)))  # as Python does, be it called by a link
+    folder_of_script = os.path.dirname(os.path.realpath(settings.script))
+    sys.path.insert(0, folder_of_script)  # as Python does, also where the script is called by a link
+    own = PathFinder.find_spec("compare", [folder_of_script])
+    if own is not None and own.origin != sys.modules["compare"].__file__:
+        del sys.modules["compare"]  # the script has another module of this name, which is imported when it asks for it
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     try:
         with refusing_exit():
@@ -88,6 +93,12 @@ def _run_to_its_end(settings: Settings) -> BaseException | None:
         _run_as_main(settings)
     except ProcessExit:
         raise
+    except BaseException as error:
+        raised = error
+        _print(error, settings)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return raised
 
 
 def _run_as_main(settings: Settings) -> None:
