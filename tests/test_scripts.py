@@ -631,8 +631,9 @@ def test_an_experiment_is_written_from_what_fit_was_given(tensorflow: Any, tmp_p
 
 def test_the_verdict_of_a_dead_process_is_none(tmp_path: Path) -> None:
     with ScriptRunner() as runner:
-        runner._server.kill()
-        runner._server.wait()
+        for server in runner._servers.values():
+            server.kill()
+            server.wait()
         with pytest.raises(NoVerdictError, match="died"):
             runner.start(Settings("a.py", "a.py", str(tmp_path / "t"), str(tmp_path / "i")), tmp_path / "a.log")
 

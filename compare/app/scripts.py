@@ -116,12 +116,8 @@ def _train(session: ScriptsSession) -> bool:
     names = [session.names[side] for side in session.sides]
     settings = [session.settings(side) for side in session.sides]
     runs, interrupted = run_scripts(session, settings, names)
-    for name, run in () if interrupted else zip(names, runs, strict=True):
-        if (run.folder / UNSEEN).exists():
-            how = str(read_json(run.folder / UNSEEN))
-            raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
-        if error := failure_of(run):
-            raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
+    if not interrupted:
+        _refuse_failed(session, names, runs)
     traces = [read_traces(run.folder) for run in runs]
     paired = paired_models(traces, session.options.max_steps) or _copies(session, traces)
     if not paired:
@@ -178,6 +174,15 @@ def _environments_apart(names: Sequence[str], runs: Sequence[ScriptRun]) -> list
     both = {name: [each.get(name, "not there") for each in found] for name in {**found[0], **found[1]}}
     apart = [f"{name} {one} and {other}" for name, (one, other) in both.items() if one != other]
     return [f"the environments differ: {', '.join(apart)} ({names[0]}'s first)"] if apart else []
+
+
+def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence[ScriptRun]) -> None:
+    for name, run in zip(names, runs, strict=True):
+        if (run.folder / UNSEEN).exists():
+            how = str(read_json(run.folder / UNSEEN))
+            raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
+        if error := failure_of(run):
+            raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
 
 
 def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:
