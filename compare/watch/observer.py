@@ -210,7 +210,7 @@ class Observer:
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._here = Here()
-        self._running: threading.Thread | None = None
+        self._running = threading.main_thread()
         self._optimizers: set[type] = set()
         initial.on_begun, initial.on_assigned = self._begun, self._assigned
         patch(Function, "__call__", self._call)

@@ -53,7 +53,7 @@ def run(settings: Settings) -> int:
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
     try:
         with refusing_exit():
-            raised = _run_to_its_end(settings)
+            raised = _run_to_its_end(settings, writer)
     except BaseException as error:
         raised = error
         if isinstance(error, ProcessExit) and error.status != 0:
@@ -86,7 +86,7 @@ def _leave_alone(writer: TraceWriter) -> None:
         patch(owner, name, unseen)
 
 
-def _run_to_its_end(settings: Settings) -> BaseException | None:
+def _run_to_its_end(settings: Settings, writer: TraceWriter) -> BaseException | None:
     """Runs the script, and then what Python runs at the end of its process; returns what the script has raised."""
     raised = None
     try:
@@ -96,6 +96,7 @@ def _run_to_its_end(settings: Settings) -> BaseException | None:
     except BaseException as error:
         raised = error
         _print(error, settings)
+        writer.close()  # what comes now may have no end
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return raised
