@@ -18,12 +18,12 @@ import keras
 import tensorflow as tf
 
 from compare.engine.insides_keras import BaseOptimizer
+from compare.patching import patch, undo
 from compare.records import write_json
 from compare.user_errors import ProcessExit, describe, refusing_exit
 from compare.watch.alike import make_alike
 from compare.watch.environment import environment
 from compare.watch.observer import EnoughSteps, Observer
-from compare.watch.patching import patch, undo
 from compare.watch.reported import watch_reports
 from compare.watch.settings import Settings
 from compare.watch.stages import StageObserver
@@ -64,7 +64,8 @@ def run(settings: Settings) -> int:
     if status and isinstance(raised, Exception | ProcessExit):
         write_json(folder / FAILED, settings.cited(describe(raised)))
     write_json(folder / OTHERS, other_libraries())
-    write_json(folder / ENVIRONMENT, environment(settings.source))
+    if observer.trainings:  # otherwise asking TensorFlow would be the first use of it, which prints
+        write_json(folder / ENVIRONMENT, environment(settings.source))
     write_json(folder / UNTRAINED, observer.untrained())
     if not (status or (folder / ENOUGH).exists()):
         observer.ended()

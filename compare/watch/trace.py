@@ -263,7 +263,9 @@ class TraceWriter:
         content["model"], content["alike"] = training.name, training.alike
         content["layers"] = [
             {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
-            for layer in (training.root._flatten_layers(include_self=False) if training.root is not None else ())
+            for layer in (
+                training.root._flatten_layers(include_self=False) if hasattr(training.root, "_flatten_layers") else ()
+            )
         ]
         self._trainings.append(training)
         if training.initial is not None:
