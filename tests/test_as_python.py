@@ -62,7 +62,7 @@ def here(): return here.__code__.co_filename
 print(number, name, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"))
 print(sys.modules["__main__"].here is here, __spec__, __package__)
 """
-EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3")
+EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3", "2**70")
 
 
 def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,14 @@ class Pairs(keras.optimizers.SGD):
     def apply_gradients(self, grads_and_vars):
         Own.apply(self, *zip(*grads_and_vars))
 
+class Named(keras.optimizers.SGD):
+    def apply(self, gradients, weights):
+        super().apply(gradients, weights)
+
+    def apply_gradients(self, pairs, **options):
+        gradients, weights = zip(*pairs)
+        self.apply(weights=iter(weights), gradients=gradients) if options else self.apply(gradients, weights=weights)
+
 class Uncounted(Own):
     def apply(self, grads):
         for grad, variable in zip(grads, self.trained):
@@ -76,6 +84,7 @@ UNSEEN_THERE = {
 SEEN_THERE = {
     "apply": "train(Own())",
     "pairs": "train(Pairs())",
+    "names": "train(Named())",
     "atexit": "atexit.register(train)",
     "harmless": "in_thread(print)\nif os.fork() == 0:\n    os._exit(0)\ntrain()\nsys.stdout.close()",
     "child that fails": "child = os.fork()\nif not child:\n    raise ValueError\nos.waitpid(child, 0)\ntrain()",

@@ -150,6 +150,7 @@ def _train(session: ScriptsSession) -> bool:
     session.run.save(strategy=_strategy(first.replicas), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
+    session.left_out += _uncounted(names, runs)
     if session.alone:
         session.left_out += further_trainings(session.names[0], traces[0], paired)
     else:
@@ -183,6 +184,17 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
             raise _failed(session, f"no verdict is possible: {run.settings.script} {how}", name, how)
         if error := failure_of(run):
             raise _failed(session, f"{run.settings.script} failed: {error}; its output is in {run.log}", name, error)
+
+
+def _untrained(run: ScriptRun) -> dict[str, list[str]]:
+    path = run.folder / UNTRAINED
+    return read_json(path) if path.exists() else {"models": [], "optimizers": []}  # type: ignore[no-any-return]
+
+
+def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
+    """The optimizers whose steps could not be counted, as sentences."""
+    found = {name: _untrained(run)["optimizers"] for name, run in zip(names, runs, strict=True)}
+    return [f"{name} applies {some(each)}, whose iterations stay the same" for name, each in found.items() if each]
 
 
 def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:
@@ -270,8 +282,7 @@ def _no_training(script: str, run: ScriptRun) -> str:
     path = run.folder / OTHERS
     if path.exists() and (others := read_json(path)):
         return f"{script} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
-    path = run.folder / UNTRAINED
-    untrained = read_json(path) if path.exists() else {"models": [], "optimizers": []}
+    untrained = _untrained(run)
     if optimizers := untrained["optimizers"]:
         return (
             f"{script} applies {some(optimizers)}, which leaves its iterations as they are, so there is no step to "
@@ -286,7 +297,7 @@ def _no_training(script: str, run: ScriptRun) -> str:
     lines = re.sub(r"\x1b\[[\d;]*m|\x08", "", text).strip().splitlines()  # without colours and bars
     printed = f"the last line that it printed is {printable(lines[-1].strip())!r}" if lines else "it printed nothing"
     return (
-        f"no Keras optimizer was applied in the process of {script} (optimizer.apply or apply_gradients; other "
+        f"no step of a Keras optimizer was seen in the process of {script} (optimizer.apply or apply_gradients; other "
         f"processes are not watched), so there is no step to compare; {printed}; its output is in {run.log}"
     )
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -376,19 +376,21 @@ class Observer:
                     patch(cls, name, watch)
         original(optimizer, *args, **options)
 
-    def _apply_pairs(self, original: Any, optimizer: Any, grads_and_vars: Any, *args: Any) -> Any:
-        pairs = list(grads_and_vars)
-        grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
-        return self._apply(lambda *_: original(optimizer, pairs, *args), optimizer, grads, variables)
+    def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
+        call, (pairs, *_) = _with_lists(original, optimizer, args, options)
+        return self._applied(call, optimizer, [grad for grad, _ in pairs], [variable for _, variable in pairs])
 
-    def _apply(self, original: Any, optimizer: Any, grads: Any, trainable_variables: Any = None, **options: Any) -> Any:
-        given = () if trainable_variables is None else (list(trainable_variables),)
+    def _apply(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
+        call, (grads, *others) = _with_lists(original, optimizer, args, options)
+        variables = others[0] if others and others[0] is not None else optimizer._trainable_variables
+        return self._applied(call, optimizer, list(grads), list(variables))
+
+    def _applied(self, call: Callable[[], Any], optimizer: Any, grads: list[Any], variables: list[Any]) -> Any:
+        """Applies an optimizer, whoever has written its method, which may have parameters of any names."""
         if self._here.applying:  # a LossScaleOptimizer applies with the optimizer that it wraps
-            return original(optimizer, grads, *given, **options)
+            return call()
         if (self._running if _is_replica() else threading.current_thread()) is not threading.main_thread():
             self.writer.unseen("trains in a thread of its own, and only the main thread is watched: train there")
-        grads = list(grads)
-        variables = given[0] if given else optimizer._trainable_variables
         with _lock:
             training = self._training_of(optimizer, variables)
         if training is not None and self._outermost and training.steps >= self.settings.max_steps and self._enough():
@@ -396,7 +398,7 @@ class Observer:
         if training is not None:
             self.on_apply(training, optimizer, grads, variables)
         with self._here.set(applying=True), self.initial.aside():
-            result = original(optimizer, grads, *given, **options)
+            result = call()
         if training is not None:
             self.on_applied(training)
         accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -815,6 +817,18 @@ IDLE_SECONDS = 20
 """How long calls are left out that would only go on with a training whose steps are enough."""
 VALUES = (tf.Tensor, tf.distribute.DistributedValues, np.ndarray, np.generic, bool, int, float, str, bytes)
 """What may be another one at every call of a step."""
+
+
+def _with_lists(
+    original: Callable[..., T], optimizer: Any, args: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[Callable[[], T], list[Any]]:
+    """A call of an optimizer's method, whatever its parameters are called, and what is given for them, in order.
+
+    What can be read only once, such as a ``zip``, is a list in both.
+    """
+    values = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
+    named = dict(zip(options, values[len(args) :], strict=True))
+    return partial(original, optimizer, *values[: len(args)], **named), values
 
 
 def _is_replica() -> bool:

@@ -117,6 +117,8 @@ def _print(error: BaseException, settings: Settings) -> None:
     if isinstance(error, SystemExit):
         if not isinstance(error.code, int | None):
             print(error.code, file=sys.stderr)
+    elif sys.excepthook is not sys.__excepthook__ and not isinstance(error, EnoughSteps):
+        sys.excepthook(type(error), error, error.__traceback__)
     elif not isinstance(error, EnoughSteps):
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename != settings.source:
@@ -132,7 +134,7 @@ def _status_of(raised: BaseException | None) -> int:
     code = raised.code if isinstance(raised, SystemExit) else raised.status if isinstance(raised, ProcessExit) else 1
     if code is None:
         return int(not isinstance(raised, SystemExit))
-    return code & 0xFF if isinstance(code, int) else 1
+    return (code & 0xFF if code.bit_length() < 64 else 0xFF) if isinstance(code, int) else 1
 
 
 def other_libraries() -> list[str]:
