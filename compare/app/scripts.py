@@ -188,7 +188,7 @@ def _refuse_failed(session: ScriptsSession, names: Sequence[str], runs: Sequence
 
 def _untrained(run: ScriptRun) -> dict[str, list[str]]:
     path = run.folder / UNTRAINED
-    return read_json(path) if path.exists() else {"models": [], "optimizers": []}  # type: ignore[no-any-return]
+    return read_json(path) if path.exists() else {"models": [], "optimizers": []}
 
 
 def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
