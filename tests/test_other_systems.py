@@ -102,7 +102,7 @@ def test_a_script_that_another_ends_has_failed_and_one_that_goes_on_after_its_st
         runner.wait(runs)
     assert failure_of(runs[0]) == "" and "on it goes" in runs[0].log.read_text()
     assert [(trace.last, trace.epochs[0].steps) for trace in read_traces(runs[0].folder)] == [(3, 2)]
-    assert failure_of(runs[1]) == "SIGTERM ended its process"
+    assert failure_of(runs[1]) == "signal 15 ended its process (Terminated)"
 
 
 def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,6 +269,6 @@ def failure_of(run: ScriptRun) -> str:
     if (run.folder / FAILED).exists():
         return str(read_json(run.folder / FAILED))
     if run.status < 0:
-        return f"{signal.Signals(-run.status).name} ended its process"
+        return f"signal {-run.status} ended its process ({signal.strsignal(-run.status)})"
     lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
     return lines[-1].strip() if lines else f"exit status {run.status}"
