@@ -53,6 +53,12 @@ class Named(keras.optimizers.SGD):
         gradients, weights = zip(*pairs)
         self.apply(weights=iter(weights), gradients=gradients) if options else self.apply(gradients, weights=weights)
 
+class Skips(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars):
+        pairs = list(grads_and_vars)
+        if tf.reduce_all([tf.reduce_all(tf.math.is_finite(grad)) for grad, _ in pairs]):
+            self.apply([grad for grad, _ in pairs], [variable for _, variable in pairs])
+
 class Uncounted(Own):
     def apply(self, grads):
         for grad, variable in zip(grads, self.trained):
@@ -85,6 +91,7 @@ SEEN_THERE = {
     "apply": "train(Own())",
     "pairs": "train(Pairs())",
     "names": "train(Named())",
+    "skips": "train(Skips())",
     "atexit": "atexit.register(train)",
     "harmless": "in_thread(print)\nif os.fork() == 0:\n    os._exit(0)\ntrain()\nsys.stdout.close()",
     "child that fails": "child = os.fork()\nif not child:\n    raise ValueError\nos.waitpid(child, 0)\ntrain()",

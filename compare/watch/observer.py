@@ -183,6 +183,12 @@ class Here(threading.local):
             vars(self).update(before)
 
 
+def _called_as_it_is(function: Any) -> Any:
+    """Has AutoGraph call a function without converting it, which would not convert what it calls."""
+    function.autograph_info__ = {}
+    return function
+
+
 class Observer:
     """Watches the script in this process.
 
@@ -376,10 +382,12 @@ class Observer:
                     patch(cls, name, watch)
         original(optimizer, *args, **options)
 
+    @_called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         call, (pairs, *_) = _with_lists(original, optimizer, args, options)
         return self._applied(call, optimizer, [grad for grad, _ in pairs], [variable for _, variable in pairs])
 
+    @_called_as_it_is
     def _apply(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         call, (grads, *others) = _with_lists(original, optimizer, args, options)
         variables = others[0] if others and others[0] is not None else optimizer._trainable_variables
@@ -826,6 +834,9 @@ def _with_lists(
 
     What can be read only once, such as a ``zip``, is a list in both.
     """
+    if not original.__module__.startswith("keras."):
+        autograph = tf.__internal__.autograph
+        original = autograph.tf_convert(original, autograph.control_status_ctx())
     values = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
     named = dict(zip(options, values[len(args) :], strict=True))
     return partial(original, optimizer, *values[: len(args)], **named), values
