@@ -4,8 +4,7 @@
 import sys
 from pathlib import Path
 
-# Replaces this folder, whose compare.py would shadow the package.
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path[0] = str(Path(__file__).resolve().parent)  # this folder, also where it is called by a link, or with -P
 
 from fit_vs_loop import command  # noqa: E402
 

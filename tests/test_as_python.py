@@ -44,7 +44,7 @@ def test_no_file_in_the_current_folder_is_taken_for_a_module_of_pythons_or_of_ou
 
 def test_a_file_on_the_path_hides_neither_the_command_nor_an_error(tmp_path: Path) -> None:
     (tmp_path / "compare.py").write_text("raise SystemExit(1)")
-    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "scripts")])
     assert run("-c", INSTALLED, "--help", cwd=tmp_path, PYTHONPATH=paths)[::2] == (0, "")
     (tmp_path / "numpy.py").write_text("")
     status, _, error = run(COMMAND, "--check", cwd=tmp_path, PYTHONPATH=str(tmp_path))

@@ -138,7 +138,7 @@ def test_without_the_dependencies_a_line_says_how_to_install_them(tmp_path: Path
     (project / "scripts").mkdir(parents=True)
     shutil.copytree(ROOT / "compare", project / "compare", ignore=shutil.ignore_patterns("__pycache__", "datasets"))
     script = shutil.copy(SCRIPT, project / "scripts")
-    shutil.copy(ROOT / "fit_vs_loop.py", project)
+    shutil.copy(SCRIPT.with_name("fit_vs_loop.py"), project / "scripts")
     before = sorted(tmp_path.rglob("[!_]*"))
     done = python("-S", "-B", script, "--reports", tmp_path / "reports", cwd=tmp_path)
     assert (done.returncode, done.stdout, sorted(tmp_path.rglob("[!_]*"))) == (2, "", before)

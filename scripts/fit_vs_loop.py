@@ -5,8 +5,9 @@ from pathlib import Path
 
 
 def command() -> int:
-    """Carry out the command line, with this folder first on the path; returns the exit status."""
-    sys.path[0] = str(Path(__file__).resolve().parent)  # not the program's folder, whose compare.py is no package
+    """Carry out the command line, with the package's folder first on the path; returns the exit status."""
+    here = Path(__file__).resolve().parent  # installed, the package is beside this file, else above scripts/
+    sys.path[0] = str(here if (here / "compare").is_dir() else here.parent)
     program = Path(sys.argv[0]).name
     if sys.version_info < (3, 11):  # noqa: UP036 (whatever python3 may be)
         print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
