@@ -211,6 +211,31 @@ def test_a_finished_run_whose_weights_are_damaged_or_gone_is_refused(experiment,
             resumed(experiment, tmp_path)
 
 
+def test_a_finished_run_whose_records_rows_or_checkpoints_are_not_its_own_is_refused(experiment, begun_once, tmp_path):
+    run = tmp_path / "run"
+
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    def swap() -> None:
+        shutil.copytree(run / "checkpoints" / "eager", run / "checkpoints" / "interrupted", dirs_exist_ok=True)
+
+    for damage, said in (
+        (lambda: (run / "records" / "eager-seed0.json").unlink(), r"metrics\.csv|those of 'eager' are missing"),
+        (lambda: shutil.rmtree(run / "records"), "records: is missing"),
+        (lambda: (run / "metrics.csv").unlink(), r"metrics\.csv: .*is missing"),
+        (lambda: flip(next((run / "checkpoints" / "eager").glob("*.data*"))), "ckpt-.: damaged"),
+        (swap, "it belongs to another run or trainer"),
+    ):
+        shutil.rmtree(tmp_path)
+        shutil.copytree(begun_once[1], tmp_path)
+        damage()
+        with pytest.raises(compare.RequestError, match=f"--resume: .*({said})"):
+            resumed(experiment, tmp_path)
+
+
 def test_a_list_of_checkpoints_that_names_other_files_deletes_none(experiment, begun, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()

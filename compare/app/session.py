@@ -29,7 +29,7 @@ from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
 from compare.options import as_json
-from compare.records import InitialWeights, RecordError, read_records, recover
+from compare.records import InitialWeights, RecordError, has_records, read_records, recover
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
@@ -123,11 +123,13 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         return None
     try:
         repaired = recover(folder)
+        run = RunJson.read(folder)
+        if run.status == FINISHED:
+            _verify(folder, run)
     except RecordError as error:
         raise RequestError(f"--resume: {error}") from error
     for text in repaired:
         tell(console, f"Note: {text}", style="yellow")
-    run = RunJson.read(folder)
     if run.status not in (EXPLAINED, FINISHED):
         return None
     from compare.app.publish import finish, finished_verdict  # noqa: PLC0415 (lazy)
@@ -142,6 +144,25 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         tell(console, text + ".")
     say(console, shown_path(folder / "verdict.json"))
     return Result(folder, verdict.verdict)
+
+
+def _verify(folder: Path, run: RunJson) -> None:
+    """Verify that a finished run has its records, all rows of them, and no damaged checkpoint.
+
+    Raises:
+        RecordError: if it has not.
+    """
+    if not has_records(folder):
+        raise RecordError(folder / "records", "is missing")
+    known = {record.trainer for record in read_records(folder)} | {each["side"] for each in run.failures or ()}
+    if missing := [each for each in run.trainers or () if each not in known]:
+        raise RecordError(folder / "records", f"those of {missing[0]!r} are missing")
+    paths = sorted((folder / "checkpoints").rglob("*.index"))
+    if paths:
+        from compare.engine.checkpoints import damage  # noqa: PLC0415 (lazy: TensorFlow)
+    for path in paths:
+        if text := damage(folder, path.with_suffix("")):
+            raise RecordError(path.with_suffix(""), f"damaged, {text}")
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:
