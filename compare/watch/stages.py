@@ -194,11 +194,7 @@ class StageObserver(Observer):
             self._record("loss", info, [*targets, *penalties])
         gradients = original(tape, target, sources, *args, **options)
         self._here.clip = None
-        if tf.executing_eagerly() or not watched:
-            return gradients
-        # An optimizer may be applied inside of a condition, whose events have to come after those outside.
-        with self._after_earlier_events():
-            return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), gradients)
+        return self._in_order(gradients) if watched else gradients
 
     def _clip(self, original: Any, *args: Any, **options: Any) -> Any:
         """Remembers the line that limits gradients, if that is what comes between a tape and an optimizer."""
@@ -275,11 +271,14 @@ class StageObserver(Observer):
         return tf.control_dependencies([last] if same else [])
 
     def _apply_scaled(self, original: Any, optimizer: Any, grads: Any, *args: Any, **options: Any) -> Any:
-        """A LossScaleOptimizer applies inside of a condition, whose events have to come after those outside."""
-        if not tf.executing_eagerly():
-            with self._after_earlier_events():
-                grads = [None if each is None else tf.identity(each) for each in grads]
-        return original(optimizer, grads, *args, **options)
+        return original(optimizer, self._in_order(list(grads)), *args, **options)
+
+    def _in_order(self, gradients: Any) -> Any:
+        """Gradients for an optimizer that may apply them in a condition, whose events come after those outside."""
+        if tf.executing_eagerly():
+            return gradients
+        with self._after_earlier_events():
+            return tf.nest.map_structure(lambda each: None if each is None else tf.identity(each), gradients)
 
     def _event(self, kind: str, info: dict[str, Any], of_replica: Any, *arrays: Any) -> None:
         number = int(of_replica)
