@@ -5,7 +5,6 @@ What rounding explains is measured where the reference's steps are recomputed; e
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -120,18 +119,19 @@ def _hashes(examples: Examples | Stream) -> Iterator[tuple[int, int]]:
             yield from zip(row_hashes(tf.nest.flatten(x)), row_hashes(tf.nest.flatten(y)), strict=False)
 
 
-MakeRun = Callable[..., Run]
-"""Makes a run with the ``sinks`` that it is given."""
-
-
 def first_not_finite(
-    side: Trainer, other: Trainer, make_run: MakeRun, found: NotFinite, variables: Sequence[str]
+    side: Trainer, other: Trainer, make_run: Callable[..., Run], found: NotFinite, variables: Sequence[str]
 ) -> FirstValue | None:
     """Trains again up to the place where one side's weights first are not finite; finds the first value if it can.
+
+    Args:
+        make_run: makes a run with the ``sinks`` that it is given.
 
     Raises:
         Exception: whatever a trainer raises.
     """
+    if not SHOWS_STEPS:
+        return None
 
     def until(record: AnyRecord) -> None:
         if not isinstance(record, StepRecord) or record.step <= INITIAL:
@@ -139,23 +139,17 @@ def first_not_finite(
         if in_time((record.epoch, record.step)) >= in_time(found.place):
             raise EndedEarlyError(record.epoch, record.step, "enough was seen")
 
-    seen = close_up(side, lambda sinks: make_run(sinks=[*sinks, until]), latest_only=True)
-    steps = sorted(step for step in seen.steps.steps if seen.steps.of(step, "updated")) if seen else []
+    def inside(trainer: Trainer, *window: tuple[int, int], latest_only: bool = False) -> CloseUp | None:
+        with seeing_inside(*window, latest_only=latest_only) as seen:
+            run = make_run(sinks=[until])
+            with suppress(EndedEarlyError):
+                train_anew(trainer, run)
+                run.close()
+            return seen()
+
+    seen = inside(side, latest_only=True)
+    steps = sorted(step for step in seen.steps if seen.of(step, "updated")) if seen else []
     if seen is None or not steps:
         return None
-    given = close_up(other, lambda sinks: make_run(sinks=[*sinks, until]), (steps[0] + 1, steps[-1]))
-    return first_of_steps(seen.steps, given.steps if given else None, steps, variables, found)
-
-
-def close_up(
-    trainer: Trainer, make_run: MakeRun, window: tuple[int, int] = (1, sys.maxsize), *, latest_only: bool = False
-) -> Seen | None:
-    """What is seen inside the steps of a run; None if nothing is. The arguments are those of ``seeing_inside``."""
-    if not SHOWS_STEPS:
-        return None
-    with seeing_inside(window, latest_only=latest_only) as inside:
-        run = make_run(sinks=[inside.on_record])
-        with suppress(EndedEarlyError):
-            train_anew(trainer, run)
-            run.close()
-        return inside.seen
+    given = inside(other, (steps[0] + 1, steps[-1]))
+    return first_of_steps(seen, given, steps, variables, found)

@@ -49,11 +49,12 @@ class NoiseTwins:
 
     def _train(self, start: Place, number: int, *, loud: bool) -> Record:
         records: list[AnyRecord] = []
-        with seeing_inside() as inside:
-            given = {"seed": self._seed, "epochs": EPOCHS, "sinks": [records.append, inside.on_record]}
+        with seeing_inside() as seen:
+            given = {"seed": self._seed, "epochs": EPOCHS, "sinks": [records.append]}
             run = TwinRun(self.task, start=start, twin=number, loud=loud, **given)
             train_anew(self._reference, run)
             run.close()
-        if inside.seen and not loud:
-            self._seen.setdefault(start, []).append(inside.seen.steps)
+            inside = seen()
+        if inside is not None and not loud:
+            self._seen.setdefault(start, []).append(inside)
         return as_record(rounding.twin_name(number, loud), records)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from compare.check.observation import (
     Observation,
     OptimizerStep,
     Rows,
+    Seen,
     State,
     configuration,
 )
@@ -28,10 +29,11 @@ from compare.engine.insides_tensorflow import in_xla
 from compare.engine.keras_generation import fix_dropout, learning_rate
 from compare.engine.run import Run, TrainingTask
 from compare.patching import patch, undone
-from compare.records import AnyRecord, EpochRecord, Sink
+from compare.records import AnyRecord, EpochRecord
 from compare.trainer import Trainer
 from compare.user_errors import line_now, without_exit
 from compare.verdict.model import Source
+from compare.watch.seen import CloseUp
 
 
 class ProbeRun(Run):
@@ -46,11 +48,11 @@ class ProbeRun(Run):
         seed: int,
         name: str,
         similar: Observation | None = None,
-        sinks: Sequence[Sink] = (),
+        seen: Callable[[], CloseUp | None],
     ) -> None:
-        self._similar = similar
+        self._similar, self._seen, self._ends = similar, seen, list[int]()
         self.observation = Observation(name, task.strategy.num_replicas_in_sync)
-        super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record, *sinks])
+        super().__init__(task, seed=seed, epochs=EPOCHS, sinks=[self._on_record])
         self._lock = threading.Lock()
         self._waiting: list[list[Any]] = [[] for _ in range(self.observation.replicas)]
         self._optimizers: list[Any] = []
@@ -151,6 +153,8 @@ class ProbeRun(Run):
         self.close()
         if self._variables:
             self.observation.final = self._read()
+        if steps := self._seen():
+            self.observation.inside = Seen(steps, tuple(self._ends))
         return self.observation
 
     def _note_calls(self, owner: Any, method: str, noted: str) -> None:
@@ -254,6 +258,7 @@ class ProbeRun(Run):
         self.observation.records.append(record)
         if isinstance(record, EpochRecord):
             self.observation.logs[record.epoch] = dict(record.logs)
+            self._ends.append(max(steps.steps, default=0) if (steps := self._seen()) else 0)
 
 
 def _without_rate(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,12 +290,10 @@ def observe(task: TrainingTask, trainer: Trainer, seed: int, *, similar: Observa
     Raises:
         Exception: whatever the trainer raises.
     """
-    with seeing_inside() as inside, undone(), without_exit(f"trainer {trainer.name}", trainer.train):
-        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, sinks=[inside.on_record])
+    with seeing_inside() as seen, undone(), without_exit(f"trainer {trainer.name}", trainer.train):
+        run = ProbeRun(task, seed=seed, name=trainer.name, similar=similar, seen=seen)
         intercept_apply(run.on_apply)
         patch(tf.GradientTape, "gradient", run.on_gradient)
         intercept_strategy(run.strategy, partial(setattr, run.observation, "distributed", True))
         train_anew(trainer, run)
-        observation = run.finish()
-        observation.inside = inside.seen
-        return observation
+        return run.finish()
