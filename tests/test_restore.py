@@ -84,6 +84,7 @@ def test_without_batch_norm_the_accuracy_is_the_same_under_every_strategy(tensor
     ("arguments", "told"),
     [
         (["--trainer", "nobody"], "has fit, loop"),
+        (["--seed", "5"], "--seed 5: "),
         (["--epoch", "7"], "no checkpoint of epoch 7"),
         (["--strategy", "multi-worker"], "use mirrored"),
         (["--strategy", "central-storage"], "use --strategy default"),

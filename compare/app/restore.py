@@ -80,6 +80,9 @@ def restore(given: argparse.Namespace) -> None:
     if unknown := [name for name in names if name not in recorded.trainers]:
         raise RequestError(f"--trainer {unknown[0]}: {given.run} has {', '.join(recorded.trainers)}")
     original = _request(recorded, given.experiment)
+    if given.seed is not None and given.seed not in (seeds := original.all_seeds):
+        several = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+        raise RequestError(f"--seed {given.seed}: {given.run} has {several}")
     options = _under(original, recorded.strategy["replicas"], given)
 
     task = Session.begin(options, recorded, Console(quiet=True)).task
