@@ -26,7 +26,7 @@ from compare.user_errors import essence
 PREFIX = "ckpt"
 COPIES = "copies/"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-OWNER = f"owner{VALUE}"
+OWNER = "owner/.ATTRIBUTES/py_state"
 
 
 def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0) -> Path:
@@ -63,6 +63,20 @@ def _owner(run: Path, path: Path) -> str:
     return f"{identity_of(run)} {path.relative_to(run).as_posix()}"
 
 
+class _Owner(tf.train.experimental.PythonState):  # type: ignore[misc] # TensorFlow is untyped
+    """A text in a checkpoint. A variable of several workers would have the first one's, which broadcast no texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def serialize(self) -> str:
+        return self._text
+
+    def deserialize(self, value: str) -> None:
+        """Nothing: it is read by ``damage``."""
+
+
 class Checkpoints:
     """Saves and restores one trainer's model, optimizer, epoch and metrics.
 
@@ -92,7 +106,7 @@ class Checkpoints:
         numbers = {quote(name, safe=""): tf.Variable(value, dtype=tf.float64) for name, value in logs.items()}
         path = path_of(self._folder, epoch)
         state = {"epoch": tf.Variable(epoch, dtype=tf.int64), "logs": numbers, "copies": copies}
-        state["owner"] = tf.Variable(_owner(self._run, path))
+        state["owner"] = _Owner(_owner(self._run, path))
         checkpoint = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer, **state)
         try:
             checkpoint.write(str(path))
