@@ -38,7 +38,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def interrupted() -> bool:
+    """Whether a signal has asked for the end, also if what was under way has made another error of it."""
+    return _interrupted.is_set()
+
+
 def raise_if_interrupted() -> None:
     """Raises KeyboardInterrupt again if Python lost it; Python ignores exceptions in ``__del__``, for example."""
-    if _interrupted.is_set():
+    if interrupted():
         raise KeyboardInterrupt

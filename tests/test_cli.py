@@ -7,16 +7,19 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import compare
+from compare import signals
 from compare.app import cli, redraw, restore
 from compare.app.command_line import parsed, parser
 from compare.app.loading import load_experiment, load_trainers
@@ -639,6 +642,22 @@ def test_everything_from_the_records_on_works_without_tensorflow(tmp_path: Path)
         "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0 2",
     ]
     assert (tmp_path / "comparison.png").exists()
+
+
+def test_ctrl_c_that_becomes_another_error_is_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*options: object, **more: object) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("Can't close the ZIP file while there is an open writing handle on it")
+
+    monkeypatch.setattr("compare.app.session._by_mode", broken)
+    try:
+        assert cli.main(["--reports", str(tmp_path)]) == 130
+    finally:
+        signals.catch()  # forgets this interruption
+    assert "ZIP" not in capsys.readouterr().err
 
 
 def test_an_error_that_nobody_expected_is_no_verdict(

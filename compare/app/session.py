@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from compare import signals
 from compare.app import cluster_session
 from compare.app.parallel_trainers import (
     EarlyChecks,
@@ -60,13 +61,14 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
         if this_task() is None:  # which refuses a TF_CONFIG that TensorFlow could not read either
             refuse_too_many(options)
         return _by_mode(options, folder, console, command=command)
-    except RequestError:
-        if not options.goes_on and not any((folder / name).exists() for name in ("metrics.csv", "verdict.json")):
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) or signals.interrupted():
+            if not isinstance(options, Scripts):
+                _judge_interrupted(folder, console)
+            raise KeyboardInterrupt from error
+        left = any((folder / name).exists() for name in ("metrics.csv", "verdict.json"))
+        if isinstance(error, RequestError) and not options.goes_on and not left:
             shutil.rmtree(folder, ignore_errors=True)
-        raise
-    except KeyboardInterrupt:
-        if not isinstance(options, Scripts):
-            _judge_interrupted(folder, console)
         raise
 
 
