@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
@@ -40,6 +41,8 @@ def configure(replicas: int | None = None, *, deterministic: bool = True) -> Non
             "--jit: op determinism is already enabled in this process; it is incompatible with XLA and cannot be "
             "disabled again: use a separate process for --jit"
         )
+    if replicas is not None and (isinstance(replicas, bool) or not isinstance(replicas, Integral) or replicas < 1):
+        raise RequestError(f"configure(replicas={replicas!r}): give a whole number, at least 1, or None")
     if replicas is None or len(devices()) >= replicas:
         return
     if replicas > MOST_REPLICAS:

@@ -41,7 +41,8 @@ def run(settings: Settings) -> int:
     kind = StageObserver if settings.close_up else Observer
     observer = kind(settings, initial, writer)
     watch_reports(observer, writer)
-    os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
+    if sys.platform != "win32":  # which cannot fork
+        os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
