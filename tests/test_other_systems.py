@@ -13,7 +13,7 @@ import pytest
 
 from compare import signals
 from compare.app import script_runs
-from compare.app.script_runs import START_METHOD, ScriptRunner, failure_of, start_method
+from compare.app.script_runs import START_METHOD, ScriptRunner, failure_of, last_line, start_method
 from compare.watch.settings import Settings
 from compare.watch.trace import read_traces
 
@@ -117,3 +117,16 @@ def test_interruptions_are_caught_without_the_signals_that_windows_lacks(monkeyp
         for number, handler in before.items():
             signal.signal(number, handler)
         signals._interrupted.clear()
+
+
+def test_what_tensorflow_prints_by_itself_is_no_last_line_of_a_script(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        "\x1b[1mnearly done\x1b[0m\n\n"
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        "E0000 00:00:1795568399.712226 6666 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error\n"
+        "2026-11-25 01:03:38.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This binary is optimized\n"
+    )
+    assert last_line(log) == "nearly done"
+    log.write_text("I0000 00:00:1795565282.920480   20706 port.cc:153] oneDNN custom operations are on.\n")
+    assert last_line(log) == last_line(tmp_path / "none.log") == ""

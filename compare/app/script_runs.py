@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -270,5 +271,15 @@ def failure_of(run: ScriptRun) -> str:
         return str(read_json(run.folder / FAILED))
     if run.status < 0:
         return f"signal {-run.status} ended its process ({signal.strsignal(-run.status)})"
-    lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if run.log.exists() else []
-    return lines[-1].strip() if lines else f"exit status {run.status}"
+    return last_line(run.log) or f"exit status {run.status}"
+
+
+OF_TENSORFLOW = re.compile(r"[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |WARNING: All log messages before absl")
+"""How a line begins that TensorFlow prints by itself."""
+
+
+def last_line(log: Path) -> str:
+    """The last line that a script has printed, without colours and bars; empty if it has printed nothing."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m|\x08", "", text).splitlines()]
+    return next((line for line in reversed(lines) if line and not OF_TENSORFLOW.match(line)), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from compare.app.script_pairs import (
     paired_models,
     stretches,
 )
-from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, write_records
+from compare.app.script_runs import EpochEnds, ScriptRun, ScriptRunner, failure_of, last_line, write_records
 from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
@@ -293,9 +292,8 @@ def _no_training(script: str, run: ScriptRun) -> str:
             f"{script} calls fit of {some(models)}, which has no trainable weights, so there is no step to compare: "
             "Keras 3 knows those of layers and of self.add_weight, and not a tf.Variable"
         )
-    text = run.log.read_text(encoding="utf-8", errors="replace") if run.log.exists() else ""
-    lines = re.sub(r"\x1b\[[\d;]*m|\x08", "", text).strip().splitlines()  # without colours and bars
-    printed = f"the last line that it printed is {printable(lines[-1].strip())!r}" if lines else "it printed nothing"
+    last = last_line(run.log)
+    printed = f"the last line that it printed is {printable(last)!r}" if last else "it printed nothing"
     return (
         f"no step of a Keras optimizer was seen in the process of {script} (optimizer.apply or apply_gradients; other "
         f"processes are not watched), so there is no step to compare; {printed}; its output is in {run.log}"
