@@ -198,7 +198,9 @@ def _ratios(
         twin_gaps = np.maximum.accumulate(np.concatenate([twin_gaps[-1:], twin_gap]))[1:]
         one_unit = units * np.nan_to_num(variable_norms(base["projections"]), posinf=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(gaps > 0, gaps / np.maximum(twin_gaps, one_unit / FACTOR), 0.0)
+            by_chance = (twin_gaps == 0) & (gaps <= one_unit)
+            ratios = np.where(by_chance, FACTOR * gaps / one_unit, gaps / twin_gaps)
+        ratios[gaps == 0] = 0.0
         ratios[np.isnan(ratios)] = 0.0  # both are infinite
         yield keys, ratios
         if ended.any():
