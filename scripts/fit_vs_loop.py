@@ -1,10 +1,11 @@
 """The command: installed it is ``fit-vs-loop``, in a copy of the repository ``scripts/compare.py``."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 
-def command() -> int:
+def command(module: str = "compare.app.cli") -> int:
     """Carry out the command line, with the package's folder first on the path; returns the exit status."""
     here = Path(__file__).resolve().parent  # installed, the package is beside this file, else above scripts/
     sys.path[0] = str(here if (here / "compare").is_dir() else here.parent)
@@ -13,7 +14,7 @@ def command() -> int:
         print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
         return 2
     try:
-        from compare.app import cli
+        main = getattr(import_module(module), "command" if module.endswith("cli") else "main")
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's
@@ -21,4 +22,5 @@ def command() -> int:
         where = "if PYTHONPATH leads to a file with the name of one of Python's own modules, rename that"
         print(f"{program}: it cannot be imported ({what}); {where}", file=sys.stderr)
         return 2
-    return cli.command()
+    status: int = main()
+    return status

@@ -4,10 +4,9 @@
 import sys
 from pathlib import Path
 
-# Replaces this folder, whose compare.py would shadow the package.
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path[0] = str(Path(__file__).resolve().parent)  # this folder, also where it is called by a link, or with -P
 
-from compare.app.restore import main  # noqa: E402
+from fit_vs_loop import command  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("compare.app.restore"))

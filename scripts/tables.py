@@ -13,12 +13,7 @@ TEMPLATES = Path(__file__).parent / "pages" / "templates"
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """Reads a CSV file with every value as text; a missing value is "".
-
-    Args:
-        path: the file.
-        columns: the columns of the empty table that is returned if the file does not exist.
-    """
+    """Reads a CSV file with every value as text; a missing value is "", a missing file a table without rows."""
     if not path.exists():
         return pd.DataFrame(columns=list(columns), dtype=str)
     return pd.read_csv(path, dtype=str, keep_default_na=False)

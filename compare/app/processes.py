@@ -102,14 +102,18 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 @contextmanager
 def local(processes: int) -> Iterator[Executor]:
     """Worker processes on this machine, which end with the block."""
+    from multiprocessing import resource_tracker  # noqa: PLC0415 (lazy)
+
     from loky import ProcessPoolExecutor  # noqa: PLC0415 (lazy)
+    from loky.backend import resource_tracker as of_loky  # noqa: PLC0415 (lazy)
 
     # Workers are killed, and would leave behind the files that AutoGraph writes for every tf.function.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ.update(SAFE_PATH)  # for the processes that clean up after the workers, too
+        os.environ.update(SAFE_PATH)  # for the processes that clean up after the workers, which start now
         try:
+            resource_tracker.ensure_running()
+            of_loky.ensure_running()
             executor = ProcessPoolExecutor(processes, initializer=_begin_worker, initargs=(folder,), env=SAFE_PATH)
-            executor.submit(int)  # all start now
         finally:
             _forget_safe_path()
         try:

@@ -37,11 +37,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def markdown(path: Path) -> str:
-    """The matrix as a Markdown document.
-
-    Args:
-        path: the ``matrix.csv``.
-    """
+    """The matrix, a ``matrix.csv``, as a Markdown document."""
     rows = read(path)
     weights, metrics = (
         rows[name].map(lambda text: f"{float(text):.0e}" if text else "") for name in ("weights", "metrics")

@@ -47,15 +47,7 @@ def read(folder: Path) -> Data:
 
 
 class Shown:
-    """The measurements of one cause.
-
-    Args:
-        data: the content of all tables.
-        id: the id of the cause.
-
-    Raises:
-        LookupError: if the cause was not measured.
-    """
+    """The measurements of one cause; a LookupError if it was not measured."""
 
     def __init__(self, data: Data, id: str) -> None:
         results, self.rows, self.steps = (data[name][data[name]["cause"] == id] for name in (RESULTS, EPOCHS, STEPS))
