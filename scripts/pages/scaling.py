@@ -23,11 +23,9 @@ def interval(values: pd.Series) -> tuple[float, float]:
 
 
 def page(rows: pd.DataFrame, origin: str) -> str:
-    """The measurements as a Markdown document.
+    """The measurements, with the columns ``COLUMNS``, as a Markdown document; what was not measured is left out.
 
-    Args:
-        rows: the figures, with the columns ``COLUMNS``; what was not measured is left out.
-        origin: the sentence on the command and the machine.
+    ``origin`` is the sentence on the command and the machine.
     """
     rounds = rows.groupby("group", sort=False)["round"].nunique()
     shares = rows[rows["figure"] == "share"]
