@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 
-def command(module: str = "compare.app.cli") -> int:
+def command(function: str = "compare.app.cli:command") -> int:
     """Carry out the command line, with the package's folder first on the path; returns the exit status."""
     here = Path(__file__).resolve().parent  # installed, the package is beside this file, else above scripts/
     sys.path[0] = str(here if (here / "compare").is_dir() else here.parent)
@@ -14,7 +14,8 @@ def command(module: str = "compare.app.cli") -> int:
         print(f"{program}: {sys.executable} is Python {sys.version.split()[0]}; use 3.11 or newer", file=sys.stderr)
         return 2
     try:
-        main = getattr(import_module(module), "command" if module.endswith("cli") else "main")
+        module, _, name = function.partition(":")
+        main = getattr(import_module(module), name)
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # even SystemExit: whatever else has the name of a module of Python's

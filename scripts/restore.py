@@ -9,4 +9,4 @@ sys.path[0] = str(Path(__file__).resolve().parent)  # this folder, also where it
 from fit_vs_loop import command  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(command("compare.app.restore"))
+    sys.exit(command("compare.app.restore:main"))

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from compare.errors import RequestError
 from compare.modes import Study, Trained
@@ -109,13 +110,10 @@ def local(processes: int) -> Iterator[Executor]:
 
     # Workers are killed, and would leave behind the files that AutoGraph writes for every tf.function.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ.update(SAFE_PATH)  # for the processes that clean up after the workers, which start now
-        try:
+        with mock.patch.dict(os.environ, SAFE_PATH):  # for what cleans up after the workers, which starts now
             resource_tracker.ensure_running()
             of_loky.ensure_running()
-            executor = ProcessPoolExecutor(processes, initializer=_begin_worker, initargs=(folder,), env=SAFE_PATH)
-        finally:
-            _forget_safe_path()
+        executor = ProcessPoolExecutor(processes, initializer=_begin_worker, initargs=(folder,), env=SAFE_PATH)
         try:
             yield executor
         finally:
@@ -125,10 +123,6 @@ def local(processes: int) -> Iterator[Executor]:
 def _begin_worker(folder: str) -> None:
     """Makes a folder the one for this process's temporary files, and its own processes find their files as usual."""
     tempfile.tempdir = folder
-    _forget_safe_path()
-
-
-def _forget_safe_path() -> None:
     for name in SAFE_PATH:
         del os.environ[name]
 

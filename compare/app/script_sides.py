@@ -70,7 +70,8 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
     for script in options.scripts:
         if not (options.commits or Path(script).is_file()):
             raise RequestError(f"--scripts {script}: there is no such file")
-    versions = [versions_of(python) if options.python else {} for python in pythons]
+    known = {python: versions_of(python) for python in dict.fromkeys(options.python)}
+    versions = [known.get(python, {}) for python in pythons]
     ends = _ends(options, versions)
     with ExitStack() as stack:
         sides: list[Side] = []

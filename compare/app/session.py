@@ -31,6 +31,8 @@ from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
 from compare.options import as_json
 from compare.records import InitialWeights, RecordError, has_records, read_records, recover
+from compare.records.model import stem_of
+from compare.records.reader import sidecar_path
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting.jupyter import without_log_messages
 from compare.reporting.live import waiting
@@ -124,10 +126,10 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
     if not options.resume:
         return None
     try:
-        repaired = recover(folder)
         run = RunJson.read(folder)
+        repaired = recover(folder, finished=run.status == FINISHED)
         if run.status == FINISHED:
-            _verify(folder, run)
+            _verify(options, folder, run)
     except RecordError as error:
         raise RequestError(f"--resume: {error}") from error
     for text in repaired:
@@ -148,16 +150,17 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
     return Result(folder, verdict.verdict)
 
 
-def _verify(folder: Path, run: RunJson) -> None:
-    """Verify that a finished run has its records, all rows of them, and no damaged checkpoint.
+def _verify(options: Trained, folder: Path, run: RunJson) -> None:
+    """Verify that a finished run has its records and no damaged checkpoint.
 
     Raises:
         RecordError: if it has not.
     """
     if not has_records(folder):
         raise RecordError(folder / "records", "is missing")
-    known = {record.trainer for record in read_records(folder)} | {each["side"] for each in run.failures or ()}
-    if missing := [each for each in run.trainers or () if each not in known]:
+    failed = {each["side"] for each in run.failures or ()}
+    own = [each for each in run.trainers or () if each not in failed]
+    if missing := [each for each in own if not sidecar_path(stem_of(folder, each, options.seed)).exists()]:
         raise RecordError(folder / "records", f"those of {missing[0]!r} are missing")
     paths = sorted((folder / "checkpoints").rglob("*.index"))
     if paths:

@@ -328,8 +328,7 @@ def _hints_on_settings(located: Located, sides: Sides) -> Iterator[Measurement]:
     for own, right in zip(*layers, strict=True):
         named_there = not located.where or not parts.isdisjoint((own["name"], right["name"]))
         if named_there and (settings := other_settings(own["config"], right["config"])):
-            layer = f"{own['class']} {own['name']}"
-            yield Measurement.of("script-settings", optimizer=layer, settings=settings, variables=[])
+            yield Measurement.of("layer-settings", layer=f"{own['class']} {own['name']}", settings=settings)
 
 
 def _hints_on_random_numbers(sides: Sides, stage: str) -> Iterator[Measurement]:

@@ -13,7 +13,7 @@ from compare.check.case import Case
 from compare.check.judge import expected_update
 from compare.check.recipe import EPSILON, Recipe
 from compare.check.weight_gaps import replay_segments, segments
-from compare.engine.noise_twins import HALVES
+from compare.engine.noise_twins import half_dtypes
 from compare.watch.seen import CloseUp, Event, sketch
 
 Values = Sequence[np.ndarray]
@@ -31,8 +31,12 @@ def replayed_twin(case: Case, seen: CloseUp, begin: int) -> CloseUp | None:
         begin: the first step whose noise goes into the weights, counted over the whole training.
     """
     replay, known = case.replay, segments(case)
-    half = {layer.compute_dtype for layer in replay.model._flatten_layers()} & HALVES.keys()
-    if half or known is None or case.aligned is None or list(seen.steps) != list(range(1, len(known) + 1)):
+    if (
+        half_dtypes(replay.model)
+        or known is None
+        or case.aligned is None
+        or list(seen.steps) != list(range(1, len(known) + 1))
+    ):
         return None  # weights in half precision do not notice a unit of float32
     places = {id(variable): i for i, variable in enumerate(replay.variables)}
     order = [places[id(variable)] for variable in replay.model.weights]

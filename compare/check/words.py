@@ -568,6 +568,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
     "script-schedule": "the learning rate is {expected:.4g} in {other} ({schedule}), {learning_rate:.4g} in {side}",
     "script-settings": _script_settings,
+    "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
     "{iterations:,}, not {expected:,}: it keeps the slots of the steps that it has made before",
     "script-new-optimizer": "{side} goes on with a new {optimizer}, whose slots are empty and iteration is 0",

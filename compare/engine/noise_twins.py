@@ -48,7 +48,7 @@ class TwinRun(Run):
         assert self._fingerprint is not None
         copies = self._fingerprint.copies
         self._move = mover(copies, self._twin, self._units)
-        half = {layer.compute_dtype for layer in built[0]._flatten_layers()} & HALVES.keys()
+        half = half_dtypes(built[0])
         trained = copies[: len(built[0].trainable_variables)] if half else []
         self._half_variables = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
         unit = max((HALVES[kind] for kind in half), default=0)
@@ -93,6 +93,11 @@ class TwinRun(Run):
             for copy in replicas:
                 copy.assign_sub(change)
         self._temporary_changes = []
+
+
+def half_dtypes(model: tf.keras.Model) -> set[str]:
+    """The half-precision dtypes in which layers of a model compute."""
+    return {layer.compute_dtype for layer in model._flatten_layers()} & HALVES.keys()
 
 
 def mover(copies: Sequence[Sequence[tf.Variable]], twin: int, units: int = 1) -> Any:

@@ -143,8 +143,10 @@ _Types = dict[int, dict[str, str]]
 """By epoch, the float type of each reported metric."""
 
 
-def recover(folder: Path) -> list[str]:
+def recover(folder: Path, *, finished: bool = False) -> list[str]:
     """Repairs files that a process left in the middle of a write, and removes a damaged ``costs.json``.
+
+    A ``finished`` run has all rows of its records.
 
     Returns:
         One message per repair.
@@ -170,7 +172,7 @@ def recover(folder: Path) -> list[str]:
             replace_file(metrics, complete)
             repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
     sidecars = _sidecars(folder)
-    _verified(folder, sidecars, complete=False)
+    _verified(folder, sidecars, complete=finished)
     for sidecar in sidecars.values():
         sidecar.steps()
         for epoch, crc32 in sidecar.weights_crc32.items():

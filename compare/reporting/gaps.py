@@ -24,10 +24,7 @@ from compare.records import (
 )
 from compare.verdict.exact import unequal
 from compare.verdict.model import Comparison, Verdict
-from compare.verdict.rounding import units_of
-
-UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-"""By dtype, the largest relative error of one rounding: half the distance between neighbouring numbers."""
+from compare.verdict.rounding import unit_in_last_place, units_of
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def gap_series(
     keys = keys[kept | (keys == in_time((1, INITIAL)))]
     if not len(keys):
         return None
-    units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
+    units = unit_in_last_place(reference.variables) / 2  # the largest relative error of one rounding
     parts = [_part(reference, candidate, twins, anchor or reference, units, part) for part in in_blocks(keys)]
     gaps, equal, noise, rounding, by_variable = map(np.concatenate, zip(*parts, strict=True))
     names = [variable.name for variable in reference.variables]

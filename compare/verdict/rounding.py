@@ -18,6 +18,7 @@ from compare.records import (
     INITIAL,
     Place,
     Record,
+    Variable,
     in_blocks,
     in_time,
     place_of,
@@ -183,7 +184,7 @@ def _ratios(
     So a gap of one unit in the last place, by which twins are moved, counts as rounding in any case.
     """
     gaps = twin_gaps = np.zeros((1, len(reference.variables)))  # the largest so far
-    units = np.array([UNIT.get(variable.dtype, 0.0) for variable in reference.variables])
+    units = unit_in_last_place(reference.variables)
     for keys in in_blocks(_seen(_places(reference, candidate, anchor, start), twins)):
         gap = _gap(reference.at(keys), candidate.at(keys))
         ended = np.isnan(gap).all(axis=1)  # no weight is finite any more on either side
@@ -200,11 +201,15 @@ def _ratios(
         with np.errstate(divide="ignore", invalid="ignore"):
             by_chance = (twin_gaps == 0) & (gaps <= one_unit)
             ratios = np.where(by_chance, FACTOR * gaps / one_unit, gaps / twin_gaps)
-        ratios[gaps == 0] = 0.0
-        ratios[np.isnan(ratios)] = 0.0  # both are infinite
+        ratios[np.isnan(ratios)] = 0.0  # there is no gap, or both are infinite
         yield keys, ratios
         if ended.any():
             break
+
+
+def unit_in_last_place(variables: Sequence[Variable]) -> np.ndarray:
+    """By variable, the distance of neighbouring numbers near 1, float64 ``[variables]``; 0 for whole numbers."""
+    return np.array([UNIT.get(variable.dtype, 0.0) for variable in variables])
 
 
 def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
