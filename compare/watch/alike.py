@@ -19,6 +19,8 @@ from compare.engine.fingerprints import container, copies_of, distributed
 from compare.engine.insides_keras import KerasVariable
 from compare.engine.insides_tensorflow import ResourceVariable
 from compare.patching import modules_with, patch
+from compare.records import replace_file
+from compare.records.model import npz, read_arrays
 from compare.watch.pairing import in_order, paired
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
 
@@ -372,9 +374,7 @@ class InitialWeights:
         seeds = [value_of(seed) for seed in seeds_of(root)] if root is not None else []
         path = self._folder / f"{len(list(self._folder.glob('*.npz')))}.npz"
         names = np.array([path_of(variable) for variable in variables], dtype=str)
-        with open(path.with_suffix(".part"), "wb") as file:
-            np.savez(file, names, *[_storable(value) for value in [*values, *seeds]])
-        path.with_suffix(".part").rename(path)
+        replace_file(path, npz([names, *values, *seeds]))
 
     def _found(self, variables: Sequence[Any], late: bool) -> tuple[list[tuple[Group, int]], bool]:
         """The values of the first script for variables; it is waited for until it has made a step, or has ended."""
@@ -385,8 +385,7 @@ class InitialWeights:
             paths = sorted(self._folder.glob("*.npz"), key=lambda path: int(path.stem))
             for path in paths:
                 if path.name not in self._read:
-                    with np.load(path) as content:
-                        given, *values = (content[name] for name in content.files)
+                    given, *values = read_arrays(path, path.read_bytes())
                     self._read[path.name] = Group(given.tolist(), values[: len(given)], values[len(given) :])
             if over and not late and self._vain.get(tuple(names)) == len(paths):
                 return [], True
@@ -448,7 +447,3 @@ def named_seeds_of(root: Any) -> list[tuple[str, Any]]:
     """The same, each with the name of its layer."""
     layers = root._flatten_layers()
     return [(layer.name, seed.state) for layer in layers for seed in getattr(layer, "_seed_generators", ())]
-
-
-def _storable(value: np.ndarray) -> np.ndarray:
-    return value.astype(np.float32) if value.dtype.kind == "V" else value  # bfloat16

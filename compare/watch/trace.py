@@ -261,11 +261,10 @@ class TraceWriter:
         content["replicas"] = fingerprint.replicas
         content["number"], content["created"] = training.number, training.created
         content["model"], content["alike"] = training.name, training.alike
+        layers_of = getattr(training.root, "_flatten_layers", lambda **_: ())  # a variable's root has none
         content["layers"] = [
             {"name": layer.name, **_described(layer, _configuration_of_layer(layer))}
-            for layer in (
-                training.root._flatten_layers(include_self=False) if hasattr(training.root, "_flatten_layers") else ()
-            )
+            for layer in layers_of(include_self=False)
         ]
         self._trainings.append(training)
         if training.initial is not None:
