@@ -33,11 +33,12 @@ from compare.errors import NoVerdictError, RequestError
 from compare.naming import distinct
 from compare.patching import undone
 from compare.user_errors import describe
+from compare.verdict.rounding import UNIT
 from compare.watch.alike import InitialWeights
 from compare.watch.experiment_file import write_experiment
 from compare.watch.reported import watch_reports
 from compare.watch.seen import row_hashes, sketch
-from compare.watch.settings import MADE_ALIKE, Settings
+from compare.watch.settings import MADE_ALIKE, Nudge, Settings
 from compare.watch.shapes import of_pairs
 from compare.watch.stages import StageObserver
 from compare.watch.trace import TraceWriter, read_traces
@@ -567,6 +568,34 @@ def test_a_model_that_is_called_again_after_its_update_is_seen(tensorflow: Any, 
     seen = observer.seen(0)
     assert seen is not None and list(seen.again) == [1], "the second call has the rows in another order"
     assert [len(array) for array in seen.arrays(1, "targets")[:2]] == [4, 4], "labels of one column are kept"
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("start", [1, 2])
+def test_a_twin_of_layers_in_half_precision_is_moved_by_their_rounding_during_steps_only(
+    tensorflow: Any, tmp_path: Path, graph: bool, start: int
+) -> None:
+    moved, kept = [], []
+    with watched(tmp_path, nudge=Nudge(start, 1)) as observer:
+        layer = keras.layers.Dense(1, dtype="mixed_bfloat16", kernel_initializer="ones")
+        model, optimizer = keras.Sequential([keras.Input((2,)), layer]), keras.optimizers.SGD(0.0)
+
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True))
+                during = layer.kernel.value + 0.0
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+            return during
+
+        train = tf.function(step) if graph else step
+        for _ in range(3):
+            moved.append(float(np.abs(np.asarray(train(tf.constant(X))) - 1).max()))
+            kept.append(float(np.abs(np.asarray(layer.kernel) - 1).max()))
+    assert observer.trainings[0].steps == 3
+    unit = UNIT["bfloat16"]
+    assert [0.4 * unit < each < 2 * unit for each in moved] == [step >= start for step in (1, 2, 3)], moved
+    assert max(kept) < 10 * UNIT["float32"]
 
 
 def test_what_metrics_are_given_is_recorded(tensorflow: Any, tmp_path: Path) -> None:

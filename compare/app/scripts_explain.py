@@ -40,7 +40,7 @@ from compare.verdict.outcomes import DIFFERENT, INCONCLUSIVE
 from compare.watch.reported_logs import line_of
 from compare.watch.seen import CloseUp, read_close_up
 from compare.watch.settings import Nudge, Settings
-from compare.watch.trace import LEFT, read_traces
+from compare.watch.trace import LEFT, Trace, read_traces
 
 LEAST_TWINS, MOST_TWINS = 2, 6
 """The number of noise twins: at first, and where rounding may have crossed a kink that these did not."""
@@ -336,6 +336,7 @@ def _train_twins(
             return read_records(where)
         shutil.rmtree(where)  # what is recorded inside its steps may have changed the rounding of a graph
     step = first = max(model.epochs.step(start), 1)
+    _say_what_rounding_hides(session, reference)
     while True:
         tell(session.console, "Not identical. Repeating the reference with noise to measure rounding …")
         for numbers, loud in rounding.wanted_twins(measured, 0, LEAST_TWINS, MOST_TWINS, at_a_time=2):
@@ -351,6 +352,16 @@ def _train_twins(
             return read_records(where)
         step += 1  # a model that is trained before this one in each round was moved too early
         shutil.rmtree(where)
+
+
+def _say_what_rounding_hides(session: ScriptsSession, trace: Trace) -> None:
+    policies = " ".join(str(layer["config"].get("dtype")) for layer in trace.layers)
+    halves = [dtype for dtype in ("bfloat16", "float16") if f"'mixed_{dtype}'" in policies]
+    if halves:
+        rounding = f"layers compute in {' and '.join(halves)}, whose rounding may hide a mistake of some percent"
+        note = f"{rounding}; with the policy float32 in both scripts the answer is sharper"
+        session.run.save(notes=list(dict.fromkeys([*(session.run.notes or ()), note])))
+        tell(session.console, f"Note: {note}")
 
 
 def _seen_losses(session: ScriptsSession, model: ModelPair) -> CloseUp | None:

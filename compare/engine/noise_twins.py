@@ -20,11 +20,8 @@ HALVES = {"bfloat16": 1 << 16, "float16": 1 << 13}
 class TwinRun(Run):
     """A run that adds noise to the weights, of one or more units in the last place, from a given step on.
 
-    Noise in the initial weights alone is not sufficient, because a contracting problem forgets it.
-
-    Layers that compute in half precision do not notice a change by one float32 unit. So the trainable weights are
-    also changed by one unit of the half-precision dtype, but only during each step, so that only its effect on the
-    update remains. (A permanent change would be far larger than rounding, since the weights themselves are float32.)
+    Noise in the initial weights alone is not sufficient, because a contracting problem forgets it. Where layers compute
+    in half precision, each step has ``HalfNoise`` too.
 
     Args:
         start: (epoch, step) of the first step that starts from changed weights.
@@ -39,39 +36,34 @@ class TwinRun(Run):
         self._start, self._twin, self._units = start, twin, LOUD if loud else 1
         self._moves = 0
         self._move: Any = None
-        self._move_half: Any = None
-        self._half_variables: Sequence[Sequence[tf.Variable]] = []
-        self._temporary_changes: list[tf.Tensor] = []
+        self._half: HalfNoise | None = None
 
     def build(self) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer, Any, Any]:
         built = super().build()
         assert self._fingerprint is not None
         copies = self._fingerprint.copies
         self._move = mover(copies, self._twin, self._units)
-        half = half_dtypes(built[0])
-        trained = copies[: len(built[0].trainable_variables)] if half else []
-        self._half_variables = [replicas for replicas in trained if replicas[0].dtype == tf.float32]
-        unit = max((HALVES[kind] for kind in half), default=0)
-        self._move_half = mover(self._half_variables, -self._twin, self._units * unit)
+        trained = copies[: len(built[0].trainable_variables)]
+        self._half = HalfNoise(trained, half_dtypes(built[0]), self._twin, self._units)
         self._noise_before(self.epochs[0], 1)
         return built
 
     def end_step(self, steps: int = 1) -> None:
-        self._undo_temporary_changes()
+        self._end_half()
         # Add noise after the step too: a bias that was 0 could not be changed before it, and noise in the gradient has
         # no effect on Adam's first step.
         self._noise_before(self._epoch, self._step + 1)
-        self._undo_temporary_changes()
+        self._end_half()
         super().end_step(steps)
         self._noise_before(self._epoch, self._step + 1)
 
     def end_epoch(self, epoch: int, logs: Any) -> None:
-        self._undo_temporary_changes()
+        self._end_half()
         super().end_epoch(epoch, logs)
         self._noise_before(epoch + 1, 1)
 
     def close(self) -> None:
-        self._undo_temporary_changes()
+        self._end_half()
         super().close()
 
     def _emit(self, record: AnyRecord) -> None:
@@ -80,19 +72,50 @@ class TwinRun(Run):
     def _noise_before(self, epoch: int, step: int) -> None:
         if not tf.executing_eagerly() or in_time((epoch, step)) < in_time(self._start):
             return
-        self._undo_temporary_changes()
+        assert self._half is not None
+        self._half.end()
         self._moves += 1
         self._move(tf.constant(self._moves))
-        self._temporary_changes = self._move_half(tf.constant(self._moves))
+        self._half.begin()
 
-    def _undo_temporary_changes(self) -> None:
-        """Undoes the half-precision noise, which lasts for a single step only."""
-        if not (self._temporary_changes and tf.executing_eagerly()):
-            return
-        for change, replicas in zip(self._temporary_changes, self._half_variables, strict=True):
+    def _end_half(self) -> None:
+        if self._half is not None and tf.executing_eagerly():
+            self._half.end()
+
+
+class HalfNoise:
+    """Noise of one or more units in the last place of the half-precision dtype that layers compute in.
+
+    Such layers do not notice a change by one float32 unit. The trained weights are changed during each step only, so
+    that only the effect on the update remains. (A permanent change would be far larger than rounding, since the weights
+    themselves are float32.)
+
+    Args:
+        copies: the trained variables ``[variable][replica]``; those that are not float32 are left out.
+        dtypes: the half-precision dtypes in which layers compute; none if there is no such noise.
+        twin: number of the twin; determines the noise.
+        units: the size of the noise, in units in the last place.
+    """
+
+    def __init__(self, copies: Sequence[Sequence[tf.Variable]], dtypes: set[str], twin: int, units: int) -> None:
+        self._copies = [replicas for replicas in copies if dtypes and replicas[0].dtype == tf.float32]
+        self._move = mover(self._copies, -twin, units * max((HALVES[dtype] for dtype in dtypes), default=0))
+        self._changes: list[tf.Tensor] = []
+        self._moves = 0
+
+    def begin(self) -> None:
+        """Changes the weights, before a step."""
+        if self._copies:
+            self.end()
+            self._moves += 1
+            self._changes = self._move(tf.constant(self._moves))
+
+    def end(self) -> None:
+        """Undoes the changes, after the step."""
+        for change, replicas in zip(self._changes, self._copies, strict=False):
             for copy in replicas:
                 copy.assign_sub(change)
-        self._temporary_changes = []
+        self._changes = []
 
 
 def half_dtypes(model: tf.keras.Model) -> set[str]:

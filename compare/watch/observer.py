@@ -19,11 +19,11 @@ import tensorflow as tf
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
 from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, compute_output_spec
 from compare.engine.insides_tensorflow import Function
-from compare.engine.noise_twins import mover
+from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
 from compare.user_errors import line_now
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
-from compare.watch.settings import Settings
+from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
 
 
@@ -215,6 +215,7 @@ class Observer:
         self._trained: set[int] = set()
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
+        self._half: list[HalfNoise] = []
         self._here = Here()
         self._running = threading.main_thread()
         self._optimizers: set[type] = set()
@@ -249,8 +250,7 @@ class Observer:
         if not self._outermost or self._building:
             return original(*args, **options)
         self._begin_models()
-        self._find_resets()
-        self.initial.refresh()
+        self._begin_step()
         call = _leaves(args, options) if self.settings.alone else []
         if self._last_call is not None and self._repeats_what_is_over(call, self._last_call[0]):
             return self._last_call[1]
@@ -304,8 +304,7 @@ class Observer:
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         self._here.tapes += 1
         if self._here.tapes == 1 and self._outermost:
-            self._find_resets()
-            self.initial.refresh()
+            self._begin_step()
         return original(tape)
 
     def _exit_tape(self, original: Any, tape: Any, *error: Any) -> Any:
@@ -438,6 +437,14 @@ class Observer:
 
     # Trainings and their steps.
 
+    def _begin_step(self) -> None:
+        """Called where a step may begin."""
+        self._find_resets()
+        self.initial.refresh()
+        with self._aside(), self.initial.aside():
+            for half in self._half:
+                half.begin()
+
     def _begin_models(self) -> None:
         with self._aside():
             self.initial.look()
@@ -447,7 +454,17 @@ class Observer:
         nudge = self.settings.nudge
         if nudge is not None and nudge.start <= 1:
             with self._aside(), self.initial.aside():
-                mover(copies_of(strategy_of(variables), variables), nudge.twin, nudge.units)(tf.constant(1))
+                copies = copies_of(strategy_of(variables), variables)
+                mover(copies, nudge.twin, nudge.units)(tf.constant(1))
+                self._noise_in_half(nudge, variables, copies)
+
+    def _noise_in_half(self, nudge: Nudge, variables: Sequence[Any], copies: Sequence[Sequence[Any]]) -> None:
+        """Has the trained ones among variables moved during each step from now on."""
+        trained = [each for variable, each in zip(variables, copies, strict=True) if variable.trainable]
+        dtypes = set().union(*map(half_dtypes, self.initial.roots()))
+        self._half.append(HalfNoise(trained, dtypes, nudge.twin, nudge.units))
+        if self._here.tapes:  # the first step is under way
+            self._half[-1].begin()
 
     def _assigned(self, variable: Any) -> None:
         for training in self.trainings:
@@ -634,6 +651,9 @@ class Observer:
 
     def look(self) -> list[Training]:
         """Records the weights after the steps that were made since the last look; returns whose they were."""
+        with self._aside(), self.initial.aside():
+            for half in self._half:
+                half.end()
         stepped = []
         for training in self.trainings:
             made = 0 if training.closed else training.made()
@@ -813,7 +833,10 @@ class Observer:
             return
         assert training.fingerprint is not None
         if training.move is None:
-            training.move = mover(training.fingerprint.copies, nudge.twin, nudge.units)
+            copies = training.fingerprint.copies
+            training.move = mover(copies, nudge.twin, nudge.units)
+            if nudge.start > 1:
+                self._noise_in_half(nudge, training.variables, copies)
         with self._aside(), self.initial.aside():
             training.move(tf.constant(2 * step + 1))
 

@@ -257,7 +257,7 @@ class StageObserver(Observer):
         context = tf.distribute.get_replica_context()
         replica: Any = 0 if context is None else context.replica_id_in_sync_group
         if tf.executing_eagerly():
-            self._event(kind, info, np.asarray(replica), *(np.asarray(tensor) for tensor in tensors))
+            self._event(kind, info, np.asarray(replica), *map(_as_array, tensors))
         elif not in_xla(tf.compat.v1.get_default_graph()):
             values = [tf.cast(replica, tf.int64), *(tf.convert_to_tensor(tensor) for tensor in tensors)]
             with self._after_earlier_events():
@@ -439,6 +439,11 @@ WITH_LINE = ("inputs", "targets", "loss", "gradients")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
 """The kinds of events whose arrays have a row per example."""
+
+
+def _as_array(tensor: Any) -> np.ndarray:
+    """What an eager tensor holds; NumPy itself makes no array of a bfloat16 scalar."""
+    return np.asarray(tensor.numpy() if tf.is_tensor(tensor) else tensor)
 
 
 def _ids(sources: Sequence[Any]) -> frozenset[int]:
