@@ -1,4 +1,4 @@
-"""Handles Ctrl-C, SIGTERM and the end of the terminal, which end a run in the same way, within a step or two.
+"""Handles Ctrl-C, SIGTERM and the end of the terminal, which end a run in the same way, after the step in hand.
 
 Does not import TensorFlow.
 """
@@ -6,10 +6,17 @@ Does not import TensorFlow.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from types import FrameType
 
+PATIENCE = 5
+"""Seconds that a step in hand has to end."""
+
 _interrupted = threading.Event()
+_deadline = 0.0
+_waits = False
 
 
 def catch() -> None:
@@ -32,18 +39,39 @@ def catch_again() -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    _interrupted.set()
+    interrupt()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_DFL)
+    if sys.platform == "win32" or not _waits:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(PATIENCE)
+
+
+def _out_of_time(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def interrupt() -> None:
+    """Asks for the end, as a signal does: what ends a step raises KeyboardInterrupt."""
+    global _deadline
+    _deadline = time.monotonic() + PATIENCE
+    _interrupted.set()
+
+
 def interrupted() -> bool:
-    """Whether a signal has asked for the end, also if what was under way has made another error of it."""
+    """Whether the end was asked for, also if the exception was lost: Python ignores one in ``__del__``, for example."""
     return _interrupted.is_set()
 
 
-def raise_if_interrupted() -> None:
-    """Raises KeyboardInterrupt again if Python lost it; Python ignores exceptions in ``__del__``, for example."""
-    if interrupted():
-        raise KeyboardInterrupt
+def seconds_left() -> float:
+    """How long to wait for steps in hand, after an interruption."""
+    return max(0.0, _deadline - time.monotonic())
+
+
+def wait_for_step(yes: bool) -> None:
+    """Whether a signal waits for the end of the step in hand, for some seconds; else it ends the run at once."""
+    global _waits
+    _waits = yes
+    if sys.platform != "win32" and interrupted() and not yes:
+        signal.alarm(0)

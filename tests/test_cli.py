@@ -116,6 +116,37 @@ def test_whatever_ends_a_command_is_one_line_and_never_status_1(
     assert said.out == "" and said.err.startswith(f"{command}: ") and said.err.count("\n") == 1
 
 
+WAITS = """
+import os, signal, time
+from compare import signals
+
+signals.PATIENCE = 1
+signals.catch()
+signals.wait_for_step(True)
+os.kill(os.getpid(), signal.SIGINT)
+print("the step goes on", signals.interrupted(), 0 < signals.seconds_left() <= 1, flush=True)
+began = time.monotonic()
+try:
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("out of time", time.monotonic() - began < 10, flush=True)
+signals.wait_for_step(False)
+signals.catch()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("at once", flush=True)
+"""
+
+
+def test_a_signal_waits_for_the_step_in_hand_but_not_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, tmp_path / "waits.py"], capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["the step goes on True True", "out of time True", "at once"], done.stderr
+
+
 # Help, from anywhere, at once
 
 

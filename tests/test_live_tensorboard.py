@@ -141,7 +141,7 @@ def test_a_resumed_run_goes_on_with_its_log(tmp_path: Path) -> None:
     write_checked(tmp_path / "run.json", {"options": {}})
     with live_log(tmp_path, ["fit", "loop"], 1, wanted=True) as live:
         again = Recorder(tmp_path, metrics, "loop", 0, live("loop", 0))
-        again.rewind(1)
+        again.rewind((1, EPOCH_END))
         feed(again, 2, off=0.5)
         found = read_scalars(log / "loop")
     assert found["epoch/loss"] == {1: 1.0, 2: 0.5}

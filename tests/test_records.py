@@ -34,6 +34,7 @@ from compare.records import (
     RecordError,
     StepRecord,
     Variable,
+    hashes_at,
     read_costs,
     read_metrics,
     read_records,
@@ -483,10 +484,28 @@ def test_a_write_that_was_interrupted_is_left_out_and_written_again(tmp_path: Pa
         (fit,) = read_records(folder)
         assert fit.steps["epoch"].tolist() == [1] * 4
     recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), "fit", 0)
-    recorder.rewind(1)
+    recorder.rewind((1, EPOCH_END))
     recorder(BuildRecord(VARIABLES, 2))
     end_epoch(recorder, 2, FIT[1])
     for file in ("metrics.csv", "records/fit-seed0.steps", "records/fit-seed0.json", "records/fit-seed0-epoch002.npz"):
+        assert (folder / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_records_go_back_to_a_step_and_on_again(tmp_path: Path) -> None:
+    """Also to one within a block: its epoch ended once, after the checkpoint of the step was saved."""
+    record(tmp_path / "whole", fit=FIT)
+    folder = tmp_path / "back"
+    record(folder, fit=FIT)
+    recorder = Recorder(folder, MetricsFile(folder / "metrics.csv"), "fit", 0)
+    recorder.rewind((2, 1))
+    (fit,) = read_records(folder)
+    assert fit.last == (2, 1) and list(fit.logs) == [1]
+    assert hashes_at(folder, "fit", 0, (2, 2)) is None
+    recorder(BuildRecord(VARIABLES, 2))
+    for step in (2, EPOCH_END):
+        recorder(fingerprint(2, step))
+    recorder(EpochRecord(2, FIT[1], 1.25, 80.0, weights(2)))
+    for file in ("metrics.csv", "records/fit-seed0.steps", "records/fit-seed0-epoch002.npz"):
         assert (folder / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -154,6 +155,85 @@ def test_fit_and_the_built_in_loop_continue_from_their_checkpoints(experiment, t
     assert_same_as_uninterrupted(tmp_path, experiment, **options)
 
 
+AT = """
+import os, signal
+from compare.engine.run import Run
+
+end_step = Run.end_step
+
+def interrupted(self, steps=1):
+    if type(self) is Run and self._checkpoints._folder.name == {trainer!r} and (self.epoch, self._step) == {place}:
+        os.kill(os.getpid(), signal.SIGINT)
+    end_step(self, steps)
+
+Run.end_step = interrupted
+"""
+"""Code that interrupts a command in a step of a trainer, as Ctrl-C does."""
+
+
+@pytest.mark.parametrize(
+    ("replicas", "more"),
+    [
+        (1, "--sequential"),
+        pytest.param(2, "--sequential", marks=pytest.mark.slow),
+        pytest.param(1, "--sequential --steps-per-execution 2", marks=pytest.mark.slow),
+        pytest.param(2, "--parallel", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_command_continues_after_the_step_in_hand(commands, tmp_path, replicas, more):
+    command = [each for each in command_in(tmp_path, replicas) if each != "--quiet"]
+    command += [*more.split(), "--checkpoint-every", "100"]
+    commands.run([*command, "--name", "whole"], check=True)
+    command += ["--name", "run"]
+    for trainer, place in [("fit", (1, 2)), ("fit", (1, 4)), ("fit", (3, 0)), ("loop", (2, 2)), ("loop", (2, 4))]:
+        if more == "--parallel" and trainer == "loop":
+            continue  # that is not interrupted in this process
+        resume = ["--resume"] if (tmp_path / "run").exists() else []
+        status, out, errors = commands.run([*command, *resume], before=AT.format(trainer=trainer, place=place))
+        assert status == 130, out + errors
+        assert list((tmp_path / "run" / "checkpoints" / trainer).glob("ckpt-*-step-*.index"))
+        assert f"{errors.strip().partition('continue with: ')[2]}".endswith("--resume"), errors
+    out = commands.run([*command, "--resume"], check=True)[1]
+    assert "loop  continues after step " in out
+    assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
+    assert not list(tmp_path.glob("run/checkpoints/*/*-step-*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "continues"),
+    [
+        ({}, "continues from its last checkpoint, saved every 2 epochs"),
+        ({"checkpoint_every": 1}, "continues from its last checkpoint, saved every epoch"),
+        ({"checkpoint_every": 0}, "starts again"),
+    ],
+    ids=repr,
+)
+def test_a_loop_that_is_not_saved_after_a_step_says_from_where_it_would_continue(
+    experiment, tmp_path, capsys, options, continues
+):
+    run(experiment, tmp_path, (Eager(), Saving()), epochs=1, quiet=False, **options)
+    told = [line for line in capsys.readouterr().out.splitlines() if "if interrupted" in line]
+    expected = [f"eager  if interrupted, --resume {continues}"]
+    assert told == expected + [f"saving  if interrupted, --resume {continues}"] * (options == {"checkpoint_every": 0})
+
+
+class Saving(Eager):
+    """Lets its interruptions be saved after every step; it has no metrics."""
+
+    name = "saving"
+
+    def train(self, run):
+        build = run.build
+
+        def build_and_begin():
+            built = build()
+            run.begin_epoch(1, [])
+            return built
+
+        run.build = build_and_begin
+        super().train(run)
+
+
 def test_with_checkpoint_every_0_there_are_no_checkpoints(experiment, tmp_path):
     interrupted(experiment, tmp_path, at=2, epochs=2, checkpoint_every=0)
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -228,12 +308,24 @@ def test_a_finished_run_whose_records_rows_or_checkpoints_are_not_its_own_is_ref
         (lambda: (run / "metrics.csv").unlink(), r"metrics\.csv: .*is missing"),
         (lambda: flip(next((run / "checkpoints" / "eager").glob("*.data*"))), "ckpt-.: damaged"),
         (swap, "it belongs to another run or trainer"),
+        (lambda: os.truncate(next((run / "checkpoints" / "eager").glob("*.data*")), 2**36), "it has 68,719,476,736 b"),
     ):
         shutil.rmtree(tmp_path)
         shutil.copytree(begun_once[1], tmp_path)
         damage()
         with pytest.raises(compare.RequestError, match=f"--resume: .*({said})"):
             resumed(experiment, tmp_path)
+
+
+def test_a_finished_run_without_its_last_checkpoint_says_so(experiment, begun_once, tmp_path, capsys):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    last = tmp_path / "run" / "checkpoints" / "eager" / f"ckpt-{EPOCHS}.index"
+    resumed(experiment, tmp_path, quiet=False)
+    assert "is missing" not in capsys.readouterr().out
+    last.unlink()
+    assert resumed(experiment, tmp_path, quiet=False).verdict == "identical"
+    out = capsys.readouterr().out
+    assert f"Note: {last.with_suffix('')} is missing" in "".join(out.split("\n")) and "This run has finished" in out
 
 
 def test_a_list_of_checkpoints_that_names_other_files_deletes_none(experiment, begun, tmp_path):

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from compare import signals
 from compare.app import processes
 from compare.app.ready import Job, Session, Worker, told
 from compare.app.train import Event, Tell, listeners_of, outcome_of
@@ -118,18 +119,22 @@ def train_in_parallel(session: Session, live: SinkOf, executor: Executor, on_dif
                 name: executor.submit(_train_elsewhere, worker, listener.job, *where[name], digests)
                 for name, listener in elsewhere.items()
             }
-            if own in listeners:
-                listeners[own].train()
-            for name, future in futures.items():
-                try:
-                    outcome = future.result()
-                except processes.LOST:
-                    outcome = TrainerFailedError(processes.DIED, MAY_PASS)
-                if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
-                    tell(console, f"{name}  trains after {own}: {outcome}")
-                    listeners[name].train()
-                else:
-                    listeners[name].end(outcome)
+            try:
+                if own in listeners:
+                    listeners[own].train()
+                for name, future in futures.items():
+                    try:
+                        outcome = future.result()
+                    except processes.LOST:
+                        outcome = TrainerFailedError(processes.DIED, MAY_PASS)
+                    if isinstance(outcome, TrainerFailedError) and outcome.kind == OTHER_DATA:
+                        tell(console, f"{name}  trains after {own}: {outcome}")
+                        listeners[name].train()
+                    else:
+                        listeners[name].end(outcome)
+            except KeyboardInterrupt:
+                wait(futures.values(), signals.seconds_left())  # for the checkpoints that they save
+                raise
     finally:
         executor.shutdown(wait=True, kill_workers=True)  # type: ignore[call-arg] # loky's
         for listener in listeners.values():
@@ -200,7 +205,9 @@ class _Sender(StringIO):
             self.send()
         if isinstance(event, StepRecord) and event.step > INITIAL and self._connection.poll():
             with suppress(EOFError):  # the parent has hung up: the next time that it is told something fails
-                raise EndedEarlyError(event.epoch, event.step, self._connection.recv())
+                if what := self._connection.recv():
+                    raise EndedEarlyError(event.epoch, event.step, what)
+                signals.interrupt()
 
     def write(self, text: str) -> int:
         self(text)
@@ -220,6 +227,8 @@ def hearing(hear: Tell) -> Iterator[tuple[Any, bytes]]:
     def serve() -> None:
         with suppress(OSError, EOFError), listener.accept() as connection:  # closed, or its process is gone
             for event in chain.from_iterable(iter(connection.recv, [])):
+                if signals.interrupted():
+                    connection.send("")
                 try:
                     hear(event)
                 except EndedEarlyError as end:

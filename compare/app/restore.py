@@ -24,7 +24,7 @@ from compare.errors import RequestError
 from compare.modes import Trained
 from compare.naming import is_file
 from compare.options import request
-from compare.records import read_rows, shortest
+from compare.records import EPOCH_END, read_rows, shortest
 from compare.records.run_json import RunJson
 from compare.request import EXPERIMENTS
 from compare.strategy_specs import SPECS
@@ -92,11 +92,12 @@ def restore(given: argparse.Namespace) -> None:
     rows = {(row["trainer"], row["epoch"]): row for row in read_rows(given.run) if int(row["seed"]) == seed}
     for name in names:
         folder = folder_of(given.run, name, seed if len(original.all_seeds) > 1 else None)
-        epochs = [epoch for epoch in saved(folder) if given.epoch in (None, epoch)]
+        ends = [epoch for epoch, step in saved(folder) if step == EPOCH_END]
+        epochs = [epoch for epoch in ends if given.epoch in (None, epoch)]
         if not epochs:
             raise RequestError(
                 f"{folder}: no checkpoint{f' of epoch {given.epoch}' if given.epoch else ''} of {name} is there "
-                f"({', '.join(map(str, saved(folder))) or 'none at all'})"
+                f"({', '.join(map(str, ends)) or 'none at all'})"
             )
         evaluated, notes = _evaluate(task, given.run, folder, epochs, seed)
         reported = rows.get((name, str(evaluated["epoch"])), {})
@@ -173,12 +174,13 @@ def _evaluate(
 
     notes = []
     for epoch in epochs:
-        if text := damage(home, path_of(folder, epoch)):
-            notes.append(f"Note: {path_of(folder, epoch)} is damaged and was skipped: {text}")
+        path = path_of(folder, (epoch, EPOCH_END))
+        if text := damage(home, path):
+            notes.append(f"Note: {path} is damaged and was skipped: {text}")
             continue
         run = Run(task, seed=seed, epochs=range(epoch + 1, epoch + 2), checkpoints=Checkpoints(home, folder))
         model, optimizer, loss, metrics = run.build()
-        saved = copies_in(path_of(folder, epoch)).values()
+        saved = copies_in(path).values()
         replicas = {len(copies) for copies in saved}
         differing = any(copy.tobytes() != copies[0].tobytes() for copies in saved for copy in copies)
         if differing and replicas != {task.strategy.num_replicas_in_sync}:

@@ -11,7 +11,7 @@ from compare.errors import RequestError
 from compare.naming import absolute
 from compare.option import flag
 from compare.options import OPTIONS
-from compare.records import kept
+from compare.records import BEGINNING, EPOCH_END, Place, hashes_at, in_time, kept
 from compare.reporting.terminal import tell
 
 if TYPE_CHECKING:
@@ -26,32 +26,41 @@ def is_done(session: Session, job: Job) -> bool:
     return session.options.resume and kept(session.folder, job.trainer, job.seed)[1] is not None
 
 
-def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> Iterator[int]:
-    """The epochs to continue a training after, the latest first, the beginning, 0, last.
+def resume_points(session: Session, job: Job, checkpoints: Sequence[Path]) -> Iterator[Place]:
+    """The places to continue a training after, the latest first, the beginning last.
 
-    After an epoch it continues if every worker has an undamaged checkpoint in its folder.
+    After a place it continues if every worker has an undamaged checkpoint in its folder.
     """
     from compare.engine.checkpoints import damage, path_of, saved  # noqa: PLC0415 (lazy)
     from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
 
-    recorded = kept(session.folder, job.trainer, job.seed)[0] if session.options.resume else 0
+    resume, of_job = session.options.resume, (session.folder, job.trainer, job.seed)
+    recorded = kept(*of_job)[0] if resume else 0
     # Never after the last epoch: what a trainer does when training ends would be left out.
-    last = min(recorded, session.options.epochs - 1)
-    reason = why_not_resumable(session.task) if last else ""
-    for epoch in saved(checkpoints[0]) if last and not reason else []:
-        if epoch > last:
-            continue
-        states = [(path, damage(session.folder, path)) for path in (path_of(folder, epoch) for folder in checkpoints)]
+    end = in_time((min(recorded + 1, session.options.epochs), EPOCH_END))
+    places = [place for place in saved(checkpoints[0]) if in_time(place) < end] if resume else []
+    places = [place for place in places if hashes_at(*of_job, place) is not None]
+    begun = places or recorded
+    reason = why_not_resumable(session.task) if begun else ""
+    for place in places if not reason else []:
+        paths = [path_of(folder, place) for folder in checkpoints]
+        states = [(path, damage(session.folder, path)) for path in paths]
         if damaged := [f"{path}: {text}" for path, text in states if text]:
             text = f"Note: a damaged checkpoint is skipped, the one before it is used: {damaged[0]}"
             tell(session.console, text, style="yellow")
             continue
-        tell(session.console, f"{job.shown}  continues after epoch {epoch}")
-        yield epoch
-    if last:
+        tell(session.console, f"{job.shown}  continues after {shown_place(place)}")
+        yield place
+    if begun:
         why = reason or "there is no checkpoint to continue from"
         tell(session.console, f"{job.shown}  starts again: {why}")
-    yield 0
+    yield BEGINNING
+
+
+def shown_place(place: Place) -> str:
+    """A place in words."""
+    epoch, step = place
+    return f"epoch {epoch}" if step == EPOCH_END else f"step {step:,} of epoch {epoch}"
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], who: str = "--resume") -> None:

@@ -18,7 +18,7 @@ from compare.app.resume import is_done
 from compare.app.train import Event, outcome_of
 from compare.errors import NoVerdictError, RequestError, TrainerFailedError
 from compare.modes import Study
-from compare.records import AnyRecord, End, EpochRecord, MetricsFile, Recorder
+from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile, Recorder
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
@@ -120,14 +120,15 @@ def train_study(session: Session, options: Study, live: SinkOf) -> None:
         tell(console, f"{every - len(jobs)} trainings have finished already")
     session.run.study = {"backend": options.backend, "processes": processes, "threads_per_process": threads}
     at_a_time = f"{processes} at a time with {threads} thread{'s' * (threads > 1)}"
-    tell(console, f"{len(jobs)} trainings, {f'on {options.scheduler}' if options.backend == 'dask' else at_a_time}")
+    where = f"on {options.scheduler}" if options.backend == "dask" else at_a_time
+    tell(console, f"{len(jobs)} trainings, {where}; one that is interrupted begins again")
     metrics, began = MetricsFile(folder / "metrics.csv"), time.perf_counter()
     ended: list[Job] = []
 
     def done(job: Job, finished: Finished) -> None:
         (name, seed, _), (records, end) = job, finished
         recorder = Recorder(folder, metrics, name, seed, live(name, seed))
-        recorder.rewind(0)
+        recorder.rewind(BEGINNING)
         for record in records:
             recorder(record)
         recorder.flush()

@@ -30,7 +30,7 @@ from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Trained, Training
 from compare.naming import shown_path
 from compare.options import as_json
-from compare.records import InitialWeights, RecordError, has_records, read_records, recover
+from compare.records import EPOCH_END, End, InitialWeights, RecordError, has_records, kept, read_records, recover
 from compare.records.model import stem_of
 from compare.records.reader import sidecar_path
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
@@ -129,7 +129,7 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         run = RunJson.read(folder)
         repaired = recover(folder, finished=run.status == FINISHED)
         if run.status == FINISHED:
-            _verify(options, folder, run)
+            repaired += _verify(options, folder, run)
     except RecordError as error:
         raise RequestError(f"--resume: {error}") from error
     for text in repaired:
@@ -150,8 +150,8 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
     return Result(folder, verdict.verdict)
 
 
-def _verify(options: Trained, folder: Path, run: RunJson) -> None:
-    """Verify that a finished run has its records and no damaged checkpoint.
+def _verify(options: Trained, folder: Path, run: RunJson) -> list[str]:
+    """Verify that a finished run has its records and no damaged checkpoint; returns which last ones are missing.
 
     Raises:
         RecordError: if it has not.
@@ -162,12 +162,17 @@ def _verify(options: Trained, folder: Path, run: RunJson) -> None:
     own = [each for each in run.trainers or () if each not in failed]
     if missing := [each for each in own if not sidecar_path(stem_of(folder, each, options.seed)).exists()]:
         raise RecordError(folder / "records", f"those of {missing[0]!r} are missing")
-    paths = sorted((folder / "checkpoints").rglob("*.index"))
-    if paths:
-        from compare.engine.checkpoints import damage  # noqa: PLC0415 (lazy: TensorFlow)
-    for path in paths:
+    from compare.engine.checkpoints import damage, folder_of, path_of, saved  # noqa: PLC0415 (lazy: TensorFlow)
+
+    for path in sorted((folder / "checkpoints").rglob("*.index")):
         if text := damage(folder, path.with_suffix("")):
             raise RecordError(path.with_suffix(""), f"damaged, {text}")
+    if not options.checkpointed:
+        return []
+    last, several = (options.epochs, EPOCH_END), len(options.all_seeds) > 1
+    ended = [(name, seed) for name in own for seed in options.all_seeds if kept(folder, name, seed) == (last[0], End())]
+    folders = [folder_of(folder, name, seed if several else None) for name, seed in ended]
+    return [f"{shown_path(path_of(each, last))} is missing" for each in folders if last not in saved(each)]
 
 
 def _judge_interrupted(folder: Path, console: Console) -> None:

@@ -6,16 +6,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from compare import signals
 from compare.anew import train_anew
 from compare.app.ready import Job, Session
-from compare.app.resume import is_done, resume_points
+from compare.app.resume import is_done, resume_points, shown_place
 from compare.app.standard_streams import print_traceback
 from compare.engine.costs import CostMeter
 from compare.engine.tf_config import this_task
 from compare.errors import EndedEarlyError, StorageError
-from compare.modes import Training
+from compare.modes import Trained, Training
 from compare.naming import file_name
 from compare.records import (
+    BEGINNING,
     EPOCH_END,
     INITIAL,
     AnyRecord,
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from compare.engine.run import Run
 
 
-Event = AnyRecord | range | dict[str, Any] | str
-"""What a training tells: records, which epochs it makes, before it begins, its costs so far, and lines to print."""
+Event = AnyRecord | Place | dict[str, Any] | str
+"""What a training tells: records, the place after which it begins, its costs so far, and lines to print."""
 Tell = Callable[[Event], None]
 
 
@@ -66,9 +68,9 @@ class Listener:
     def __call__(self, event: Event) -> None:
         if isinstance(event, str):
             say(self._session.console, event.rstrip("\n"))
-        elif isinstance(event, range):
-            self.recorder.rewind(event[0] - 1)
-            self.bar.begin(event)
+        elif isinstance(event, tuple):
+            self.recorder.rewind(event)
+            self.bar.begin(event[0] + (event[1] == EPOCH_END))
         elif isinstance(event, dict):
             self.recorder.keep_costs(event)
         else:
@@ -83,6 +85,8 @@ class Listener:
             self.end(outcome_of(self._session, self.job, self))
         finally:
             self.recorder.flush()
+        if signals.interrupted():  # in its last epoch
+            raise KeyboardInterrupt
 
     def end(self, outcome: End | Exception) -> None:
         """Record how the training ended, or print what its trainer raised."""
@@ -143,6 +147,8 @@ def outcome_of(session: Session, job: Job, told: Tell) -> End | Exception:
     except (StorageError, RecordError):
         raise
     except Exception as error:
+        if signals.interrupted():  # which what was under way has made another error of
+            raise KeyboardInterrupt from error
         print_traceback()
         return error
 
@@ -176,25 +182,54 @@ def train_on(session: Session, job: Job, told: Tell | None = None) -> End:
     of_seed = seed if len(options.all_seeds) > 1 else None
     places = [folder_of(folder, name, of_seed, worker) for worker in range(member.workers if member else 1)]
     own = places[member.worker if member else 0]
-    for epoch in resume_points(session, job, places):
+    for place in resume_points(session, job, places):
         checkpoints = hashes = None
         if options.checkpointed:
-            checkpoints = Checkpoints(folder, own, every=options.checkpoint_every, keep=options.keep_checkpoints)
-        epochs = range(epoch + 1, options.epochs + 1)
+            often = {"every": options.checkpoint_every, "keep": options.keep_checkpoints}
+            # Several processes do not end after the same step.
+            checkpoints = Checkpoints(folder, own, **often, saves_steps=not options.spec.several_processes)
+        made = max(place[1], 0)
+        epochs = range(place[0] if made else place[0] + 1, options.epochs + 1)
+        sinks: list[Sink] = []
         if told is not None:
-            hashes = hashes_at(folder, name, seed, epoch) if epoch else None
-            told(epochs)
-        sinks: list[Sink] = [] if told is None else [told, CostMeter(told)]
+            hashes = hashes_at(folder, name, seed, place) if place != BEGINNING else None
+            told(place)
+            sinks = [told, CostMeter(told)]
         try:
-            run = Run(session.task, seed=seed, epochs=epochs, sinks=sinks, checkpoints=checkpoints, resumed_at=hashes)
+            run = Run(
+                session.task, seed=seed, epochs=epochs, made=made, sinks=sinks, checkpoints=checkpoints,
+                resumed_at=hashes,
+            )  # fmt: skip
+            sinks += [_says_whence(run, options, shown, told)] if told is not None else []
             end = _train(session, name, run)
         except NotResumableError as error:
-            tell(session.console, f"{shown}  cannot continue from epoch {epoch}: {error}")
+            tell(session.console, f"{shown}  cannot continue after {shown_place(place)}: {error}")
             continue
+        finally:
+            signals.wait_for_step(False)
         if told is not None and isinstance(options, Training) and options.export and end == End():
             export_model(run, folder / "exports" / file_name(name))
         return end
     raise AssertionError("the beginning is the last of the points")
+
+
+def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
+    """Says after the first step from where an interrupted training continues, unless from the step in hand."""
+    begun: list[bool] = []
+
+    def say_whence(record: AnyRecord) -> None:
+        if begun or not isinstance(record, StepRecord) or record.step == INITIAL:
+            return
+        begun.append(True)
+        in_one_call = record.step > run.made + 1 and record.step >= run.steps_per_epoch - 1
+        if run.saves_steps and not in_one_call:
+            return
+        often = "every epoch" if options.checkpoint_every == 1 else f"every {options.checkpoint_every} epochs"
+        whence = f"continues from its last checkpoint, saved {often}"
+        whence = whence if options.checkpointed and not run.has_callbacks else "starts again"
+        told(f"{shown}  if interrupted, --resume {whence}")
+
+    return say_whence
 
 
 def _train(session: Session, name: str, run: Run) -> End:

@@ -5,11 +5,14 @@
 strategy. TensorFlow saves only the first replica's copy of a variable, and omits Keras 3's seed generators. To resume
 a run exactly, ``copies`` contains the copies of all replicas where they differ (the statistics of batch normalization
 in Keras 3), and those of seed generators and metrics. ``owner`` says of which run and trainer it is.
+An interruption leaves ``ckpt-EPOCH-step-STEP``, until the next one; ``of_epoch`` has the metrics of its epoch so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,12 +23,16 @@ import tensorflow as tf
 from compare.engine.fingerprints import distributed
 from compare.errors import RequestError, StorageError
 from compare.naming import file_name
+from compare.records import EPOCH_END, Place, in_time
 from compare.records.run_json import identity_of
 from compare.user_errors import essence
 
 PREFIX = "ckpt"
-COPIES = "copies/"
+COPIES, OF_EPOCH = "copies/", "of_epoch/"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+SECONDS = "seconds"
+LARGEST_TEXT = 2**20
+"""The number of bytes that the texts in a checkpoint have at most."""
 OWNER = "owner/.ATTRIBUTES/py_state"
 
 
@@ -36,23 +43,30 @@ def folder_of(run: Path, trainer: str, seed: int | None = None, worker: int = 0)
     return folder / f"worker-{worker}" if worker else folder
 
 
-def saved(folder: Path) -> list[int]:
-    """Returns the epochs for which a folder has checkpoints, the latest first."""
+def saved(folder: Path) -> list[Place]:
+    """Returns the places for which a folder has checkpoints, the latest first."""
     # A checkpoint with an index is complete: TensorFlow creates the index last, by renaming.
-    epochs = [path.stem.rpartition("-")[2] for path in folder.glob(f"{PREFIX}-*.index")]
-    return sorted((int(epoch) for epoch in epochs if epoch.isdecimal()), reverse=True)
+    names = [re.fullmatch(rf"{PREFIX}-(\d+)(?:-step-(\d+))?", path.stem) for path in folder.glob(f"{PREFIX}-*.index")]
+    places = [(int(name[1]), int(name[2] or EPOCH_END)) for name in names if name]
+    return sorted(places, key=in_time, reverse=True)
 
 
-def path_of(folder: Path, epoch: int) -> Path:
+def path_of(folder: Path, place: Place) -> Path:
     """Returns the path of a checkpoint as TensorFlow expects it, without the suffixes of its files."""
-    return folder / f"{PREFIX}-{epoch}"
+    epoch, step = place
+    return folder / (f"{PREFIX}-{epoch}" if step == EPOCH_END else f"{PREFIX}-{epoch}-step-{step}")
 
 
 def damage(run: Path, path: Path) -> str:
     """Returns a description of what is wrong with a checkpoint of a run; empty if all of it can be read."""
     try:
         reader = tf.train.load_checkpoint(str(path))
-        content = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}  # verifies checksums
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        size = sum(math.prod(shape) * types[name].size for name, shape in shapes.items())
+        found = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}.data-*"))
+        if found > size + LARGEST_TEXT:
+            return f"it has {found:,} bytes, its variables have {size:,}"
+        content = {name: reader.get_tensor(name) for name in shapes}  # verifies checksums
     except Exception as error:  # TensorFlow raises many kinds of exceptions, even IndexError
         return " ".join(str(error).split())[:200]
     return "" if content.get(OWNER) == _owner(run, path).encode() else "it belongs to another run or trainer"
@@ -84,10 +98,13 @@ class Checkpoints:
         run: the folder of the run.
         folder: that of the trainer's checkpoints in there.
         every: save a checkpoint every this many epochs, and after the last epoch.
+        saves_steps: whether an interruption may save one after a step.
     """
 
-    def __init__(self, run: Path, folder: Path, *, every: int = 1, keep: int = 1) -> None:
+    def __init__(self, run: Path, folder: Path, *, every: int = 1, keep: int = 1, saves_steps: bool = False) -> None:
         self._run, self._folder, self._every, self._keep = run, folder, every, keep
+        self.saves_steps = saves_steps
+        self._of_epoch: list[Any] = []
 
     def bind(self, strategy: tf.distribute.Strategy, model: tf.keras.Model, optimizer: Any, metrics: Any) -> None:
         """Sets the objects to save; the optimizer must be built, with its slots."""
@@ -96,23 +113,27 @@ class Checkpoints:
     def due(self, epoch: int, last: int) -> bool:
         return epoch % self._every == 0 or epoch == last
 
-    def save(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Saves the state at the end of an epoch.
+    def save(self, place: Place, logs: Mapping[str, float]) -> None:
+        """Saves the state at the end of an epoch, or after a step, with the metrics of its epoch so far.
 
         Raises:
             StorageError: if the checkpoint cannot be written.
         """
         copies = {str(i): tf.Variable(np.stack(values)) for i, values in self._copies()}
         numbers = {quote(name, safe=""): tf.Variable(value, dtype=tf.float64) for name, value in logs.items()}
-        path = path_of(self._folder, epoch)
-        state = {"epoch": tf.Variable(epoch, dtype=tf.int64), "logs": numbers, "copies": copies}
+        path = path_of(self._folder, place)
+        state = {"epoch": tf.Variable(place[0], dtype=tf.int64), "logs": numbers, "copies": copies}
+        if place[1] != EPOCH_END:
+            each = [np.stack([copy.read_value() for copy in self._local(variable)]) for variable in self._of_epoch]
+            state["of_epoch"] = {str(i): tf.Variable(values) for i, values in enumerate(each)}
         state["owner"] = _Owner(_owner(self._run, path))
         checkpoint = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer, **state)
         try:
             checkpoint.write(str(path))
             # Not by a CheckpointManager, which believes the list that it finds, and deletes what that names.
-            kept = sorted(each for each in saved(self._folder) if each <= epoch)[-self._keep :]
-            names = [f"{PREFIX}-{each}" for each in kept]
+            ends = [each for each in saved(self._folder) if each[1] == EPOCH_END and in_time(each) < in_time(place)]
+            kept = [place, *ends[: self._keep - (place[1] == EPOCH_END)]]
+            names = [path_of(self._folder, each).name for each in reversed(kept)]
             tf.compat.v1.train.update_checkpoint_state(str(self._folder), names[-1], names)
             for old in self._folder.glob(f"{PREFIX}-*.*"):
                 if old.name.partition(".")[0] not in names:
@@ -124,9 +145,9 @@ class Checkpoints:
                 "free disk space or make the folder writable, then continue with --resume"
             ) from error
 
-    def restore(self, epoch: int) -> None:
-        """Restores the state at the end of an epoch on every replica."""
-        path = path_of(self._folder, epoch)
+    def restore(self, place: Place) -> None:
+        """Restores the state at a place on every replica."""
+        path = path_of(self._folder, place)
         try:
             status = tf.train.Checkpoint(model=self._model, optimizer=self._optimizer).read(str(path))
             status.assert_existing_objects_matched().expect_partial()
@@ -134,32 +155,54 @@ class Checkpoints:
             text = " ".join(str(error).split())[:200]
             raise RequestError(f"{path}: the checkpoint belongs to another model or optimizer ({text})") from error
         stacked = copies_in(path)
-        for i, copies in self._local():
-            values = stacked.get(i, ())
+        for i, variable in self._variables():
+            copies, values = self._local(variable), stacked.get(i, ())
             # With another number of replicas, all of them keep what TensorFlow restored: the first replica's copy.
             if len(values) == len(copies):
                 for copy, value in zip(copies, values, strict=True):
                     copy.assign(value)
 
-    def _local(self) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yields the copies of each variable on this process's replicas, with an index that is equal in every run."""
+    def begin_epoch(self, metrics: Iterable[Any], place: Place | None) -> float:
+        """Saves these metrics, too, after a step of this epoch, and restores them as they were at a place.
+
+        Returns:
+            The seconds that the epoch had taken up to there.
+
+        Raises:
+            ValueError: if the metrics saved there are others.
+        """
+        self._of_epoch = [variable for metric in metrics for variable in metric.variables]
+        if place is None:
+            return 0.0
+        path = path_of(self._folder, place)
+        stacked = copies_in(path, OF_EPOCH)
+        for variable, i in zip(self._of_epoch, sorted(stacked), strict=True):
+            for copy, value in zip(self._local(variable), stacked[i], strict=True):
+                copy.assign(value)
+        return float(tf.train.load_variable(str(path), f"logs/{SECONDS}{VALUE}"))
+
+    def _local(self, variable: Any) -> Sequence[Any]:
+        """Returns the copies of a variable on this process's replicas."""
+        return self._strategy.experimental_local_results(distributed(variable))  # type: ignore[no-any-return]
+
+    def _variables(self) -> Iterator[tuple[int, Any]]:
+        """Yields each variable with an index that is equal in every run."""
         metrics = [v for metric in tf.nest.flatten(self._metrics) for v in getattr(metric, "variables", [])]
-        for i, variable in enumerate([*self._model.variables, *metrics]):
-            yield i, self._strategy.experimental_local_results(distributed(variable))
+        yield from enumerate([*self._model.variables, *metrics])
 
     def _copies(self) -> Iterator[tuple[int, list[np.ndarray]]]:
         """Yields the index and the copies of each variable that TensorFlow's checkpoint does not fully contain."""
         saved_by_tensorflow = {id(distributed(variable)) for variable in self._model.weights}
         model = [id(distributed(variable)) for variable in self._model.variables]
-        for i, copies in self._local():
-            values = [np.array(copy.read_value()) for copy in copies]
+        for i, variable in self._variables():
+            values = [np.array(copy.read_value()) for copy in self._local(variable)]
             is_saved = i < len(model) and model[i] in saved_by_tensorflow
             if not is_saved or any(value.tobytes() != values[0].tobytes() for value in values):
                 yield i, values
 
 
-def copies_in(path: Path) -> dict[int, np.ndarray]:
+def copies_in(path: Path, group: str = COPIES) -> dict[int, np.ndarray]:
     """Returns the replicas' copies in a checkpoint: arrays ``[replicas, ...]`` by the index of the variable."""
     reader = tf.train.load_checkpoint(str(path))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith(COPIES)]
-    return {int(name.removeprefix(COPIES).removesuffix(VALUE)): reader.get_tensor(name) for name in names}
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith(group)]
+    return {int(name.removeprefix(group).removesuffix(VALUE)): reader.get_tensor(name) for name in names}

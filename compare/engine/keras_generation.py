@@ -43,6 +43,8 @@ METRICS_BY_SHAPE = {"accuracy": "accuracy", "acc": "accuracy"} | (
 """Names that stand for one metric of a family, chosen by the shapes of labels and predictions."""
 KEEPS_METRIC_NAMES = _KERAS_3
 """Whether a metric that was given by name is reported under that name."""
+BUILDS_METRICS_FIRST = _KERAS_3
+"""Whether all metrics of ``fit`` have their variables when an epoch begins; if not, after its first step."""
 SHARES_METRICS = not _KERAS_3
 """Whether each metric of a flat list is copied for every output; if not, it belongs to one."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -14,16 +15,16 @@ import tensorflow as tf
 
 from compare import signals
 from compare.engine.building import built, clear_session, give_inputs, own_policy, refuse_another, refuse_used, scalars
-from compare.engine.checkpoints import Checkpoints
+from compare.engine.checkpoints import SECONDS, Checkpoints
 from compare.engine.fingerprints import Fingerprinter, distributed
 from compare.engine.input_pipeline import Examples, Stream
 from compare.engine.keras_generation import build_optimizer, forget_compile
 from compare.engine.metrics import metric_objects
 from compare.engine.step_count import StepCount
-from compare.errors import EXIT_NO_VERDICT, EndedEarlyError, RequestError
+from compare.errors import EXIT_NO_VERDICT, EndedEarlyError, RequestError, StorageError
 from compare.execution import Execution
 from compare.experiment import Experiment, nothing
-from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Sink, StepRecord
+from compare.records import EPOCH_END, INITIAL, AnyRecord, BuildRecord, EpochRecord, Place, Sink, StepRecord
 from compare.user_errors import place_of, place_of_op
 
 NOT_BUILT = "run.build() must be called before training, because the weights that it returns are compared"
@@ -98,10 +99,12 @@ class Run:
         class_weight: maps each class to its weight in the training loss; None for no class weights.
         loss_weights: the weight of each output's loss, as in ``compile``; None for no weights.
         execution: how to execute the steps; used by the built-in trainers, optional for others.
+        saves_steps: whether an interruption saves a checkpoint after the step in hand (see ``begin_epoch``).
 
     Args:
         seed: seed of the initial weights and of the order of examples.
         epochs: the epochs to train; a range that starts after epoch 1 resumes from a checkpoint.
+        made: the number of steps of the first epoch that were made before, if it resumes from a checkpoint after one.
         checkpoints: saves checkpoints and restores the one to resume from; None for no checkpoints.
         resumed_at: expected hashes of the weights with which a resumed training starts, uint64
             ``[variables, replicas]``; None if unknown.
@@ -116,6 +119,7 @@ class Run:
         *,
         seed: int,
         epochs: range,
+        made: int = 0,
         sinks: Sequence[Sink] = (),
         checkpoints: Checkpoints | None = None,
         resumed_at: np.ndarray | None = None,
@@ -132,7 +136,11 @@ class Run:
         self._finite: np.ndarray | None = None
         self._model: tf.keras.Model | None = None
         self._fingerprint: Fingerprinter | None = None
-        self._epoch, self._step = epochs[0], 0
+        self.made, self.saves_steps = made, False
+        self._resumed: Place | None = None
+        if checkpoints is not None and (epochs[0] > 1 or made):
+            self._resumed = (epochs[0], made) if made else (epochs[0] - 1, EPOCH_END)
+        self._epoch, self._step, self._seconds_before = epochs[0], made, 0.0
         self._called_while_tracing = ""
         self._step_count: StepCount | None = None
         self._hashes = np.empty((0, 0), np.uint64)
@@ -144,9 +152,18 @@ class Run:
         """Whether every epoch has been reported, or training ended early because a callback stopped it."""
         if self._epoch > self.epochs[-1]:
             return True
-        has_callbacks = self._task.experiment.build_callbacks is not nothing
-        stopped = has_callbacks or getattr(self._model, "stop_training", False)
+        stopped = self.has_callbacks or getattr(self._model, "stop_training", False)
         return self._epoch > self.epochs[0] and stopped
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch, including a short last batch."""
+        return self._task.steps_per_epoch
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether the experiment has callbacks, which have a state in no checkpoint."""
+        return self._task.experiment.build_callbacks is not nothing
 
     @property
     def epoch(self) -> int:
@@ -214,8 +231,8 @@ class Run:
             build_optimizer(optimizer, model.trainable_variables)
             if self._checkpoints is not None:
                 self._checkpoints.bind(self.strategy, model, optimizer, [metrics, self.weighted_metrics])
-            if self._checkpoints is not None and self.epochs[0] > 1:
-                self._checkpoints.restore(self.epochs[0] - 1)
+            if self._checkpoints is not None and self._resumed is not None:
+                self._checkpoints.restore(self._resumed)
         self._model = model
         self._fingerprint = Fingerprinter(self.strategy, variables)
         self._step_count = (
@@ -223,14 +240,14 @@ class Run:
         )
         self._emit(BuildRecord(self._fingerprint.variables, self._fingerprint.replicas))
         self._begin()
-        if self._checkpoints is not None and self.epochs[0] > 1 and int(optimizer.iterations.numpy()) == 0:
+        if self._resumed is not None and int(optimizer.iterations.numpy()) == 0:
             raise NotResumableError("it does not train with the optimizer that run.build() returns")
         return model, optimizer, loss, metrics
 
     def _begin(self) -> None:
         """Records the initial weights; for a resumed run, checks them against its checkpoint."""
         assert self._fingerprint is not None
-        if self.epochs[0] == 1 or self._checkpoints is None:
+        if self._resumed is None:
             self._emit_fingerprint(INITIAL)
             return
         hashes, projections = self._fingerprint()
@@ -255,7 +272,7 @@ class Run:
         Args:
             epoch: number of the epoch, from 1; may be a scalar tensor if the experiment's data consists of arrays.
         """
-        not_started = self._step == 0 and self._epoch == self.epochs[0] and not self._all_epochs_requested
+        not_started = self._step == self.made and self._epoch == self.epochs[0] and not self._all_epochs_requested
         if not_started and self._fingerprint is not None and tf.executing_eagerly():
             # Record the initial weights again: a trainer may change them between build() and its first dataset.
             self._begin()
@@ -279,6 +296,45 @@ class Run:
         """Returns the validation examples in fixed order as an undistributed ``tf.data.Dataset`` of global batches."""
         return self._task.validation.in_order(self.global_batch_size)
 
+    def begin_epoch(self, epoch: int, metrics: Iterable[tf.keras.metrics.Metric]) -> int:
+        """Lets a training that is interrupted continue after the step in hand; otherwise it does from an epoch's end.
+
+        A loop need not call it. If it does, then before every epoch, after its metrics were reset.
+
+        Args:
+            epoch: number of the epoch, from 1.
+            metrics: all that the loop keeps of the steps of an epoch; nothing else of them is saved.
+
+        Returns:
+            How many steps of this epoch were made before: 0, unless training was interrupted in it. Then the metrics
+            are as they were, and training continues with ``run.train_dataset(epoch).skip(steps)``.
+
+        Raises:
+            NotResumableError: if the metrics are not those that were saved.
+        """
+        if self._checkpoints is None or not self._checkpoints.saves_steps or self.has_callbacks:
+            return 0
+        made = self.made if epoch == self.epochs[0] else 0
+        try:
+            self._seconds_before = self._checkpoints.begin_epoch(metrics, self._resumed if made else None)
+        except ValueError:
+            raise NotResumableError("its metrics are not those of the checkpoint") from None
+        self.saves_steps = True
+        return made
+
+    def _end_if_interrupted(self) -> None:
+        """Ends an interrupted training after a step, which is saved if training can continue there."""
+        signals.wait_for_step(self.saves_steps)
+        if not signals.interrupted():
+            return
+        if self.saves_steps and self._checkpoints is not None:
+            if self._step == self.steps_per_epoch:
+                return  # it ends with the epoch
+            seconds = self._seconds_before + time.perf_counter() - self._began
+            with suppress(StorageError):  # then it continues from an earlier one
+                self._checkpoints.save((self._epoch, self._step), {SECONDS: seconds})
+        raise KeyboardInterrupt
+
     def end_step(self, steps: int = 1) -> None:
         """Reports that an optimizer step has finished. Call it from Python, not inside a ``tf.function``.
 
@@ -300,13 +356,13 @@ class Run:
                 f"end_step was called for {shown} steps: call it after each step, or with the number of steps, a whole "
                 "number of at least 1"
             )
-        signals.raise_if_interrupted()
         self._step, before = self._step + int(steps), self._hashes
         what = self._emit_fingerprint(self._step)
         if self._step_count is not None and (problem := self._step_count.report(int(steps), before, self._hashes)):
             raise TrainerError(problem)
         if what and self.stops_at_nan:
             raise NotFiniteError(self._epoch, self._step, what)
+        self._end_if_interrupted()
 
     def end_epoch(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Reports that an epoch has finished, with its metrics.
@@ -321,7 +377,7 @@ class Run:
             NotFiniteError: if weights or a loss have become NaN or infinite.
             StorageError: if the checkpoint cannot be written.
         """
-        seconds = time.perf_counter() - self._began
+        seconds = self._seconds_before + time.perf_counter() - self._began
         if self._called_while_tracing:
             raise TrainerError(
                 f"end_step was called inside a tf.function ({self._called_while_tracing}), where it runs only once, "
@@ -348,9 +404,12 @@ class Run:
                 what = what or f"{name} is {values[name]}"
         if what and self.stops_at_nan:
             raise NotFiniteError(epoch, None, what)
-        if self._checkpoints is not None and self._checkpoints.due(epoch, self.epochs[-1]):
-            self._checkpoints.save(epoch, values)
-        self._epoch, self._step = epoch + 1, 0
+        interrupted = signals.interrupted()
+        if self._checkpoints is not None and (interrupted or self._checkpoints.due(epoch, self.epochs[-1])):
+            self._checkpoints.save((epoch, EPOCH_END), values)
+        if interrupted and epoch < self.epochs[-1]:  # else training ends by itself
+            raise KeyboardInterrupt
+        self._epoch, self._step, self._seconds_before = epoch + 1, 0, 0.0
         self._began = time.perf_counter()
 
     def close(self) -> None:

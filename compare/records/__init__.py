@@ -13,7 +13,7 @@ given when the run began, and ``run.json`` has checksums of ``verdict.json`` and
 are not taken for a run's own.
 
 All files are appended to and flushed as each epoch ends, because the next epoch may fail. If a process dies at any
-point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to the end of an epoch.
+point, ``recover`` makes its files readable again and ``Recorder.rewind`` returns to a place.
 """
 
 from compare.records.costs import COSTS, read_costs
@@ -28,6 +28,7 @@ from compare.records.files import (
 from compare.records.hashing import PORTABLE_HASHES, hash_of
 from compare.records.metrics_csv import MetricsFile, read_metrics, shortest
 from compare.records.model import (
+    BEGINNING,
     EPOCH_END,
     INITIAL,
     PROJECTIONS,

@@ -108,6 +108,9 @@ Sink = Callable[[AnyRecord], None]
 Place = tuple[int, int]
 """(epoch, step) of a fingerprint."""
 
+BEGINNING: Place = (0, EPOCH_END)
+"""The place before all others: the end of no epoch."""
+
 
 Key = TypeVar("Key", int, np.ndarray)
 
@@ -140,7 +143,7 @@ def in_blocks(keys: np.ndarray) -> Iterator[np.ndarray]:
     return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))
 
 
-def _keys(steps: np.ndarray) -> np.ndarray:
+def keys_of(steps: np.ndarray) -> np.ndarray:
     """The sort keys of the places of fingerprints, int64 ``[fingerprints]``."""
     return in_time((steps["epoch"].astype(np.int64), steps["step"].astype(np.int64)))
 
@@ -206,7 +209,7 @@ class Record:
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The sort keys of all places, each once, and the index of the last fingerprint of each."""
-        keys = _keys(self.steps)
+        keys = keys_of(self.steps)
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         last = np.diff(keys, append=-1) != 0
@@ -237,7 +240,7 @@ class Record:
     def up_to(self, place: Place) -> Record:
         """A copy of the record that ends at a place."""
         logs = {epoch: logs for epoch, logs in self.logs.items() if in_time((epoch, EPOCH_END)) <= in_time(place)}
-        return replace(self, steps=self.steps[_keys(self.steps) <= in_time(place)], logs=logs)
+        return replace(self, steps=self.steps[keys_of(self.steps) <= in_time(place)], logs=logs)
 
     def weights(self, epoch: int) -> list[np.ndarray] | None:
         """The weights at the end of an epoch, or None if they were not kept.

@@ -21,9 +21,12 @@ from compare.records.model import (
     LARGEST,
     OF_WEIGHTS,
     End,
+    Place,
     Record,
     RecordError,
     Variable,
+    in_time,
+    keys_of,
     read_arrays,
     read_part,
     read_weights,
@@ -207,11 +210,13 @@ def kept(folder: Path, trainer: str, seed: int) -> tuple[int, End | None]:
     return epoch, sidecar.end if epoch == max(sidecar.reported, default=0) else None
 
 
-def hashes_at(folder: Path, trainer: str, seed: int, epoch: int) -> np.ndarray | None:
-    """The hashes of all weights at the end of an epoch, uint64 ``[variables, replicas]``; None if not recorded."""
-    sidecar = read_sidecar(sidecar_path(stem_of(folder, trainer, seed)))
-    steps = sidecar.steps()
-    rows = steps[(steps["epoch"] == epoch) & (steps["step"] == EPOCH_END)]
+def hashes_at(folder: Path, trainer: str, seed: int, place: Place) -> np.ndarray | None:
+    """The hashes of all weights at a place, uint64 ``[variables, replicas]``; None if not recorded."""
+    path = sidecar_path(stem_of(folder, trainer, seed))
+    if not path.exists():
+        return None
+    steps = read_sidecar(path).steps()
+    rows = steps[(steps["epoch"] == place[0]) & (steps["step"] == place[1])]
     return np.asarray(rows["hashes"][-1]) if len(rows) else None
 
 
@@ -290,18 +295,20 @@ class Sidecar:
             at += block.size
         return np.frombuffer(content[:at], self.dtype)
 
-    def up_to(self, epoch: int) -> Sidecar:
-        """What it says of the epochs up to this one, before training ended."""
+    def up_to(self, place: Place) -> Sidecar:
+        """What it says of the training up to a place, before it ended."""
 
         def until(known: dict[int, Any]) -> dict[int, Any]:
-            return {number: value for number, value in known.items() if number <= epoch}
+            return {number: value for number, value in known.items() if in_time((number, EPOCH_END)) <= in_time(place)}
 
+        ends = np.cumsum([block.size // self.dtype.itemsize for block in self.blocks], dtype=int)
+        parts = [part[keys_of(part) <= in_time(place)] for part in np.split(self.steps(), ends)]
         return replace(
             self,
             reported=until(self.reported),
             rows_sha256=until(self.rows_sha256),
             weights_crc32=until(self.weights_crc32),
-            blocks=tuple(block for block in self.blocks if block.epoch <= epoch),
+            blocks=tuple(Block.of(part) for part in parts if len(part)),
             end=None,
         )
 

@@ -20,6 +20,7 @@ from compare.records.model import (
     BuildRecord,
     End,
     EpochRecord,
+    Place,
     Sink,
     StepRecord,
     npz,
@@ -57,14 +58,15 @@ class Recorder:
         self._pending: list[StepRecord] = []
         self._uncounted = False
 
-    def rewind(self, epoch: int) -> None:
-        """Deletes all records after the end of ``epoch``; 0 deletes all records."""
+    def rewind(self, place: Place) -> None:
+        """Deletes all records after a place; ``BEGINNING`` deletes all records."""
+        epoch = place[0] - (place[1] != EPOCH_END)
         self._pending.clear()
         with self._metrics.lock:
             self._metrics.rewind(self._trainer, self._seed, epoch)
         sidecar = sidecar_path(self._stem)
         if sidecar.exists():
-            self._sidecar = replace(read_sidecar(sidecar).up_to(epoch), run=self._sidecar.run)
+            self._sidecar = replace(read_sidecar(sidecar).up_to(place), run=self._sidecar.run)
             self._write_sidecar()  # fingerprints in later blocks of the file do not count any more
         for path in self._stem.parent.glob(f"{glob.escape(self._stem.name)}-epoch*.npz"):
             if int(path.stem.rpartition("epoch")[2]) > epoch:

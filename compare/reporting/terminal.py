@@ -180,12 +180,14 @@ class TrainerProgress:
         self._console, self._trainer, self._name = console, printable(shown or trainer), trainer
         self._gap = gap or RunningGap(trainer)
         self._steps, self._batch = steps_per_epoch, global_batch_size
-        self.begin(epochs)
+        self._epochs = epochs
+        self.begin(epochs[0])
         self._live = live_line(console, self.line)
 
-    def begin(self, epochs: range) -> None:
+    def begin(self, epoch: int) -> None:
         """Starts with the first of the epochs to train."""
-        self._epochs, self._epoch, self._step = epochs, epochs[0], 0
+        self._epochs = range(epoch, self._epochs.stop)
+        self._epoch, self._step = epoch, 0
         self._first: tuple[float, int] | None = None  # when the first step was over, which includes tracing
         self._seen = time.monotonic()
 

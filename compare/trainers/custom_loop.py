@@ -96,9 +96,11 @@ class CustomLoop:
 
         for epoch in run.epochs:
             callbacks.on_epoch_begin(epoch - 1, {})  # Keras counts epochs from 0
+            # Optional: after Ctrl-C, an interrupted epoch continues behind the steps that it made, with their metrics.
+            made = run.begin_epoch(epoch, self._named_metrics().values())
             # TRAIN LOOP. A dataset that is distributed only once would repeat the order of its first epoch.
-            train_dist_dataset = strategies.distribute(strategy, run.train_dataset(epoch))
-            for call in training.calls(train_dist_dataset):
+            train_dist_dataset = strategies.distribute(strategy, run.train_dataset(epoch).skip(made))
+            for call in training.calls(train_dist_dataset, made):
                 callbacks.on_train_batch_begin(call.first_step, {})
                 call.execute()  # calls distributed_train_step for one batch or for several
                 callbacks.on_train_batch_end(call.last_step, callbacks.current_logs())

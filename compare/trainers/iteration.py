@@ -71,14 +71,17 @@ class Iteration:
         separate_last_batch = strategy.num_replicas_in_sync > 1 and self._steps_per_call > 1
         self._grouped_batches = batches - 1 if separate_last_batch else batches
 
-    def calls(self, dataset: Any) -> Iterator[Call]:
-        """Yields the calls of one epoch in order; execute each call before requesting the next one."""
+    def calls(self, dataset: Any, made: int = 0) -> Iterator[Call]:
+        """Yields the calls of one epoch in order; execute each call before requesting the next one.
+
+        The dataset lacks the batches of the steps that were ``made`` before.
+        """
         if self._from_python:
-            for step, batch in enumerate(dataset):
+            for step, batch in enumerate(dataset, made):
                 yield Call(step, 1, partial(self._step_function, batch))
             return
         iterator = iter(dataset)
-        step = 0
+        step = made
         while step < self._batches:
             end = self._grouped_batches if step < self._grouped_batches else self._batches
             count = min(self._steps_per_call, end - step)

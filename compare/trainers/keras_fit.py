@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from compare.engine import strategies
-from compare.engine.keras_generation import last_call_spans_epochs
+from compare.engine.keras_generation import BUILDS_METRICS_FIRST, last_call_spans_epochs
 from compare.engine.run import Run
 
 
@@ -36,7 +36,7 @@ class KerasFit:
             )
         for metric in tf.nest.flatten([metrics, run.weighted_metrics]):
             metric.reset_state()  # as fit does before every epoch, or all but the first
-        first, last = run.epochs[0], run.epochs[-1]
+        first = run.epochs[0]
         validation, validation_steps = run.validation_dataset(), None
         asynchronous = isinstance(run.strategy, tf.distribute.ParameterServerStrategy)
         if asynchronous:
@@ -47,25 +47,29 @@ class KerasFit:
         steps = int(run.train_dataset(first).cardinality())
         # One dataset of all epochs: fit takes a single one, and each epoch has its own order.
         training = run.train_datasets()
-        ends_with_epoch = last_call_spans_epochs(steps, run.execution.steps_per_execution)
+        ends_with_epoch = run.made > 0 or last_call_spans_epochs(steps, run.execution.steps_per_execution)
         if ends_with_epoch:
             # This dataset ends with each epoch, and yields the next order when iterated again.
             listener.epoch = tf.Variable(first, dtype=tf.int64)
             training = run.train_datasets(listener.epoch).apply(tf.data.experimental.assert_cardinality(steps))
+        calls = [(training, run.epochs)]
+        if run.made:  # what is left of an interrupted epoch is a call of its own
+            calls = [(training.skip(run.made), run.epochs[:1]), (training, run.epochs[1:])][: len(run.epochs)]
         with strategies.without_needless_distribution(run.strategy):
-            model.fit(
-                training,
-                steps_per_epoch=None if ends_with_epoch else steps,
-                initial_epoch=first - 1,
-                epochs=last,
-                validation_data=validation,
-                validation_steps=validation_steps,
-                shuffle=False,  # applies to arrays only; the dataset is shuffled already
-                class_weight=run.class_weight,
-                # The listener comes last, after the other callbacks have changed weights and logs.
-                callbacks=[*run.build_callbacks(), listener],
-                verbose=0,
-            )
+            for dataset, epochs in calls:
+                model.fit(
+                    dataset,
+                    steps_per_epoch=None if ends_with_epoch else steps,
+                    initial_epoch=epochs.start - 1,
+                    epochs=epochs.stop - 1,
+                    validation_data=validation,
+                    validation_steps=validation_steps,
+                    shuffle=False,  # applies to arrays only; the dataset is shuffled already
+                    class_weight=run.class_weight,
+                    # The listener comes last, after the other callbacks have changed weights and logs.
+                    callbacks=[*run.build_callbacks(), listener],
+                    verbose=0,
+                )
 
 
 class _EpochListener(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -96,6 +100,9 @@ class _StepListener(_EpochListener):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_begin(epoch, logs)
         self._finished_steps = 0
+        # The end of a call of fit would replace the weights by their average.
+        if BUILDS_METRICS_FIRST and not getattr(self.model.optimizer, "use_ema", False):
+            self._run.begin_epoch(epoch + 1, self.model.metrics)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         finished = min(batch + 1, self.params["steps"])  # the last call may count as if it were complete
