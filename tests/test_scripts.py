@@ -422,8 +422,8 @@ def own_loss(true: Any, predicted: Any) -> Any:
     return tf.reduce_mean(tf.square(true - predicted))
 
 
-@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
-def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path: Path, graph: bool) -> None:
+@pytest.mark.parametrize("way", ["eager", "graph", "XLA"])
+def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path: Path, way: str) -> None:
     with watched(tmp_path, close_up=((1, 2),)) as observer:
         weights, optimizer = tf.Variable([[1.0], [2.0]]), keras.optimizers.SGD(0.1)
 
@@ -433,9 +433,11 @@ def test_the_loss_of_variables_without_a_model_is_seen(tensorflow: Any, tmp_path
             optimizer.apply(tape.gradient(loss, [weights]), [weights])
             return loss
 
-        losses = [float((tf.function(step) if graph else step)(tf.constant(X), tf.constant(Y))) for _ in range(2)]
+        train = step if way == "eager" else tf.function(step, jit_compile=True if way == "XLA" else None)
+        losses = [float(train(tf.constant(X), tf.constant(Y))) for _ in range(2)]
     seen = observer.seen(0)
     assert seen is not None and [loss_of(seen, number) for number in (1, 2)] == losses
+    assert seen.without_xla == (way == "XLA")
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,9 @@ def _found(
         evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step))
     elif sides is not None:
         evidence += hints(located, sides)
+        compiled = [name for name, side in zip(names, sides.close_ups, strict=True) if side.without_xla]
+        if compiled and located.stage is None:
+            evidence.append(Measurement.of("equal-without-xla", sides=compiled, step=located.step))
     return further, [*evidence, *_not_repeated(departure, seen.get(departure.name))]
 
 

@@ -577,6 +577,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "not-repeated": "{side} was run again to look inside step {step:,}, and made {made:,} steps then: what it leaves "
     "on disk, such as a checkpoint, may change its next run; remove that, and compare again",
+    "equal-without-xla": "without the XLA that {sides:some} asks for (jit_compile=True), step {step:,} is the same in "
+    "both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
     "never-changes": "the weights of {side} never change",
     "drawn": "both call {functions:some}, which gives other numbers in a graph than in an eager loop, whatever the "

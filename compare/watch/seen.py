@@ -48,6 +48,7 @@ class CloseUp:
         penalties: the weights' regularization after a step.
         again: the steps after which the model was called once more with the examples of the step.
         applied: when each step's gradients were applied, counted over all trainings of the script.
+        without_xla: whether the script asks for XLA, which was left out here.
     """
 
     steps: dict[int, list[Event]]
@@ -57,6 +58,7 @@ class CloseUp:
     penalties: dict[int, float] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
     applied: dict[int, int] = field(default_factory=dict)
+    without_xla: bool = False
 
     def ordered(self, order: Sequence[int]) -> CloseUp:
         """The same with its weights in another order, or some only: for each, its number in the order of this one.

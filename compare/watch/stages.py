@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from compare.engine.fingerprints import container, distributed
 from compare.engine.insides_keras import LossFunctionWrapper, any_symbolic_tensors
-from compare.engine.insides_tensorflow import in_xla
+from compare.engine.insides_tensorflow import Function, in_xla
 from compare.engine.keras_generation import learning_rate
 from compare.patching import patch
 from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
@@ -76,6 +76,8 @@ class StageObserver(Observer):
         self._lock = threading.Lock()
         self._replicas: defaultdict[int, _Replica] = defaultdict(_Replica)
         self._seen: defaultdict[int, CloseUp] = defaultdict(lambda: CloseUp({}))
+        self._without_xla = False
+        patch(Function, "__init__", self._make_function)
         patch(tf.GradientTape, "gradient", self._gradient)
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
@@ -92,6 +94,11 @@ class StageObserver(Observer):
             patch(tf, name, self._clip)
 
     # What is seen while a step is computed, or its graph is traced.
+
+    def _make_function(self, original: Any, function: Any, *args: Any, **options: Any) -> None:
+        """Makes a function that XLA does not compile, since nothing can be seen inside one that it does."""
+        self._without_xla |= bool(options.get("jit_compile"))
+        original(function, *args, **{**options, "jit_compile": None})
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         if not self._here.tapes:
@@ -411,7 +418,8 @@ class StageObserver(Observer):
         """What was seen of a training; None if nothing was."""
         if number not in self._seen or not self._seen[number].steps:
             return None
-        return replace(self._seen[number], names=[path_of(each) for each in self.trainings[number].variables])
+        names = [path_of(each) for each in self.trainings[number].variables]
+        return replace(self._seen[number], names=names, without_xla=self._without_xla)
 
     def close(self) -> None:
         """Writes everything; the script has ended."""
