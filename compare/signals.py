@@ -5,16 +5,19 @@ Does not import TensorFlow.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE = 5
-"""Seconds that a step in hand has to end."""
+PATIENCE, LIMIT = 5, 9
+"""Seconds after a signal that a step in hand has to end, and that Python has to hear of the signal."""
 
-_interrupted = threading.Event()
+_interrupted, _heard = threading.Event(), threading.Event()
 _deadline = 0.0
 _waits = False
 
@@ -25,6 +28,7 @@ def catch() -> None:
     A SIGHUP that is ignored, as under ``nohup``, stays ignored.
     """
     _interrupted.clear()
+    _heard.clear()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
@@ -57,6 +61,36 @@ def interrupt() -> None:
     global _deadline
     _deadline = time.monotonic() + PATIENCE
     _interrupted.set()
+
+
+@contextmanager
+def ended_when_stuck(end: Callable[[], None]) -> Iterator[None]:
+    """Calls ``end`` in a thread if nobody says ``heard`` in time: Python hears of no signal in a call of TensorFlow."""
+    if sys.platform == "win32":
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        with open(reader, "rb", buffering=0) as numbers:
+            while number := numbers.read(1):
+                if number[0] in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and not _heard.wait(LIMIT):
+                    end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        heard()
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+
+
+def heard() -> None:
+    """Says that the interruption is being dealt with."""
+    _heard.set()
 
 
 def interrupted() -> bool:

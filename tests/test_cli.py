@@ -147,6 +147,25 @@ def test_a_signal_waits_for_the_step_in_hand_but_not_for_ever(tmp_path: Path) ->
     assert done.stdout.splitlines() == ["the step goes on True True", "out of time True", "at once"], done.stderr
 
 
+STUCK = """
+import ctypes, os, signal, threading
+from compare import signals
+
+signals.LIMIT = 1
+signals.catch()
+signal.siginterrupt(signal.SIGINT, False)
+with signals.ended_when_stuck(lambda: os._exit(130)):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    ctypes.CDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
+"""
+
+
+def test_a_call_that_does_not_return_to_python_ends_by_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, tmp_path / "stuck.py"], env=environment, timeout=60).returncode == 130
+
+
 # Help, from anywhere, at once
 
 

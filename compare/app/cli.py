@@ -14,15 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from os import _exit  # user code runs with another os._exit
 from pathlib import Path
 from typing import TypeGuard
 
 from compare import signals
 from compare.app import standard_streams
 from compare.app.command_line import parsed, program
-from compare.app.standard_streams import ending, forgiving, print_traceback
+from compare.app.standard_streams import ending, fail, forgiving, print_traceback
 from compare.engine.tf_config import this_task
-from compare.errors import NoVerdictError, RequestError
+from compare.errors import EXIT_INTERRUPTED, NoVerdictError, RequestError
 from compare.modes import Trained
 from compare.naming import absolute, shown_path
 from compare.request import Request, Task
@@ -56,11 +57,21 @@ def _main(given: Sequence[str]) -> int:
             return carry_out_and_report(options, folder)
     from compare.app.run_folder import claimed  # noqa: PLC0415 (lazy)
 
+    terminal = os.dup(2)
     with claimed(options) as folder:
+        text = _how_to_go_on(options, given, folder)
+
+        def end() -> None:
+            os.dup2(terminal, 2)
+            _exit(fail(program(), text, EXIT_INTERRUPTED))
+
         try:
-            return carry_out_and_report(options, folder)
+            with signals.ended_when_stuck(end):
+                return carry_out_and_report(options, folder)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_how_to_go_on(options, given, folder)) from None
+            raise KeyboardInterrupt(text) from None
+        finally:
+            os.close(terminal)
 
 
 def _helps(options: Request) -> TypeGuard[Task]:

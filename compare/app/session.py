@@ -65,6 +65,7 @@ def carry_out(options: Request, folder: Path, console: Console, *, command: bool
         return _by_mode(options, folder, console, command=command)
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) or signals.interrupted():
+            signals.heard()
             if not isinstance(options, Scripts):
                 _judge_interrupted(folder, console)
             raise KeyboardInterrupt from error
