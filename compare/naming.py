@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -140,3 +140,8 @@ def margin(text: str) -> tuple[str, float, bool]:
     if not (metric and equals and 0 < number < float("inf")):
         raise RequestError(f"--margin {text!r}: give METRIC=VALUE or METRIC=VALUE%, such as val_accuracy=0.01")
     return metric, number, relative
+
+
+def some(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

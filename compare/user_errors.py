@@ -205,6 +205,16 @@ def line_now() -> tuple[str, int, str] | None:
     frames = [(frame.filename, frame.lineno) for frame in stack]
     while frames and frames[-1][0].startswith(_NOT_USER_CODE[0]):  # of this package, which asks
         frames.pop()
+    return _with_text(frames)
+
+
+def line_that_made(tensor: Any) -> tuple[str, int, str] | None:
+    """Returns the innermost line of user code that has made a tensor of a graph; None if that is not known."""
+    frames = [(frame.filename, frame.lineno) for frame in getattr(getattr(tensor, "op", None), "traceback", ())]
+    return _with_text(frames)
+
+
+def _with_text(frames: list[tuple[str, int]]) -> tuple[str, int, str] | None:
     found = _innermost_of(frames)
     return found and (*found, linecache.getline(*found).strip())
 

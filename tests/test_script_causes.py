@@ -141,6 +141,23 @@ def test_a_cause_cites_the_line_of_the_call_that_differs(
         assert str(found.source) == "/a/loop.py:6: targets()"
 
 
+@pytest.mark.parametrize(
+    ("cause", "stage", "called", "line"),
+    [
+        ("loss-summed", "loss", True, 9), ("logits-mismatch", "loss", True, 6), ("logits-mismatch", "loss", False, 9),
+        ("loss-scaled", "gradients", True, 7),
+    ],
+)  # fmt: skip
+def test_the_line_that_has_made_the_loss_is_cited_for_what_it_is_made_of(
+    cause: str, stage: str, called: bool, line: int
+) -> None:
+    lines = {"loss": {"line": ("/a/loop.py", 7, ""), "made": ("/a/loop.py", 9, "")}}
+    lines |= {"targets": {"line": ("/a/loop.py", 6, "")}} if called else {}
+    seen = CloseUp({STEP: [Event(kind, 0, info, []) for kind, info in lines.items()]})
+    source = CATALOGUE[cause].line_in(seen, STEP, stage)
+    assert source is not None and source.line == line
+
+
 def test_weights_of_a_column_are_one_for_each_example() -> None:
     (event,) = RIGHT.of(STEP, "targets")
     weight = np.arange(8, dtype=np.float32)
@@ -499,6 +516,22 @@ def epochs_of(*steps: CloseUp) -> CloseUp:
 
 
 BEGIN, REST, SHORT = linear_step(rows=slice(8, 16)), linear_step(rows=slice(0, 8)), linear_step(rows=slice(0, 5))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_updates_of_fewer_micro_batches_are_no_batches_of_another_size(more: int) -> None:
+    def parts(close_up: CloseUp) -> CloseUp:
+        return changed(close_up, "inputs", lambda event: [
+            replace(event, arrays=[event.arrays[0][i : i + 2]], rows=event.rows[i : i + 2])
+            for i in range(0, len(event.rows), 2)
+        ])  # fmt: skip
+
+    right, other = parts(RIGHT), linear_step(rows=slice(0, 6 + more))
+    (cause,) = found_causes(right, other if more else parts(other), ends=(1, 2))
+    if more:
+        assert (cause.id, cause.measurements["kind"]) == ("batch-size-differs", "script-batch-size")
+    else:
+        assert has(cause, kind="script-parts-of-update", parts=3, expected=4, examples=2)
 
 
 def test_a_short_last_batch_that_fit_leaves_out_is_no_other_batch_size() -> None:

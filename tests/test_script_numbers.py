@@ -95,7 +95,7 @@ def seen_in(logs: dict[int, dict[str, float]], seen: CloseUp, losses: dict[int, 
 def test_a_loss_of_zero_that_no_step_has_is_said_to_be_a_metric_that_nothing_updates() -> None:
     seen = CloseUp({number: step(value, 4) for number, value in ((1, 2.0), (2, 1.0))})
     losses = losses_by_epoch(seen, [2])
-    unread = {"kind": "loss-never-updated", "side": "loop", "epoch": 1, "expected": 1.5}
+    unread = {"kind": "loss-never-updated", "side": "loop", "epoch": 1}
     assert seen_in({1: {"loss": 0.0}}, seen, losses) == [unread]
     none = CloseUp({number: step(0.0, 4) for number in (1, 2)})
     assert seen_in({1: {"loss": 0.0}}, none, losses_by_epoch(none, [2])) == [], "a loss that is 0"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compare.check.stages import some
+from compare.naming import some
 from compare.records import INITIAL, variable_norms
 from compare.watch.pairing import END_OF_PATH, PATH, by_key, in_order, paired
 from compare.watch.trace import APART, INSIDE, LEFT, Trace

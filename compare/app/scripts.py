@@ -25,10 +25,9 @@ from compare.app.script_sides import Side, changed_since, sides_of
 from compare.app.scripts_explain import explain
 from compare.app.scripts_session import ModelPair, ScriptsSession, run_scripts
 from compare.check.judge_recorded import more_weights
-from compare.check.stages import some
 from compare.errors import NoVerdictError
 from compare.modes import Scripts
-from compare.naming import distinct, printable
+from compare.naming import distinct, printable, some
 from compare.records import MetricsFile, read_json
 from compare.records.run_json import EXPLAINED, FINISHED, INTERRUPTED, TRAINED, RunJson
 from compare.reporting import html

@@ -27,8 +27,9 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, some
+from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate
 from compare.check.used import used_by
+from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
 from compare.records.codec import encode
 from compare.reporting.terminal import tell

@@ -53,6 +53,7 @@ from compare.check.stages import (
 )
 from compare.check.used import used_by
 from compare.records import Record, Variable
+from compare.verdict.exact import without_counterpart
 from compare.verdict.model import Comparison, Finding
 from compare.watch.seen import CloseUp
 from compare.watch.trace import Trace
@@ -198,17 +199,9 @@ def _with_losses(explanation: Sequence[Shown], sides: Sides, loss: float, right:
 
 def more_weights(first: Trace, second: Trace) -> list[Variable]:
     """The weights that one training has more than the other, if it has others of each of their shapes; else none."""
-    few, many = sorted((first, second), key=lambda trace: len(trace.variables))
-    left = Counter(variable.shape for variable in few.variables)
-    if not left.keys() >= {variable.shape for variable in many.variables}:
-        return []
-    more = []
-    for variable in many.variables:
-        if left[variable.shape]:
-            left[variable.shape] -= 1
-        else:
-            more.append(variable)
-    return [] if left.total() else more
+    few, many = sorted((first.variables, second.variables), key=len)
+    others = {variable.shape for variable in many} - {variable.shape for variable in few}
+    return [] if others or without_counterpart(few, many) else without_counterpart(many, few)
 
 
 def name_copies(sides: Sides) -> list[Finding]:

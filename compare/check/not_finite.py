@@ -27,8 +27,8 @@ from compare.check.stages import (
     UPDATE,
     Located,
     Weights,
-    some,
 )
+from compare.naming import some
 from compare.records import Place
 from compare.verdict.model import Comparison, Finding, Verdict
 from compare.verdict.not_finite import NotFinite

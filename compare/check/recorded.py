@@ -216,6 +216,12 @@ def drawn_more_often(right: CloseUp, other: CloseUp, step: int) -> list[Measurem
     return []
 
 
+def parts_of_step(sides: Sides) -> list[int]:
+    """In how many calls of the model each side computes the step, the one that is held to be right first."""
+    both = (model_events(each, sides.step, "inputs") for each in (sides.right, sides.other))
+    return [len(events) // sides.replicas for events in both]
+
+
 # Gradients
 
 

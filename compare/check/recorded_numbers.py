@@ -260,8 +260,7 @@ def evidence_on_numbers(
         others.discard("loss")
     zero = [epoch for epoch, value in reported.items() if value == 0 and epoch in losses and losses[epoch].mean]
     if "loss" in others and zero and len(zero) == len(reported):
-        seen_loss = losses[zero[0]].mean
-        found.append(Measurement.of("loss-never-updated", side=candidate.trainer, epoch=zero[0], expected=seen_loss))
+        found.append(Measurement.of("loss-never-updated", side=candidate.trainer, epoch=zero[0]))
         others.discard("loss")
     if steps and 2 * again > len(steps) and others:
         found.append(Measurement.of("called-again", side=candidate.trainer, steps=again, of=len(steps)))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compare.check.recipe import EPSILON, distance
+from compare.naming import some
 from compare.verdict.model import StageValues
 from compare.verdict.rounding import FACTOR
 from compare.watch.seen import CloseUp, Event
@@ -551,8 +552,3 @@ def _norms(arrays: Mapping[int, np.ndarray]) -> str:
 
 def _name(variables: Sequence[str], i: int) -> str:
     return variables[i] if i < len(variables) else f"variable {i}"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

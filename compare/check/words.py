@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compare.check.measurement import Measurement
-from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE, some
+from compare.check.stages import INPUTS, LEARNING_RATE, PREDICTIONS, STATE
+from compare.naming import some
+from compare.records import shortest
 
 
 class _Sentences(string.Formatter):
@@ -23,6 +25,7 @@ class _Sentences(string.Formatter):
 
         A truth value counts as ``one`` if it is true. ``?`` begins words that are left out where there is no such
         quantity, ``or`` those in its place; ``finite`` begins those for a finite number, and for another one.
+        ``exact`` gives all digits of a number, since another one beside it may differ in the last of them.
         """
         kind, _, words = spec.partition(" ")
         if spec.startswith("?"):
@@ -33,13 +36,15 @@ class _Sentences(string.Formatter):
             return spec.split("|")[(len(value) if isinstance(value, list | tuple) else value) != 1]
         if kind == "or":
             return self.format_field(value, "") if value else words
+        if spec == "exact":
+            return shortest(value)
         if isinstance(value, Mapping):
             return ", ".join(f"{name}={each}" for name, each in value.items())
         if not isinstance(value, list | tuple):
             return "None" if value is None else str(super().format_field(value, spec))
         if kind == "count":
             return str(len(value))
-        listed = [format(each, words) if kind == "each" else str(each) for each in value]
+        listed = [self.format_field(each, words) if kind == "each" else str(each) for each in value]
         return some(listed) if kind == "some" else (" and " if kind == "and" else ", ").join(listed)
 
 
@@ -161,7 +166,8 @@ def _batches(
 def _learning_rate(
     *, learning_rate: float, expected: float, step: int, factor: float | None = None, pattern: str = "", **_: Any
 ) -> str:
-    text = f"learning_rate is {learning_rate:.6g} in the loop, {expected:.6g} in the experiment, in step {step}"
+    rates = f"learning_rate is {shortest(learning_rate)} in the loop, {shortest(expected)} in the experiment"
+    text = f"{rates}, in step {step}"
     if factor is not None:
         return f"{text} (a constant factor of {factor:.6g})"
     patterns = {
@@ -433,10 +439,10 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "rate-per-epoch": "the learning rate changes once per epoch, not with every step",
     "rate-of-next-step": "the learning rate is that of the step after: the schedule counts steps from 0",
     "rate-of-step-before": "the learning rate is that of the step before",
-    "rate-of-first-step": "the learning rate stays {learning_rate:.6g}, that of the first step",
-    "rate-stays": "the learning rate stays {learning_rate:.6g}; it should be {expected:each .6g}",
-    "callbacks-set-rate": "{callbacks:some} of {reference} set the learning rate to {expected:.6g} from step {step} "
-    "(epoch {epoch}) on; here it stays {learning_rate:.6g}",
+    "rate-of-first-step": "the learning rate stays {learning_rate:exact}, that of the first step",
+    "rate-stays": "the learning rate stays {learning_rate:exact}; it should be {expected:each exact}",
+    "callbacks-set-rate": "{callbacks:some} of {reference} set the learning rate to {expected:exact} from step {step} "
+    "(epoch {epoch}) on; here it stays {learning_rate:exact}",
     "averages-not-taken": "after the last epoch {reference} gives {variables:some} the moving averages that the "
     "optimizer keeps (use_ema), {side} does not",
     "ends-earlier": "{reference} ends after epoch {expected} ({callbacks:some}), {side} after epoch {epochs}",
@@ -445,8 +451,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "({callbacks:some})",
     "changed-at-epoch-end": "at the end of epoch {epoch} {variables:some} change once more under {reference} "
     "({callbacks:some})",
-    "callbacks-changed-rate": "{callbacks:some} of {reference} changed the learning rate from {before:.6g} to "
-    "{learning_rate:.6g} for epoch {epoch}",
+    "callbacks-changed-rate": "{callbacks:some} of {reference} changed the learning rate from {before:exact} to "
+    "{learning_rate:exact} for epoch {epoch}",
     "callbacks-changed-weights": "at the end of epoch {epoch} {callbacks:some} of {reference} changed the weights "
     "outside of any step",
     # Reported numbers
@@ -512,10 +518,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "copies": "{side} has {variables:count} weights more than {other} ({variables:some}), of the shapes of "
     "{layers:some}, which {other} calls {times} times in a step",
     "script-ended": "{side} ended after epoch {epochs} ({callbacks:and})",
-    "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:.4g}; that of "
-    "{other} is {other_rate:.4g}",
+    "script-rate-changed": "{callbacks:and} changed the learning rate of {side} to {learning_rate:exact}; that of "
+    "{other} is {other_rate:exact}",
     "script-labels-apart": "{examples} of the {of} examples have another label than in {other}",
     "script-batch-size": "{other} has {expected} examples in a batch, {side} {examples}",
+    "script-parts-of-update": "{side} makes an update of {parts} micro-batches of {examples} examples each, {other} of "
+    "{expected}",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
     "{never:,} "
     "of {of_all:,} examples are never seen",
@@ -566,7 +574,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "and "
     "a prediction, and {next_right:.6g} if each label has its own",
     "script-optimizer": "{side} uses {optimizer}, {other} {expected}",
-    "script-schedule": "the learning rate is {expected:.4g} in {other} ({schedule}), {learning_rate:.4g} in {side}",
+    "script-schedule": "the learning rate is {expected:exact} in {other} ({schedule}), {learning_rate:exact} in {side}",
     "script-settings": _script_settings,
     "layer-settings": lambda layer, **q: _script_settings(optimizer=layer, **q),
     "script-kept-optimizer": "{side} begins with the weights of {other}, but with an {optimizer} at iteration "
@@ -619,7 +627,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "reported-last-batch-only": _reported("that of the epoch's last batch alone", joined=", "),
     "reported-metrics-not-reset": _SO_FAR,
     "script-other-metric": _script_other_metric,
-    "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, where that of its steps is {expected:.6g}: "
+    "loss-never-updated": "{side} reports 0 as the loss of epoch {epoch}, and the losses of its steps are not 0: "
     "nothing updates the metric that it is read from; a train_step does so itself, with update_state(loss) of the "
     "metric of self.metrics that is called loss",
     "loss-after-update": "loss in epoch {epoch} is {value:.6g}, the mean of the losses that the batches have after "

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Place, Record, in_blocks, in_time, place_of, places_of, variable_norms
+from compare.naming import some
+from compare.records import (
+    EPOCH_END,
+    INITIAL,
+    Place,
+    Record,
+    Variable,
+    in_blocks,
+    in_time,
+    place_of,
+    places_of,
+    variable_norms,
+)
 from compare.verdict import not_finite
 from compare.verdict.model import Comparison, Difference, DifferingVariable, MetricGap, Reporting, Training
 from compare.verdict.not_finite import NotFinite
@@ -59,13 +72,36 @@ def compare_training(reference: Record, candidate: Record) -> Training:
     return replace(_compare_weights(reference, candidate), steps_not_reported_by=silent[0] if len(silent) == 1 else "")
 
 
+def without_counterpart(own: Sequence[Variable], others: Sequence[Variable]) -> list[Variable]:
+    """The variables that have none of equal shape among others, each of which is the counterpart of one."""
+    left = Counter(variable.shape for variable in others)
+    left.subtract(variable.shape for variable in own)
+    alone = []
+    for variable in reversed(own):
+        if left[variable.shape] < 0:
+            left[variable.shape] += 1
+            alone.append(variable)
+    return alone[::-1]
+
+
+def _weights_alone(reference: Record, candidate: Record) -> str:
+    """Which weights only one of two models has, as a sentence."""
+    told = []
+    for own, other in ((reference, candidate), (candidate, reference)):
+        alone = without_counterpart(own.variables, other.variables)
+        names = [f"{variable.name} {list(variable.shape)}" for variable in alone]
+        told += [f"only {own.trainer} has {some(names)}"] if names else []
+    return "; ".join(told) or "they have them in another order"
+
+
 def _compare_weights(reference: Record, candidate: Record) -> Training:
     if not (moved(reference) or moved(candidate)):
         known = any(len(places_of(record.keys)[1]) > 1 for record in (reference, candidate))
         reason = "neither trainer changed any weight" if known else "the weights were recorded once only"
         return Training(INCONCLUSIVE, None, None, 0, reason=reason)
     if [v.shape for v in reference.variables] != [v.shape for v in candidate.variables]:
-        return Training(DIFFERENT, None, Difference(1, 0), 0, reason="the models have different weights")
+        reason = f"the models have different weights: {_weights_alone(reference, candidate)}"
+        return Training(DIFFERENT, None, Difference(1, 0), 0, reason=reason)
     expected, actual = reference.keys, candidate.keys
     if not (has_steps(expected) and has_steps(actual)):  # one side does not report its steps
         expected, actual = (keys[places_of(keys)[1] <= INITIAL] for keys in (expected, actual))

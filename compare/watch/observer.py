@@ -21,7 +21,7 @@ from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, co
 from compare.engine.insides_tensorflow import Function
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
-from compare.user_errors import line_now
+from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.settings import Nudge, Settings
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
@@ -818,9 +818,9 @@ class Observer:
         """The training that ``fit`` of a model makes steps of: the model's own, or that of its first part."""
         return next(iter(self.trainings_of(model)), None)
 
-    def line(self) -> tuple[str, int, str] | None:
-        """The script's line that is running: its file, number and text; None if it is none of the script's."""
-        found = line_now()
+    def line(self, made: Any = None) -> tuple[str, int, str] | None:
+        """The script's line that is running, or has made a tensor: file, number and text; None if it is another's."""
+        found = line_now() if made is None else line_that_made(made)
         return found and (*self.settings.place(*found[:2]), found[2])
 
     def on_step(self, training: Training) -> None:

@@ -198,6 +198,7 @@ class StageObserver(Observer):
             penalties = [tf.convert_to_tensor(each) for model in dict.fromkeys(models) for each in model.losses]
             targets = [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
             info = {"targets": len(targets), "penalties": len(penalties), "of": of, "pairs": of_pairs(targets)}
+            info["made"] = self.line(targets[0])
             self._record("loss", info, [*targets, *penalties])
         gradients = original(tape, target, sources, *args, **options)
         self._here.clip = None

@@ -129,6 +129,7 @@ class Cause:
             show of it.
         stages: the stages of a step at which it must show: one of them differs; empty if it may show anywhere.
         called: the event whose line of code is shown; empty for that of the stage, None if no step has the line.
+        of_whole_loss: whether it is a mistake in what is made of the examples' losses.
     """
 
     id: str
@@ -147,6 +148,7 @@ class Cause:
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
     called: str | None = ""
+    of_whole_loss: bool = False
 
     def contradicted(self, located: Located) -> bool:
         """Whether all stages at which the cause must show agree in the step that differs first."""
@@ -163,8 +165,11 @@ class Cause:
         if self.called is None:
             return None
         stage = self.stages[0] if self.stages and stage not in self.stages else stage
-        for kind in filter(None, (self.called or CALLED.get(stage), CALLED[GRADIENTS])):
+        shown = [(self.called or CALLED.get(stage, ""), "line"), (CALLED[GRADIENTS], "line")]
+        if stage == LOSS:
+            shown.insert(not self.of_whole_loss, (CALLED[GRADIENTS], "made"))
+        for kind, key in shown:
             for event in close_up.of(step, kind):
-                if line := event.info.get("line"):
+                if line := event.info.get(key):
                     return Source.of(line)
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.recipe import Recipe, Span
-from compare.check.recorded import known_rows, steps_of_epoch
+from compare.check.recorded import known_rows, parts_of_step, steps_of_epoch
 from compare.check.sides import Sides
 from compare.check.stages import EXAMPLES, STATE, Located, example_rows
 from compare.check.used import ALONE, RUN, SCRIPT
@@ -156,6 +156,11 @@ def kind_of_rows(sides: Sides, located: Located) -> tuple[str, Variant] | None:
             return "examples-dropped", Variant({}, left_out, by_right=True)
         if full in (len(example_rows(sides.other, step)) for step in sides.other.steps if step > sides.step):
             return None  # one short batch is no other size of all
+        parts = parts_of_step(sides)
+        if parts[0] != parts[1] and len(right) * parts[1] == len(other) * parts[0]:
+            numbers = {"parts": parts[1], "expected": parts[0], "examples": len(right) // parts[0]}
+            seen = Measurement.of("script-parts-of-update", **numbers)
+            return "batch-size-differs", Variant({}, seen, remedy=IN_PARTS)
         seen = Measurement.of("script-batch-size", examples=len(other), expected=len(right))
         return "batch-size-differs", Variant({}, seen)
     if set(other) - known_rows(sides):
@@ -331,6 +336,12 @@ def _own_batch_size(reference: Seen, candidate: Seen, batches: Batches, own: boo
         yield "batch-size-differs", several
     elif first not in (batches.full, expected) and second in (first, 0):
         yield "batch-size-differs", Measurement.of("own-batch-size", examples=first, expected=expected)
+
+
+IN_PARTS = (
+    "if micro_batch % micro_batches == 0:  # counted from 1, as many for each update as in the other script\n"
+    "    optimizer.apply_gradients(zip(accumulated, variables))"
+)
 
 
 CAUSES = (

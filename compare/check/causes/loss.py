@@ -31,6 +31,7 @@ from compare.check.recorded import (
     clip_alike,
     factor_of_gradients,
     have_factor,
+    parts_of_step,
     penalty_of,
     same,
 )
@@ -43,7 +44,6 @@ from compare.check.stages import (
     Located,
     example_rows,
     loss_of,
-    model_events,
 )
 from compare.check.targets import Targets, targets_of, value_of
 from compare.check.used import ALONE, SCRIPT
@@ -243,9 +243,8 @@ def _is_written(factor: float) -> bool:
 
 def _recorded_micro_batches(sides: Sides, located: Located) -> Iterator[Variant]:
     """One side adds up the gradients of micro-batches, which the other averages, or computes at once."""
-    counts = [len(model_events(each, sides.step, "inputs")) // sides.replicas for each in (sides.right, sides.other)]
     names = sides.right_name, sides.other_name
-    for i, count in enumerate(counts):
+    for i, count in enumerate(parts_of_step(sides)):
         if count > 1 and have_factor(sides, count if i else 1 / count):
             seen = Measurement.of("script-micro-batches", factor=count, side=names[i], other=names[1 - i])
             remedy = "gradients = [total / micro_batches for total in accumulated]  # assign the result"
@@ -495,6 +494,7 @@ CAUSES = (
     Cause(
         id="loss-not-divided-by-replicas",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="With several replicas, training is unstable or diverges; with one it is right. Adam almost hides it.",
         explanation="Each replica takes the mean over its own examples, and apply_gradients sums the replicas' "
         "gradients: the sum of R means is R times the mean.",
@@ -512,6 +512,7 @@ CAUSES = (
     Cause(
         id="loss-divided-twice",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="The more replicas there are, the more slowly the model learns.",
         explanation="The loop divides the loss by the number of replicas, and so does a function that it calls: "
         "Keras 3's Loss.__call__ inside strategy.run, or tf.nn.compute_average_loss.",
@@ -528,6 +529,7 @@ CAUSES = (
     Cause(
         id="loss-summed",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="With SGD, training diverges, and depends on the batch size; with Adam, it may go unnoticed.",
         explanation="The examples' losses are summed, not averaged, so each gradient is multiplied by the batch size.",
         wrong="loss = tf.reduce_sum(per_example)",
@@ -543,6 +545,7 @@ CAUSES = (
     Cause(
         id="loss-constant-denominator",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="fit and the loop are equal up to the last batch of the first epoch, and differ from then on.",
         explanation="The loss is divided by a constant GLOBAL_BATCH_SIZE, as the tutorials do. The last batch of an "
         "epoch is usually shorter; its examples then count too little.",
@@ -561,6 +564,7 @@ CAUSES = (
     Cause(
         id="loss-scaled",
         stages=(LOSS, GRADIENTS, UPDATE),
+        of_whole_loss=True,
         symptom="The model learns faster or more slowly than with fit, by a constant factor; with Adam, there is "
         "hardly any difference.",
         explanation="The loss, and with it every gradient, is multiplied by a constant: a loss weight, gradient "
@@ -596,6 +600,7 @@ CAUSES = (
     Cause(
         id="uneven-replica-batches",
         stages=(LOSS, GRADIENTS),
+        of_whole_loss=True,
         symptom="With several replicas, fit and the loop are equal up to the first batch that does not split evenly.",
         explanation="fit averages the replicas' means, so an example counts more on a replica with fewer examples. "
         "The loop divides by the number of examples in the global batch, which is exact.",
@@ -615,6 +620,7 @@ CAUSES = (
     Cause(
         id="regularization-missing",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="Weights grow larger than with fit, and the model overfits sooner.",
         explanation="Regularizers add their losses to model.losses. fit adds them to the loss; a loop must do so too.",
         wrong="loss = mean_over_examples / strategy.num_replicas_in_sync  # and model.losses is never used",
@@ -633,6 +639,7 @@ CAUSES = (
     Cause(
         id="regularization-not-divided-by-replicas",
         stages=(LOSS,),
+        of_whole_loss=True,
         symptom="With several replicas, weights shrink more than with fit.",
         explanation="model.losses does not depend on the examples: every replica has the full value, and the gradients "
         "of all replicas are summed.",
