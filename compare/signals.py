@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-PATIENCE, LIMIT = 5, 9
-"""Seconds after a signal that a step in hand has to end, and that Python has to hear of the signal."""
+PATIENCE, LIMIT, SAME = 5, 9, 1
+"""Seconds after a signal: in which a step in hand has to end; in which Python has to hear of the signal; and in which
+another one is the same, which reached this process twice."""
 
 _interrupted, _heard = threading.Event(), threading.Event()
 _deadline = 0.0
-_waits = False
+_waits = _watched = False
 
 
 def catch() -> None:
-    """Converts the first SIGINT, SIGTERM or SIGHUP to KeyboardInterrupt; a second one ends the process immediately.
+    """Converts the first SIGINT, SIGTERM or SIGHUP to KeyboardInterrupt; a later one ends the process immediately.
 
     A SIGHUP that is ignored, as under ``nohup``, stays ignored.
     """
@@ -43,8 +44,10 @@ def catch_again() -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
+    if interrupted():
+        return
     interrupt()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
+    for signal_number in (signal.SIGINT, signal.SIGTERM) if not _watched else ():
         signal.signal(signal_number, signal.SIG_DFL)
     if sys.platform == "win32" or not _waits:
         raise KeyboardInterrupt
@@ -64,32 +67,47 @@ def interrupt() -> None:
 
 
 @contextmanager
-def ended_when_stuck(end: Callable[[], None]) -> Iterator[None]:
-    """Calls ``end`` in a thread if nobody says ``heard`` in time: Python hears of no signal in a call of TensorFlow."""
+def ended_by_force(end: Callable[[], None]) -> Iterator[None]:
+    """Calls ``end`` in a thread at a second signal, and where nobody says ``heard`` after the first in time.
+
+    Python itself hears of no signal during a call of TensorFlow.
+    """
+    global _watched
     if sys.platform == "win32":
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
+    def end_unless_heard() -> None:
+        if not _heard.wait(LIMIT):
+            end()
+
     def watch() -> None:
+        first = 0.0
         with open(reader, "rb", buffering=0) as numbers:
             while number := numbers.read(1):
-                if number[0] in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and not _heard.wait(LIMIT):
+                if number[0] not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    continue
+                if not first:
+                    first = time.monotonic()
+                    threading.Thread(target=end_unless_heard, daemon=True).start()
+                elif time.monotonic() > first + SAME:
                     end()
 
     threading.Thread(target=watch, daemon=True).start()
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before, _watched = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), True
     try:
         yield
     finally:
         heard()
         signal.set_wakeup_fd(before)
+        _watched = False
         os.close(writer)
 
 
 def heard() -> None:
-    """Says that the interruption is being dealt with."""
+    """Says that the interruption is being dealt with, which may take its time."""
     _heard.set()
 
 

@@ -148,22 +148,36 @@ def test_a_signal_waits_for_the_step_in_hand_but_not_for_ever(tmp_path: Path) ->
 
 
 STUCK = """
-import ctypes, os, signal, threading
+import ctypes, os, signal, sys, threading
 from compare import signals
 
-signals.LIMIT = 1
+signals.LIMIT, *seconds = map(float, sys.argv[1:])
 signals.catch()
 signal.siginterrupt(signal.SIGINT, False)
-with signals.ended_when_stuck(lambda: os._exit(130)):
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    ctypes.CDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
+reader, writer = os.pipe()
+with signals.ended_by_force(lambda: os._exit(130)):
+    for each in seconds:
+        threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(6, os.write, (writer, b"x")).start()
+    try:
+        ctypes.CDLL(None).read(reader, ctypes.create_string_buffer(1), 1)
+    except KeyboardInterrupt:
+        pass
 """
 
 
-def test_a_call_that_does_not_return_to_python_ends_by_a_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "signals", "ends"),
+    [(1, [0.5], True), (90, [0.5, 0.7, 3], True), (90, [0.5, 0.7], False)],
+    ids=["unheard", "again", "twice at once"],
+)
+def test_a_call_that_does_not_return_to_python_ends_by_signals(
+    tmp_path: Path, limit: int, signals: list[float], ends: bool
+) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, tmp_path / "stuck.py"], env=environment, timeout=60).returncode == 130
+    command = [sys.executable, tmp_path / "stuck.py", str(limit), *map(str, signals)]
+    assert subprocess.run(command, env=environment, timeout=60).returncode == (130 if ends else 0)
 
 
 # Help, from anywhere, at once

@@ -66,7 +66,7 @@ def _main(given: Sequence[str]) -> int:
             _exit(fail(program(), text, EXIT_INTERRUPTED))
 
         try:
-            with signals.ended_when_stuck(end):
+            with signals.ended_by_force(end):
                 return carry_out_and_report(options, folder)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(text) from None
