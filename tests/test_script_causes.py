@@ -76,6 +76,13 @@ def found_causes(
     return name_causes(found, both)
 
 
+def remedies(cause: str, right: CloseUp, other: CloseUp) -> str:
+    """What a cause says to write instead, for all that its recogniser sees."""
+    both, located = replace(sides(other), close_ups=(right, other)), locate(right, other, [], STEP, NAMES)
+    stage = next(iter(CATALOGUE[cause].recorded)) if located.stage is None else located.stage
+    return "".join(variant.remedy for variant in CATALOGUE[cause].recorded[stage](both, located))
+
+
 def changed(close_up: CloseUp, kind: str, change: Callable[[Event], Event | list[Event]]) -> CloseUp:
     """A close-up whose events of one kind in ``STEP`` are others."""
     events: list[Event] = []
@@ -583,6 +590,9 @@ def test_a_callback_is_not_accused_of_what_it_cannot_have_done() -> None:
         return [cause for _, cause in accused(slowed, other, ends=ends, **given)]
 
     assert named(linear_step(rate=0.1)) == ["callbacks-missing"]
+    printing = ["PrintLR", "LearningRateScheduler"]
+    (cause,) = found_causes(linear_step(rate=0.05), linear_step(rate=0.1), ends=(1, 2), rate=0.1, callbacks=printing)
+    assert has(cause, callbacks=["LearningRateScheduler"]), "others only print it"
     assert named(linear_step(rate=0.1), ends=(2,)) == ["optimizer-differs"], "still in fit's first epoch"
     assert named(linear_step(rate=0.1, gradient=0.91234)) == [], "the gradients differ before that"
     same = linear_step(rate=0.05)
@@ -672,6 +682,9 @@ def test_probabilities_taken_for_logits() -> None:
     as_probabilities = float(-np.mean(TRUE * np.log(LOGITS) + (1 - TRUE) * np.log(1 - LOGITS)))
     for flag, loss, other in ((True, as_logits, as_probabilities), (False, as_probabilities, as_logits)):
         right = with_targets(RIGHT, "binary_crossentropy", TRUE, LOGITS, loss=loss, from_logits=flag)
+        assert f"losses.BinaryCrossentropy(from_logits={flag})" in remedies(
+            "logits-mismatch", right, with_loss(OFF, 9.0)
+        )
         assert accused(right, with_loss(OFF, other + PENALTY)) == [("loss", "logits-mismatch")]
         assert accused(right, with_loss(OFF, 1.001 * other + PENALTY)) == []
 
@@ -752,7 +765,7 @@ def test_clipped_gradients() -> None:
     assert 1 < norm < 20
     for length, causes in ((0.5, [("gradients", "clipping-differs")]), (0.51234, []), (20, [])):
         shorter = with_gradients(RIGHT, kernel * length / norm, bias * length / norm)
-        assert accused(RIGHT, shorter) == causes, length
+        assert accused(RIGHT, shorter) == accused(shorter, RIGHT) == causes, length
 
 
 def test_gradients_that_no_limit_explains_are_not_clipped() -> None:
@@ -844,6 +857,9 @@ def test_clipping_is_measured_on_each_side() -> None:
     alone = with_gradients(RIGHT, *(each * 0.5 / np.linalg.norm(each) for each in (kernel, bias)))
     (cause,) = configured(RIGHT, alone, {}, {})
     assert has(cause, limited="the norm of each variable's gradient")
+    (cause,) = configured(alone, RIGHT, {}, {})
+    assert cause.side == "loop" and has(cause, side="fit", other="loop", limit=pytest.approx(0.5))
+    assert "tf.clip_by_norm(each, 0.5)" in remedies("clipping-differs", alone, RIGHT)
     assert configured(RIGHT, alone, {"clipnorm": 0.5}, {}) == [], "fit's optimizer does the same"
     assert configured(RIGHT, both, {"global_clipnorm": 0.5}, {}) == []
 
@@ -854,6 +870,9 @@ def test_a_vector_of_losses_is_summed_by_the_side_that_has_it() -> None:
     vector = changed(vector, "loss", lambda event: replace(event, arrays=[losses, np.float64(PENALTY)]))
     (cause,) = found_causes(vector, RIGHT)
     assert (cause.id, cause.side) == ("loss-summed", "fit") and has(cause, kind="script-losses-summed", losses=8)
+    positions = changed(vector, "loss", lambda e: replace(e, arrays=[np.full((8, 10), LOSS), np.float64(PENALTY)]))
+    (cause,) = found_causes(RIGHT, positions)
+    assert (cause.id, cause.side) == ("loss-summed", "loop") and has(cause, losses=80, summing="loop")
     assert accused(with_loss(linear_step(gradient=8), 8 * LOSS), RIGHT) == [], "the loss of fit has no more than one"
     assert accused(vector, with_loss(RIGHT, 1.001 * LOSS)) == []
 
@@ -957,6 +976,8 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     slower, norm = linear_step(rate=0.05), float(np.hypot.reduce([np.linalg.norm(each) for each in gradients(RIGHT)]))
     rates = {"learning_rate": [0.05, 0.1]}
     assert named(slower, {"clipnorm": 2 * norm}, {}) == [("optimizer-differs", rates)], "no gradient is that long"
+    (cause,) = configured(RIGHT, slower, {"learning_rate": 0.1}, {"learning_rate": 0.1})
+    assert has(cause, settings=rates, begun=0.1), "it was set later"
     clipping = [("clipping-differs", {"clipnorm": [None, norm / 4]})]
     assert named(slower, {"clipnorm": norm / 4}, {}) == clipping
     schedule = {"learning_rate": {"class_name": "ExponentialDecay", "config": {}}}

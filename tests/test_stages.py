@@ -275,6 +275,67 @@ def test_outputs_of_a_dict_are_those_of_a_list_in_another_order() -> None:
         assert found is not None and (found.gap == gap or (gap is None and found.differs))
 
 
+def with_values(kind: str, *values: np.ndarray, factor: float = 1.0, earlier: bool = True) -> CloseUp:
+    """A step with other labels or predictions; ``earlier`` is whether the labels of the first step are the same."""
+    seen = linear_step(factor=factor)
+    other = [
+        replace(each, arrays=[*values, *each.arrays[1:]], rows=row_hashes(values) if kind == "targets" else ())
+        if each.kind == kind
+        else each
+        for each in seen.steps[STEP]
+    ]
+    labels = Event("targets", 0, {}, [], (1, 2) if earlier else (3, 4))
+    return replace(seen, steps={1: [*seen.steps[1], labels], STEP: other})
+
+
+@pytest.mark.parametrize(("off", "earlier", "stage"), [
+    (0.5, True, "examples"), (1e-9, True, "loss"), (0.5, False, "loss"),
+])  # fmt: skip
+def test_labels_that_are_computed_otherwise_are_other_labels_and_accuse_no_shuffling(
+    off: float, earlier: bool, stage: str
+) -> None:
+    labels = linear_step().arrays(STEP, "targets")[0].astype(np.float64)
+    right, other = with_values("targets", labels), with_values("targets", labels + off, factor=2.0, earlier=earlier)
+    found = locate(right, other, [TWIN], STEP, NAMES)
+    assert found.stage == stage
+    assert name_causes(found, sides(other)) == []
+
+
+@pytest.mark.parametrize(("gradient", "factor", "stage"), [(4.0, 1.0, "gradients"), (1.0, 2.0, "predictions")])
+def test_logits_are_no_other_predictions_than_their_probabilities_where_the_loss_agrees(
+    gradient: float, factor: float, stage: str
+) -> None:
+    logits = np.random.default_rng(1).normal(size=(8, 3))
+    softmax = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    of_loss = linear_step(gradient=gradient, factor=factor)
+    for given, other in ((softmax, logits), (logits, softmax), (1 / (1 + np.exp(-logits)), logits)):
+        sides_ = [with_values("predictions", np.float32(each)) for each in (given, other)]
+        events = [
+            next(each for each in of_loss.steps[STEP] if each.kind == event.kind)
+            if event.kind in ("loss", "gradients")
+            else event
+            for event in sides_[1].steps[STEP]
+        ]
+        candidate = replace(sides_[1], steps={**sides_[1].steps, STEP: events}, after=of_loss.after)
+        assert locate(sides_[0], candidate, [], STEP, NAMES).stage == stage
+
+
+def test_predictions_of_every_model_that_a_step_calls_are_compared() -> None:
+    def calls(*outputs: float) -> CloseUp:
+        seen, (given, weights, layer, predicted, *rest) = linear_step(), linear_step().steps[STEP]
+        decoded = [
+            replace(event, info={**event.info, "model": "decoder"}, arrays=[np.full((8, 2), output)], rows=())
+            for output in outputs
+            for event in (given, predicted)
+        ]
+        return replace(seen, steps={**seen.steps, STEP: [given, weights, layer, predicted, *decoded, *rest]})
+
+    right = calls(0.1, 0.2)
+    for other, differs in ((calls(0.1, 0.2), False), (calls(0.1, 0.3), True), (calls(0.1), False)):
+        found = locate(right, other, [], STEP, NAMES).of("predictions")
+        assert found is not None and found.differs == differs
+
+
 def test_labels_with_other_names_are_not_shuffled() -> None:
     for deviation, causes in (({"names": (2, 0, 1)}, []), ({"shuffled": True}, ["labels-shuffled-apart"])):
         other = linear_step(**deviation, factor=1.1)  # other labels make another loss
@@ -294,6 +355,12 @@ def test_calls_that_only_one_side_makes_are_a_hint_where_examples_differ() -> No
         hint("calls-alone", side="fit", functions=["batch(8)"]),
     ]
     assert hints(located(linear_step(factor=2.0)), both) == []
+    arrays = replace(plain, traces=(replace(fit, fit={"validation_split": 0.25}), loop))
+    assert hints(located(other), arrays) == [], "fit batches its arrays itself"
+    unknown = linear_step(rows=slice(0, 5), times=2.0)
+    arrays = replace(arrays, close_ups=(linear_step(), unknown))
+    (not_seen, split) = hints(located(unknown), arrays)
+    assert (not_seen["kind"], split) == ("unknown-examples", hint("split-off", side="fit", share=0.25))
 
 
 @pytest.mark.parametrize(

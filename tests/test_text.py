@@ -38,6 +38,11 @@ def test_identical_says_how_much_was_compared(steps: int, when: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("calls", "when"), [(4, "after each of 4 calls"), (1, "once, after 8 steps")])
+def test_identical_says_how_many_steps_one_comparison_is_of(calls: int, when: str) -> None:
+    assert when in said(Training("identical", 0.0, None, calls, steps_made=8), Reporting("identical", SAME))
+
+
 @pytest.mark.parametrize(
     ("training", "text"),
     [

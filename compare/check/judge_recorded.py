@@ -360,12 +360,16 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         names = {"side": sides.right_name, "other": sides.other_name}
         numbers = {"examples": unknown, "of": len(other), "first": min(steps_of_epoch(sides))}
         yield Measurement.of("unknown-examples", **numbers, last=max(steps_of_epoch(sides)), **names)
+        traces = ((sides.right_name, sides.right_trace.fit), (sides.other_name, sides.other_trace.fit))
+        split = [(name, float(fit["validation_split"])) for name, fit in traces if fit.get("validation_split")]
+        if len(split) == 1:
+            yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
         yield from _hints_on_random_numbers(sides, EXAMPLES)
     elif right and right == other:
         yield Measurement.of("reordered", examples=len(right))
     calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
     for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
-        if alone := [call for call in own if call not in others]:
+        if others and (alone := [call for call in own if call not in others]):
             yield Measurement.of("calls-alone", side=name, functions=alone)
 
 

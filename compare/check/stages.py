@@ -270,12 +270,22 @@ def _same_inputs(at: _Step) -> bool:
 
 
 def _labels_differ(at: _Step) -> bool:
-    """Whether equal inputs have labels of other examples."""
+    """Whether equal inputs have labels of other examples, or other values in a form that is the same elsewhere."""
     a, b, _ = at.of(_labels)
     if not a or not b or a == b or len(a) != len(b):
         return False
-    known = {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}
-    return all(row in known for row in b)
+    both = [{number: _labels(each, number) for number in each.steps} for each in (at.reference, at.candidate)]
+    if {row for rows in both[0].values() for row in rows}.issuperset(b):
+        return True
+    one, other, twins = at.of(_true)
+    gap, noise = _compared(_joined(one), _joined(other), list(map(_joined, twins)))
+    return gap > noise and any(rows and rows == both[1].get(number) for number, rows in both[0].items())
+
+
+def _true(close_up: CloseUp, step: int) -> list[Event]:
+    """The labels of a step, without the predictions that they are compared with."""
+    events = close_up.of(step, "targets")
+    return [replace(event, arrays=event.arrays[: event.info["true"]]) for event in events]
 
 
 def _inputs(at: _Step) -> StageValues:
@@ -294,9 +304,26 @@ def _inputs(at: _Step) -> StageValues:
 
 
 def _joined(events: Sequence[Event]) -> np.ndarray:
-    arrays = [np.asarray(array) for event in events for array in event.arrays]
-    parts = [array.astype(np.float64).ravel() for array in arrays if array.dtype.kind not in "OSU"]  # no text
+    parts = [array.astype(np.float64).ravel() for array in _numbers(events)]
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _numbers(events: Sequence[Event]) -> list[np.ndarray]:
+    """The arrays of numbers, without texts."""
+    arrays = [np.asarray(array) for event in events for array in event.arrays]
+    return [array for array in arrays if array.dtype.kind not in "OSU"]
+
+
+def _softmax(events: Sequence[Event]) -> np.ndarray:
+    """The probabilities of all outputs, as if these were logits of classes."""
+    shares = [np.exp(np.asarray(each, np.float64) - np.max(each, -1, keepdims=True)) for each in _numbers(events)]
+    return np.concatenate([(each / each.sum(-1, keepdims=True)).ravel() for each in shares])
+
+
+def _sigmoid(events: Sequence[Event]) -> np.ndarray:
+    """The probabilities of all outputs, as if each was a logit of its own."""
+    halves = [0.5 * np.asarray(each, np.float64).ravel() for each in _numbers(events)]
+    return 0.5 * (1 + np.tanh(np.concatenate(halves)))
 
 
 def _range(values: np.ndarray) -> str:
@@ -304,18 +331,30 @@ def _range(values: np.ndarray) -> str:
 
 
 def _predictions(at: _Step) -> StageValues:
-    *both, twins = at.of(_outputs)
-    if not all(both) or not _same_inputs(at):
+    first, second, twins = at.of(_outputs)
+    if not first or not second or not _same_inputs(at):
         return StageValues(PREDICTIONS, None)
-    names = [next(iter(each)) for each in both]
-    if len(both[0]) != len(both[1]):  # one side may call the layers one by one: the last gives the output
-        parts = int(len(both[1]) > len(both[0]))
-        whole = both[1 - parts][names[1 - parts]]
-        alike = [name for name, each in both[parts].items() if _sizes(each) == _sizes(whole)]
+    pairs = list(zip(first, second, strict=False))  # of the models that the step calls, in order
+    if len(first) != len(second):  # one side may call the layers one by one: the last gives the output
+        whole, parts = sorted((first, second), key=len)
+        name = next(iter(whole))
+        alike = [part for part, each in parts.items() if _sizes(each) == _sizes(whole[name])]
         if not alike:
             return StageValues(PREDICTIONS, None)
-        names[parts] = min(alike, key=lambda name: relative_gap(_joined(whole), _joined(both[parts][name])))
-    reference, candidate = both[0][names[0]], both[1][names[1]]
+        part = min(alike, key=lambda part: relative_gap(_joined(whole[name]), _joined(parts[part])))
+        pairs = [(name, part) if whole is first else (part, name)]
+    found = _outputs_of(at, first[pairs[0][0]], second[pairs[0][1]], [each.get(pairs[0][0], ()) for each in twins])
+    for one, other in pairs[1:]:
+        same = [[each.shape for each in _numbers(side)] for side in (first[one], second[other])]
+        if found.equal and same[0] == same[1]:
+            found = _outputs_of(at, first[one], second[other], [each.get(one, ()) for each in twins])
+    return found
+
+
+def _outputs_of(
+    at: _Step, reference: Sequence[Event], candidate: Sequence[Event], twins: Sequence[Sequence[Event]]
+) -> StageValues:
+    """Compares the outputs of one model."""
     if len(reference) == len(candidate):
         candidate = [_in_order_of(*each) for each in zip(reference, candidate, strict=True)]
     rows, arrays = at.of(example_rows)[:2], [array for event in candidate for array in event.arrays]
@@ -326,7 +365,10 @@ def _predictions(at: _Step) -> StageValues:
     elif moved:
         return StageValues(PREDICTIONS, None)
     a, b = _joined(reference), _joined(candidate)
-    gap, noise = _compared(a, b, [_joined(twin[names[0]]) for twin in twins if names[0] in twin])
+    gap, noise = _compared(a, b, [_joined(twin) for twin in twins if twin])
+    if gap > noise and _loss(at).equal:  # logits on one side, and on the other what a softmax makes of them
+        sides = (candidate, a), (reference, b)
+        gap = min(gap, *(relative_gap(squash(each), other) for each, other in sides for squash in (_softmax, _sigmoid)))
     where = _first_layer(at) if gap > noise and not moved else ""
     return StageValues(PREDICTIONS, gap, noise, _range(a), _range(b), where)
 

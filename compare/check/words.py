@@ -106,6 +106,7 @@ MORE: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "explains": _explained,
     "as_with": lambda text, q: f"as with {q['as_with']}: {text}; but the {' and '.join(q['agrees'])} agrees",
     "right_loss": lambda text, q: _losses(**q) + text,
+    "begun": lambda text, q: f"{text}; both begin with {shortest(q['begun'])}, and the rate is set later",
     "beside": lambda text, q: f"{text}; with {q['beside']} this gives it",
     "at_step": lambda text, q: f"step {q['at_step']:,}{_in_epoch(*q.get('at_place', ()))}: {text}",
 }
@@ -526,7 +527,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "{expected}",
     "tail-left-out": "{side} has the last {examples} examples of its epoch here, {other} begins the next epoch; "
     "{never:,} "
-    "of {of_all:,} examples are never seen",
+    "of {of_all:,} examples are left out",
     "had-again": "{side} had the same {examples} examples in step {earlier_step}",
     "script-repeats": "{repeats} of the {of} examples of this epoch are repeats{never:?, and {never} of {of_all} are "
     "never seen}",
@@ -555,7 +556,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "script-loss-not-divided-by-replicas": ": {alone:?that of the examples is }{replicas} times as much, on "
     "{replicas} replicas",
     "script-loss-divided-twice": ": {alone:?that of the examples is }1/{replicas} of it, on {replicas} replicas",
-    "script-losses-summed": ": {other} takes the gradient of {losses} losses, not of their mean, so that of their sum",
+    "script-losses-summed": ": {summing} takes the gradient of {losses} losses, not of their mean: that of their sum",
     # Two scripts: gradients, update and state
     "script-not-scaled": "the loss is {loss_scale:,.0f} times as large in {other} as in {side}, whose optimizer "
     "divides "
@@ -599,6 +600,7 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "validation; call it equally often in both",
     "unknown-examples": "{side} was not seen to have {examples:,} of the {of:,} examples that {other} has in "
     "steps {first:,} to {last:,}",
+    "split-off": "{side} keeps the last {share:.0%} of its examples for validation (validation_split={share:g})",
     "reordered": "both see the same {examples:,} examples in this epoch, in another order; give both the same order",
     "layers-alone": "only {side} calls {classes:some} in this step",
     "calls-alone": "only {side} calls {functions:some}",

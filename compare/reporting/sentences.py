@@ -307,6 +307,8 @@ def _by_value(values: Mapping[str, float | None]) -> str:
 def _when(training: Training) -> str:
     """When the weights were compared."""
     steps = training.steps_compared
+    if training.steps_made and steps == 1:
+        return f"once, after {training.steps_made:,} steps"
     if training.steps_made:
         return f"after each of {steps:,} calls, which made {training.steps_made:,} steps"
     if steps == 0:

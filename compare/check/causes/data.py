@@ -210,7 +210,8 @@ def _short_batch_left_out(sides: Sides) -> Measurement | None:
 def _with_another_label(sides: Sides) -> int:
     """The number of examples of the step whose label is another one than that of equal inputs on the right side.
 
-    It is 0 if labels are only called by other names: where each right label has become one and the same other.
+    It is 0 if labels are only called by other names: where each right label has become one and the same other. It also
+    is where one is a label of no example, such as one that is computed from weights.
     """
     labels: dict[int, set[int]] = {}
     for row, label in _labelled(sides.right, sides.right.steps):
@@ -221,7 +222,8 @@ def _with_another_label(sides: Sides) -> int:
         for old in labels[row]:
             became.setdefault(old, set()).add(label)
     renamed = len(became) < len(known) and all(len(others) == 1 for others in became.values())
-    return 0 if renamed else sum(label not in labels[row] for row, label in known)
+    computed = not set().union(*labels.values()).issuperset(label for _, label in known)
+    return 0 if renamed or computed else sum(label not in labels[row] for row, label in known)
 
 
 def _labelled(close_up: CloseUp, steps: Iterable[int]) -> list[tuple[int, int]]:

@@ -116,11 +116,14 @@ def _summed(case: Case, recipe: Recipe) -> Iterable[Variant]:
 def _recorded_sum(sides: Sides, located: Located) -> Iterator[Variant]:
     """The sum over the examples, or the gradient of a vector of losses, which is that of their sum."""
     yield from _recorded_share("loss-summed")(sides, located)
-    losses = [event.arrays[: event.info["targets"]] for event in sides.right.of(sides.step, "loss")]
-    if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
-        seen, share = Measurement.of("script-losses-summed", losses=count), scaled(mean_of_means, 1 / count)
-        for changes in ({"share": share}, {"share": share, "regularization": 1 / count}):
-            yield Variant(changes, seen, by_right=True)
+    for by_right, name, close_up in (
+        (True, sides.right_name, sides.right), (False, sides.other_name, sides.other)):  # fmt: skip
+        losses = [event.arrays[: event.info["targets"]] for event in close_up.of(sides.step, "loss")]
+        if len(losses) == 1 and len(losses[0]) == 1 and (count := np.size(losses[0][0])) > 1:
+            factor = 1 / count if by_right else float(count)
+            seen = Measurement.of("script-losses-summed", losses=count, summing=name)
+            for regularization in ({}, {"regularization": factor}):
+                yield Variant({"share": scaled(mean_of_means, factor), **regularization}, seen, by_right=by_right)
 
 
 def _constant(case: Case, recipe: Recipe) -> Iterable[Variant]:
@@ -356,13 +359,14 @@ def _recorded_logits(sides: Sides, located: Located) -> Iterator[Variant]:
     recorded = RecordedLoss.of(sides)
     if recorded is None or recorded.targets is None:
         return
-    remedy = (
-        "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=False)\n"
-        "# in both; or leave out the activation of the model's last layer"
+    kind, flag = recorded.targets.kind, recorded.targets.from_logits
+    loss = f"tf.keras.losses.{''.join(map(str.capitalize, kind.split('_')))}"
+    in_both = (
+        f"loss_object = {loss}(from_logits=False)\n# in both; or leave out the activation of the model's last layer"
     )
-    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=remedy)
-    seen = Measurement.of("script-from-logits", from_logits=not recorded.targets.from_logits)
-    yield Variant({"loss": OTHER_LOGITS}, seen)
+    yield Variant({"loss": UNRECOVERED}, Measurement.of("script-probabilities"), remedy=in_both)
+    remedy = f"loss_object = {loss}(from_logits={flag})\n# with the options of the other script's loss"
+    yield Variant({"loss": OTHER_LOGITS}, Measurement.of("script-from-logits", from_logits=not flag), remedy=remedy)
 
 
 WITH_PROBABILITIES = (
@@ -661,10 +665,7 @@ CAUSES = (
         "twice).",
         wrong="loss_object = tf.keras.losses.SparseCategoricalCrossentropy()  # the model ends without a softmax",
         remedy="model, optimizer, loss_object, metrics = run.build()  # use this loss_object",
-        remedies={
-            SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n"
-            "# with the options of the loss that compile() gets",
-        },
+        remedies={SCRIPT: "loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)  # as in fit"},
         recognised="The gradients match those of the experiment's loss with the opposite from_logits, or of its loss "
         "of softmax(predictions).",
         met='"Is there a problem in the loss function": logits, and no from_logits=True, '

@@ -364,16 +364,20 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         settings = {key: [b.get(key), a.get(key)] for key in clipping}
         seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings, variables=[])
         return "clipping-differs", Variant({}, seen)
-    differing = [key for key in differing if key not in clipping]
+    differing, begun = [key for key in differing if key not in clipping], None
     update = located.of(UPDATE)
     as_apart = not differing and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
         differing.insert(0, "learning_rate")
+        begun = a["learning_rate"] if a["learning_rate"] == b["learning_rate"] else None
         digits = 6 if apart > CLOSE else 10
         a, b = (each | {"learning_rate": float(f"{rate:.{digits}g}")} for each, rate in zip((a, b), rates, strict=True))
     if differing:
         settings = {key: [b.get(key), a.get(key)] for key in differing}
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
+        if isinstance(begun, float) and len(settings) == 1:
+            remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
+            return "optimizer-differs", Variant({}, seen.but(begun=begun), remedy=remedy)
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
@@ -431,7 +435,8 @@ def _recorded_callbacks(
 ) -> Measurement | None:
     """Evidence that a callback of fit has set another learning rate than the one at which it began."""
     callbacks = _recorded_list(sides)
-    callbacks = [name for name in callbacks if "LearningRate" in name or "LR" in name] or callbacks
+    of_rate = [name for name in callbacks if "LearningRate" in name or "LR" in name]
+    callbacks = [name for name in of_rate if name in SET_RATES] or of_rate or callbacks
     if not callbacks or right is None or other is None or rates[0] is None or rates[1] is None:
         return None
     begun = right["config"].get("learning_rate")
@@ -457,6 +462,8 @@ def _recorded_list(sides: Sides) -> list[str]:
     return callbacks if callbacks and sides.step > fit.epochs[0].steps else []
 
 
+SET_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
+"""Keras's callbacks that set the learning rate."""
 ONCE = "optimizer.apply_gradients(zip(gradients, variables))  # once in each step"
 OWN_OPTIMIZER = "model, optimizer, loss_object, metrics = run.build()  # use this optimizer unchanged"
 OF_EMA = "optimizer.finalize_variable_values(model.trainable_variables)  # after the last epoch, with use_ema only"

@@ -116,29 +116,35 @@ def _largest(gradients: Gradients) -> float:
 
 
 LIMITED = {
-    "value": "every value of the gradients",
-    "global": "the norm of all gradients together",
-    "norm": "the norm of each variable's gradient",
+    "value": ("every value of the gradients", "[tf.clip_by_value(each, -{0:g}, {0:g}) for each in gradients]"),
+    "global": ("the norm of all gradients together", "tf.clip_by_global_norm(gradients, {0:g})[0]"),
+    "norm": ("the norm of each variable's gradient", "[tf.clip_by_norm(each, {0:g}) for each in gradients]"),
 }
-"""What each kind of clipping limits, the simplest to tell from other mistakes first."""
+"""What each kind of clipping limits and how, the simplest to tell from other mistakes first."""
 
 
 def _recorded_clipping(sides: Sides, located: Located) -> Iterator[Variant]:
-    """A limit that explains the gradients of all replicas; that of a norm is a round number, as limits are."""
+    """A limit that explains one side's gradients of all replicas; that of a norm is a round number, as limits are."""
     both = [both_gradients(sides, replica) for replica in (range(sides.replicas) if sides.replicas > 1 else (None,))]
     pairs = [(other, right) for right, other in both if right and other]
     if not pairs or any(a.keys() != b.keys() for a, b in pairs) or clip_alike(sides):
         return
-    limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in pairs]))
-    for kind, limited in LIMITED.items():
-        limit = limits.get(kind)
-        if limit is None or (kind != "value" and abs(limit - float(f"{limit:.2g}")) > 1e-4 * limit):
-            continue
-        if all(equal_gradients(a, clipped(b, Clip(kind, limit))) for a, b in pairs):
-            clipping = {"clipping": clipping_of(sides.other_trace), "other_clipping": clipping_of(sides.right_trace)}
-            seen = Measurement.of("script-limits", limited=limited, limit=limit, replicas=sides.replicas, **clipping)
-            yield Variant({}, seen, measured=True)
-            return
+    ways = ((sides.other_name, sides.other_trace), (sides.right_name, sides.right_trace))
+    for ((side, own), (other, others)), each in ((ways, pairs), (ways[::-1], [pair[::-1] for pair in pairs])):
+        limits = dict(_limits([([a[i] for i in a], [b[i] for i in a]) for a, b in each]))
+        for kind, (limited, code) in LIMITED.items():
+            limit = limits.get(kind)
+            if limit is None or (kind != "value" and abs(limit - float(f"{limit:.2g}")) > 1e-4 * limit):
+                continue
+            if all(equal_gradients(a, clipped(b, Clip(kind, limit))) for a, b in each):
+                clipping = {"clipping": clipping_of(own), "other_clipping": clipping_of(others)}
+                quantities = {"limited": limited, "limit": limit, "replicas": sides.replicas, **clipping}
+                remedy = (
+                    "" if side == sides.other_name else f"gradients = {code.format(limit)}  # before they are applied"
+                )
+                seen = Measurement.of("script-limits", side=side, other=other, **quantities)
+                yield Variant({}, seen, measured=True, remedy=remedy)
+                return
 
 
 def _clipped_update(case: Case, update: Update) -> Iterable[Variant]:
