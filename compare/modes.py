@@ -132,6 +132,7 @@ class Training(Trained, StepByStep):
     """A full training with one seed."""
 
     title: ClassVar[str] = "in a full training"
+    of_one_size: ClassVar[bool] = False
 
     parallel: bool = switch(
         "run all trainers at the same time, in processes that share the processor's threads",
@@ -147,6 +148,8 @@ class Training(Trained, StepByStep):
 
     def _refuse(self) -> None:
         super()._refuse()
+        if self.sizes and self.against is not None:
+            raise RequestError("--replicas with two numbers compares with the first of them: leave out --against")
         if self.spec.several_processes:
             why = f"cannot be combined with --strategy {self.strategy}, which has processes of its own; leave it out"
             self.refuse_given(["parallel", "sequential", "stop_at_difference"], why)
@@ -274,7 +277,7 @@ class Scripts(Files, Replicas, StepByStep):
     @property
     def of_two_sides(self) -> bool:
         """Whether each side is a process of its own, and not the first and second training of one script."""
-        return max(len(self.scripts), len(self.python), len(self.commits)) > 1
+        return max(map(len, (self.scripts, self.python, self.commits, self.sizes))) > 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ class Option:
         most: the largest number allowed; None for any that TensorFlow counts to.
         shown: the default as ``--help`` shows it, where that is not the value itself.
         may_change: whether a resumed run may have another value than it began with.
+        pair: whether it may be two numbers.
         python_only: whether the command has another way to say it.
         rare: whether few people need it, so that only ``--help-all`` lists it.
     """
@@ -60,6 +61,7 @@ class Option:
     most: int | None = None
     choices: tuple[Any, ...] = ()
     several: bool = False
+    pair: bool = False
     shown: str = ""
     may_change: bool = False
     python_only: bool = False
@@ -86,7 +88,11 @@ class Option:
                 raise RequestError(f"{flag(name)} {value!r}: give a folder")
             return Path(value)
         if self.least is not None:
-            return _count(name, value, self.least, self.most)
+            given = tuple(value) if self.pair and isinstance(value, list | tuple) else (value,)
+            if len(given) not in (1, 2):
+                raise RequestError(f"{flag(name)} takes one number or two, not {len(given)}")
+            counts = tuple(_count(name, each, self.least, self.most) for each in given)
+            return counts if len(set(counts)) > 1 else counts[0]
         return value
 
     def full_help(self) -> str:
@@ -103,7 +109,7 @@ class Option:
             metavar=self.metavar,
             type=str if self.kind is object else self.kind,
             default=self.default,
-            nargs="+" if self.several else None,
+            nargs="+" if self.several or self.pair else None,
             help=f"{text} (default: {shown})" if shown and text != argparse.SUPPRESS else text,
         )
 

@@ -143,13 +143,26 @@ class Request:
 class Replicas(Request):
     """Modes that run on several replicas."""
 
-    replicas: int | None = number(
+    replicas: Converted[int | Sequence[int] | None, int | None] = number(
         None,
-        "number of replicas; without a GPU, N logical CPU devices are made",
+        "number of replicas; without a GPU, N logical CPU devices are made; two numbers compare two sizes",
         most=MOST_REPLICAS,
+        pair=True,
         shown="all visible devices",
         group=DEVICES,
     )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The two numbers of replicas that are compared; empty if there is only one."""
+        given: Any = self.replicas
+        return given if isinstance(given, tuple) else ()
+
+    @property
+    def replica_count(self) -> int | None:
+        """The one number of replicas; None for all devices."""
+        given: Any = self.replicas
+        return given if isinstance(given, int) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +196,8 @@ class StepByStep(Request):
 @dataclass(frozen=True)
 class Task(Replicas):
     """What the modes share that train an experiment with trainers."""
+
+    of_one_size: ClassVar[bool] = True
 
     experiment: str | Experiment = option(
         "fashion-mnist",
@@ -255,11 +270,13 @@ class Task(Replicas):
             self.refuse_given(["workers"], only)
         if not self.spec.parameter_servers:
             self.refuse_given(["parameter_servers"], "is for --strategy parameter-server only")
-        if self.spec.one_replica and (self.replicas or 1) > 1:
+        if self.spec.one_replica and max(self.replica_count or 1, *self.sizes, 1) > 1:
             raise RequestError(
                 f"--strategy {self.strategy} has one replica, --replicas asks for {self.replicas}: "
                 "use --strategy mirrored"
             )
+        if self.sizes and self.of_one_size:
+            raise RequestError("--replicas with two numbers is for a full training with one seed, and for scripts")
         if self.tensorboard and find_spec("tensorboard") is None:
             raise RequestError('--tensorboard needs the package tensorboard: pip install "fit-vs-loop[tensorboard]"')
         super()._refuse()
@@ -283,7 +300,7 @@ class Task(Replicas):
 
     def default_name(self) -> str:
         parts = [label(self.experiment), *(label(trainer) for trainer in self.trainers), self.strategy]
-        parts += [f"x{count}" for count in (self.replicas, self.workers) if count]
+        parts += [f"x{count}" for count in (*self.sizes, self.replica_count, self.workers) if count]
         parts += ["keras-2"] if self.keras == 2 else []
         first, *_, last = (*self.all_seeds, self.all_seeds[-1])
         seeds = f"seed-{first}" if len(self.all_seeds) == 1 else f"seeds-{first}-to-{last}"

@@ -137,13 +137,15 @@ def commit(folder: Path, message: str) -> None:
     git(folder, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "-qam", message)
 
 
-def test_two_commits_are_compared_and_the_repository_stays_as_it_was(tmp_path: Path, repository: Path) -> None:
+def test_two_commits_are_compared_and_the_repository_stays_as_it_was(
+    tmp_path: Path, repository: Path, assert_scripts_alike: Callable[..., None]
+) -> None:
     script = repository / "code" / "train.py"
     script.write_text("raise SystemExit('changes that are not committed')")
     before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
     with pytest.raises(AssertionError, match="different: train-HEAD does not train like train-HEAD-1"):
-        compare.assert_scripts_alike(script, commits=["HEAD~1", "HEAD"], reports=tmp_path / "reports")
-    (folder,) = (path.parent for path in (tmp_path / "reports").glob("*/verdict.json"))
+        assert_scripts_alike(script, commits=["HEAD~1", "HEAD"])
+    (folder,) = (path.parent for path in tmp_path.glob("*/verdict.json"))
     found = compare.load(folder).details
     (entry,) = found["comparisons"]
     assert (found["reference"], entry["candidate"]) == ("train-HEAD-1", "train-HEAD")

@@ -72,10 +72,10 @@ class Session:
         if threads:
             limit_threads(threads)
         # First: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
-        strategies.configure(options.replicas, deterministic=not options.jit)
+        strategies.configure(options.replica_count, deterministic=not options.jit)
         trainers, experiment = load(options, console)
         # Before the data: some strategies allow no operation before they are made.
-        strategy = strategies.make(options.strategy, options.replicas)
+        strategy = strategies.make(options.strategy, options.replica_count)
         train, validation = load_data(options, experiment)
         # The last epoch too, now rather than in the middle of training: a function may ask for a file that is not there
         train.of_epoch(options.seed, options.epochs, options.batch_size)

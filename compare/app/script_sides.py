@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from compare.app.environments import PACKAGES, versions_of
 from compare.app.notebooks import as_python
 from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, printable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Side:
         source: the Python file to run: the script, or what was made of a notebook.
         python: the interpreter that runs it.
         versions: of Python and the packages there; empty if that is this process's own.
+        replicas: the number of replicas of its strategy; None for TensorFlow's own choice.
         commit: the commit that it is taken from; None for the files as they are.
     """
 
@@ -34,6 +38,7 @@ class Side:
     source: str
     python: str
     versions: Mapping[str, str]
+    replicas: int | None = None
     commit: Commit | None = None
 
     @property
@@ -67,6 +72,7 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
     """
     count = 2 if options.of_two_sides else 1
     scripts, pythons = (_for_each(given, count) for given in (options.scripts, options.python or (sys.executable,)))
+    replicas = _for_each(options.sizes or (options.replica_count,), count)
     for script in options.scripts:
         if not (options.commits or Path(script).is_file()):
             raise RequestError(f"--scripts {script}: there is no such file")
@@ -82,18 +88,20 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
                 script, commit = stack.enter_context(_checked_out(options.commits[number], script, where))
             name = distinct(printable(Path(script).stem) + ends[number], [each.name for each in sides])
             source = as_python(script, work / f"notebook-{number}.py")
-            sides.append(Side(name, script, source, pythons[number], versions[number], commit))
+            sides.append(Side(name, script, source, pythons[number], versions[number], replicas[number], commit))
         yield sides
 
 
-def _for_each(given: Sequence[str], count: int) -> list[str]:
+def _for_each(given: Sequence[T], count: int) -> list[T]:
     return list(given) * (count // len(given))
 
 
 def _ends(options: Scripts, versions: Sequence[Mapping[str, str]]) -> list[str]:
-    """What tells the sides of one script apart in their names: the commit, or the first version that differs."""
+    """What tells the sides of one script apart in their names: the commit, size, or first version that differs."""
     if len(options.scripts) > 1 or len(versions) == 1:
         return [""] * len(versions)
+    if options.sizes:
+        return [f"-{count}-replica{'s' * (count > 1)}" for count in options.sizes]
     if options.commits:
         return [f"-{plain(commit)[:40]}" for commit in options.commits]
     apart = next((name for name in (*PACKAGES, "python") if versions[0].get(name) != versions[1].get(name)), "")

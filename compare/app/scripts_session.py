@@ -89,7 +89,7 @@ class ScriptsSession:
             arguments=self.options.script_arguments,
             alone=self.alone,
             max_steps=self.options.max_steps,
-            replicas=self.options.replicas,
+            replicas=runs.replicas,
             own=self.options.own,
             begins=side == 0 and self.passes == 1,
             write_experiment=None if experiment is None else str(experiment.resolve()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from compare.app.processes import refuse_too_many
 from compare.app.provenance import before_training, code, digest, preflight_problems
 from compare.app.ready import Session
 from compare.app.resume import refuse_changes
+from compare.app.run_folder import claimed
 from compare.app.seeds_runner import train_study
 from compare.app.short_check import check_only
 from compare.app.train import train_all, train_truth
@@ -86,6 +88,8 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
         return compare_logged(options, folder, console)
     if isinstance(options, ShortCheck):
         return check_only(options, folder, console, command=command)
+    if isinstance(options, Training) and options.sizes:
+        return _two_sizes(options, folder, console, command=command)
     if command and isinstance(options, Training):
         options = at_once(options, folder, console)
     assert isinstance(options, Trained)
@@ -101,6 +105,26 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
         return cluster_session.start(options, folder, console)
     with getting_ready(options, folder) as executor:
         return _train_and_judge(options, folder, console, executor)
+
+
+def _two_sizes(options: Training, folder: Path, console: Console, *, command: bool) -> Result:
+    """Train with both numbers of replicas, in one folder inside the other; the second is compared with the first."""
+    from compare.engine import strategies  # noqa: PLC0415 (imports TensorFlow)
+
+    first, second = options.sizes
+    if options.batch_size * second % first:
+        raise RequestError(
+            f"--replicas {first} {second} --batch-size {options.batch_size}: {options.batch_size * second} examples "
+            f"do not split evenly over {first} replicas; the global batch is that of {second}"
+        )
+    strategies.configure(max(options.sizes), deterministic=not options.jit)  # before the first size is trained
+    where = folder / f"{first}-replica{'s' * (first > 1)}"
+    size = options.batch_size * second // first
+    own = replace(options, replicas=first, batch_size=size, reports=folder, name=where.name)
+    own = replace(own, resume=options.resume and where.exists())
+    with claimed(own) as inner:
+        carry_out(own, inner, console, command=command)
+    return _by_mode(replace(options, replicas=second, against=where), folder, console, command=command)
 
 
 def _begin_or_go_on(options: Trained, folder: Path) -> None:

@@ -94,12 +94,12 @@ def _check(options: ShortCheck, folder: Path, console: Console, on_two: Mapping[
     from compare.check.probe import with_two_replicas  # noqa: PLC0415 (lazy)
     from compare.engine import strategies  # noqa: PLC0415 (lazy)
 
-    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replicas)
+    strategies.configure(2 if anywhere and "GPU:0" not in strategies.devices() else same.replica_count)
     # Only now: a user's file may use TensorFlow when it is imported, and devices cannot be configured after that.
     ((reference_name, reference), *candidates), experiment = load(options, console)
     strategy = strategies.make("default") if on_two else None
     if not anywhere:
-        strategy = strategies.make(same.strategy, same.replicas)
+        strategy = strategies.make(same.strategy, same.replica_count)
     asked = _asked(options, experiment)
     names = [name for name, _ in candidates]
     title = f"{experiment.name}: short check of {' and '.join(names)} against {reference_name}"

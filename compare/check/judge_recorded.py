@@ -294,11 +294,27 @@ def hints(located: Located, sides: Sides) -> list[Measurement]:
         found.insert(0, Measurement.of("never-changes"))
     if located.stage == PREDICTIONS:
         found += [*drawn_more_often(sides.right, sides.other, sides.step), *_hints_on_layers(sides)]
+    if len({trace.replicas for trace in sides.traces}) > 1:
+        found += _hints_on_sizes(located, sides)
     if located.stage in (PREDICTIONS, LOSS, GRADIENTS, STATE) or (located.stage == UPDATE and located.where):
         found += _hints_on_settings(located, sides)
     if located.stage in (INPUTS, PREDICTIONS, LOSS, STATE):
         found += _hints_on_random_numbers(sides, located.stage)
     return list(map(sides.named, found))
+
+
+def _hints_on_sizes(located: Located, sides: Sides) -> Iterator[Measurement]:
+    """What another number of replicas changes by itself."""
+    replicas = sides.replicas
+    if located.stage == PREDICTIONS:
+        classes = {layer["name"]: layer["class"] for layer in sides.right_trace.layers}
+        for layer in located.where.split(", "):
+            if "Dropout" in classes.get(layer, ""):
+                yield Measurement.of("dropout-per-replica", layer=layer, replicas=replicas)
+            elif classes.get(layer) == "BatchNormalization":
+                yield Measurement.of("batch-norm-per-replica", layer=layer, replicas=replicas)
+    if located.stage == GRADIENTS and all(each.of(sides.step, "clip") for each in sides.close_ups):
+        yield Measurement.of("clips-per-replica", replicas=replicas)
 
 
 def _hints_on_layers(sides: Sides) -> Iterator[Measurement]:

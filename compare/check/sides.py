@@ -65,5 +65,5 @@ class Sides:
 
     @property
     def replicas(self) -> int:
-        """The number of replicas."""
-        return self.right_trace.replicas
+        """The number of replicas; of two sizes, the larger one, where mistakes of scaling show."""
+        return max(trace.replicas for trace in self.traces)

@@ -434,7 +434,7 @@ def _loss(at: _Step) -> StageValues:
     if a is None or b is None:
         return StageValues(LOSS, None)
     others = [[twin] for twin in twins if twin is not None]
-    counts = at.of(lambda each, step: len(each.of(step, "loss")))
+    counts = at.of(lambda each, step: sum(event.replica == 0 for event in each.of(step, "loss")))
     mean = b * counts[0] / counts[1]  # of micro-batches, whose gradients are divided afterwards
     b = min(b, mean, key=lambda value: abs(value - a))
     return StageValues(LOSS, *_compared([a], [b], others), f"{a:.7g}", f"{b:.7g}")

@@ -586,6 +586,12 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "optimizers-in-turn": "{side} uses {optimizers} optimizers in turn; each begins with empty slots and iteration 0",
     "not-repeated": "{side} was run again to look inside step {step:,}, and made {made:,} steps then: what it leaves "
     "on disk, such as a checkpoint, may change its next run; remove that, and compare again",
+    "batch-norm-per-replica": "{layer} takes its statistics from the examples of one replica, on {replicas} replicas "
+    "from fewer: this differs by itself; BatchNormalization(synchronized=True) takes them from all",
+    "dropout-per-replica": "{layer} draws its mask for each of {replicas} replicas, not once for the whole batch: this "
+    "differs by itself; to compare the rest, set its rate to 0",
+    "clips-per-replica": "both limit gradients; on {replicas} replicas, each limits its own before they are added up: "
+    "limit the sum instead, in a tf.distribute merge_call or after all_reduce",
     "equal-without-xla": "without the XLA that {sides:some} asks for (jit_compile=True), step {step:,} is the same in "
     "both up to rounding: what differs is what XLA makes of it, such as the random numbers of dropout",
     "applied-times": "{side} applies its optimizer {times} times to the gradients of one step",
