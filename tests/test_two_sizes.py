@@ -15,6 +15,7 @@ import compare
 from compare.check.judge_recorded import hints, name_causes
 from compare.check.stages import Located, locate
 from compare.errors import RequestError
+from compare.verdict.model import StageValues
 from compare.watch.seen import CloseUp, Event
 
 SCRIPT = """
@@ -157,3 +158,20 @@ def test_sizes_that_cannot_be_compared_are_refused_in_one_line(tmp_path: Path, g
         compare.run("regression", reports=tmp_path, quiet=True, **given)
     assert why in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_gradients_that_are_never_set_back_are_said(kept: bool) -> None:
+    def made(*gradients: tuple[float, float]) -> CloseUp:
+        steps = {}
+        for step, (one, two) in enumerate(gradients, start=1):
+            info = {"positions": [0, 1], "given": None}
+            arrays = [np.asarray(0.1), np.full(2, one), np.full(2, two)]
+            sketched = [np.full(4, one), np.full(4, two)]
+            steps[step] = [Event("gradients", 0, info, arrays), Event("sketch", 0, info, sketched)]
+        return CloseUp(steps)
+
+    right, other = made((1.0, 2.0), (3.0, 1.0)), made((1.0, 2.0), (4.0, 3.0 if kept else 3.1))
+    both = replace(sides(RIGHT), close_ups=(right, other), step=2)
+    located = Located(2, "gradients", stages=(StageValues("loss", True, 0.0, 0.0),))
+    assert [each.kind for each in hints(located, both)] == ["gradients-kept"] * kept

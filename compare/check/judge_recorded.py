@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from compare.check.recorded import (
     RecordedLoss,
     both_gradients,
     drawn_more_often,
+    equal_gradients,
     factor_of_gradients,
     known_rows,
     other_settings,
@@ -47,6 +49,7 @@ from compare.check.stages import (
     Located,
     calls_of,
     example_rows,
+    gradients_of,
     locate,
     loss_of,
     relative_gap,
@@ -397,10 +400,25 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     if factor := factor_of_gradients(sides):
         yield Measurement.of("gradients-have-factor", factor=factor)
         return
+    if _keeps_gradients(sides):
+        yield Measurement.of("gradients-kept", step=sides.step)
+        return
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
         yield Measurement.of("apart-by-weights", variables=[sides.right_trace.variables[i].name for i in off])
+
+
+def _keeps_gradients(sides: Sides) -> bool:
+    """Whether the gradients are the right ones and those of the step before; sketches add up as gradients do."""
+    sketches = partial(gradients_of, kind="sketch")
+    before = sketches(sides.other, sides.step - 1)
+    right, now = (sketches(each, sides.step) for each in (sides.right, sides.other))
+    return (
+        bool(before)
+        and right.keys() == now.keys() == before.keys()
+        and equal_gradients(right, {i: now[i] - before[i] for i in now})
+    )
 
 
 def _parallel(a: np.ndarray, b: np.ndarray) -> bool:

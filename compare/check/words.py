@@ -613,6 +613,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "gradients-have-factor": "every gradient of {side} is {factor:.6g} times that of {other}, and the loss is the "
     "same: "
     "the factor comes between tape.gradient and apply_gradients",
+    "gradients-kept": "the gradients of {side} in step {step:,} are those of {other} and its own of the step before: "
+    "set what adds them up back to zero after each update",
     "apart-by-weights": "what the gradients of {other} and {side} differ by is a multiple of the weights themselves "
     "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
     "that is computed outside of the tape",
