@@ -47,6 +47,8 @@ class TrainerFailedError(RuntimeError):
         return self.text
 
 
+LOST_TASK = ("UnavailableError", "AbortedError")
+"""TensorFlow's errors where another process of the cluster has died."""
 NO_MEMORY, MAY_PASS = "no memory", "may pass"
 """The kinds of failure after which the same training may go well."""
 
@@ -57,7 +59,9 @@ def kind_of(error: BaseException | None) -> str:
         return error.kind
     if isinstance(error, MemoryError) or "ResourceExhausted" in type(error).__name__:  # TensorFlow's
         return NO_MEMORY
-    return MAY_PASS if isinstance(error, OSError) else "" if error is None else kind_of(error.__cause__)
+    if isinstance(error, OSError) or type(error).__name__ in LOST_TASK:
+        return MAY_PASS
+    return "" if error is None else kind_of(error.__cause__)
 
 
 class EndedEarlyError(Exception):

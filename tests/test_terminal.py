@@ -290,6 +290,7 @@ def test_what_a_trainer_raised_in_another_process_is_described_once() -> None:
     ("error", "remedy"),
     [
         (TrainerFailedError("its process died", MAY_PASS), "if its cause has passed, continue with --resume"),
+        (type("UnavailableError", (Exception,), {})("the tasks have crashed"), "if its cause has passed, continue"),
         (OSError(28, "No space left on device"), "if its cause has passed, continue with --resume"),
         (pickle.loads(pickle.dumps(TrainerFailedError("told", NO_MEMORY))), "there is not enough memory"),
         (MemoryError(), "there is not enough memory"),
