@@ -733,6 +733,10 @@ def test_a_loss_and_gradients_times_any_factor_in_the_next_step_too(then: float,
     right = next_step(RIGHT, 1.0)
     scaled = with_gradients(with_loss(RIGHT, 1.25 * LOSS), *(1.25 * each for each in gradients(RIGHT)))
     assert accused(right, next_step(scaled, then)) == causes
+    later = next_step(scaled, 1.26).steps[STEP + 1]
+    norm = replace(next_step(scaled, then), steps={**next_step(scaled, then).steps, STEP + 2: later})
+    with_later = replace(right, steps={**right.steps, STEP + 2: right.steps[STEP + 1]})
+    assert accused(with_later, norm) == [], "another factor in a later batch, such as the sum of its weights"
     other = with_gradients(with_loss(RIGHT, 1.25 * LOSS), *(1.2 * each for each in gradients(RIGHT)))
     assert accused(right, next_step(other, then)) == [], "the gradients have another factor"
 

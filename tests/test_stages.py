@@ -14,7 +14,7 @@ from compare.check.causes import CATALOGUE
 from compare.check.judge_recorded import more_weights, name_causes, name_copies
 from compare.check.sides import Sides
 from compare.check.stage_views import stage_sentence, stage_views
-from compare.check.stages import STAGES, Located, calls_of, first_apart, locate
+from compare.check.stages import STAGES, Located, calls_of, first_apart, locate, updates_otherwise
 from compare.records import Variable, step_dtype
 from compare.reporting.sentences import sentence
 from compare.verdict.judge import with_located
@@ -275,8 +275,8 @@ def test_outputs_of_a_dict_are_those_of_a_list_in_another_order() -> None:
         assert found is not None and (found.gap == gap or (gap is None and found.differs))
 
 
-def with_values(kind: str, *values: np.ndarray, factor: float = 1.0, earlier: bool = True) -> CloseUp:
-    """A step with other labels or predictions; ``earlier`` is whether the labels of the first step are the same."""
+def with_values(kind: str, *values: np.ndarray, factor: float = 1.0) -> CloseUp:
+    """A step with other labels or predictions."""
     seen = linear_step(factor=factor)
     other = [
         replace(each, arrays=[*values, *each.arrays[1:]], rows=row_hashes(values) if kind == "targets" else ())
@@ -284,18 +284,19 @@ def with_values(kind: str, *values: np.ndarray, factor: float = 1.0, earlier: bo
         else each
         for each in seen.steps[STEP]
     ]
-    labels = Event("targets", 0, {}, [], (1, 2) if earlier else (3, 4))
-    return replace(seen, steps={1: [*seen.steps[1], labels], STEP: other})
+    return replace(seen, steps={**seen.steps, STEP: other})
 
 
-@pytest.mark.parametrize(("off", "earlier", "stage"), [
-    (0.5, True, "examples"), (1e-9, True, "loss"), (0.5, False, "loss"),
-])  # fmt: skip
-def test_labels_that_are_computed_otherwise_are_other_labels_and_accuse_no_shuffling(
-    off: float, earlier: bool, stage: str
+@pytest.mark.parametrize(("off", "loss", "stage"), [(0.5, "a", "examples"), (1e-9, "a", "loss"), (0.5, "b", "loss")])
+def test_the_same_loss_that_is_given_other_values_has_other_labels_and_accuses_no_shuffling(
+    off: float, loss: str, stage: str
 ) -> None:
     labels = linear_step().arrays(STEP, "targets")[0].astype(np.float64)
-    right, other = with_values("targets", labels), with_values("targets", labels + off, factor=2.0, earlier=earlier)
+    other = with_values("targets", labels + off, factor=2.0)
+    events = [replace(each, info={**each.info, "loss": loss}) for each in other.steps[STEP]]
+    other = replace(other, steps={**other.steps, STEP: events})
+    right = with_values("targets", labels)
+    right = replace(right, steps={STEP: [replace(each, info={**each.info, "loss": "a"}) for each in right.steps[STEP]]})
     found = locate(right, other, [TWIN], STEP, NAMES)
     assert found.stage == stage
     assert name_causes(found, sides(other)) == []
@@ -334,6 +335,41 @@ def test_predictions_of_every_model_that_a_step_calls_are_compared() -> None:
     for other, differs in ((calls(0.1, 0.2), False), (calls(0.1, 0.3), True), (calls(0.1), False)):
         found = locate(right, other, [], STEP, NAMES).of("predictions")
         assert found is not None and found.differs == differs
+
+
+@pytest.mark.parametrize(
+    ("decay", "gradient", "differs"), [(1e-5, 1.0, True), (0.0, 1.0, False), (1e-5, 0.9999999, False)]
+)
+def test_an_update_that_differs_by_less_than_weights_round_is_told_by_equal_gradients(
+    decay: float, gradient: float, differs: bool
+) -> None:
+    right, other = linear_step(), linear_step(gradient=gradient)
+    after = [np.float32(each * (1 - decay)) for each in other.after[STEP]]
+    decayed = replace(other, after={**other.after, STEP: after})
+    assert updates_otherwise(right, decayed, [], STEP, NAMES) == differs
+
+
+def test_another_class_of_optimizer_is_no_cause_where_a_matrix_is_updated_alike() -> None:
+    for moved, causes in (([False, True], []), ([True, True], ["optimizer-differs"])):
+        other = linear_step()
+        after = [each + np.float32(move) for each, move in zip(other.after[STEP], moved, strict=True)]
+        other = replace(other, after={**other.after, STEP: after})
+        plain = sides(other)
+        fit = replace(plain.traces[0], optimizers=[{**ADAM, "class": "AdamW"}])
+        both = replace(plain, traces=(fit, plain.traces[1]))
+        assert [each.id for each in name_causes(located(other), both)] == causes
+
+
+def test_variables_that_only_one_optimizer_is_given_are_a_hint() -> None:
+    right = linear_step()
+    first = {"positions": [0]}
+    fewer = [
+        replace(each, info=first, arrays=each.arrays[:2]) if each.kind == "gradients" else each
+        for each in right.steps[STEP]
+    ]
+    both = sides(right)
+    both = replace(both, close_ups=(replace(right, steps={STEP: fewer}), right))
+    assert hints(locate(*both.close_ups, [], STEP, NAMES), both) == [hint("more-gradients", variables=[NAMES[1]])]
 
 
 def test_labels_with_other_names_are_not_shuffled() -> None:

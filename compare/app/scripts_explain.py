@@ -27,7 +27,7 @@ from compare.check.recorded_numbers import (
     validation_by_epoch,
 )
 from compare.check.sides import Sides
-from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate
+from compare.check.stages import EXAMPLES, INPUTS, PREDICTIONS, STATE, Located, first_apart, locate, updates_otherwise
 from compare.check.used import used_by
 from compare.naming import some
 from compare.records import INITIAL, MetricsFile, Place, Record, read_records
@@ -406,7 +406,7 @@ def _look_into(
         departure = seen[nearer.departure.name].departure
         if nearer.first_apart(departure.step) == nearer.departure.step:  # with noise from the first step on
             seen[departure.name] = nearer
-    return seen
+    return {name: each.of_update_before() for name, each in seen.items()}
 
 
 @dataclass(frozen=True)
@@ -434,6 +434,15 @@ class CloseUps:
         if first is None or second is None or self.departure.noise is None:
             return None
         return first_apart(first, second, self.twins, before)
+
+    def of_update_before(self) -> CloseUps:
+        """The same at the step before, if it is there that equal gradients give another update."""
+        (first, second), before = self.seen, self.departure.step - 1
+        if first is None or second is None or before <= INITIAL or self.departure.noise is None:
+            return self
+        if not updates_otherwise(first, second, self.twins, before, self.names):
+            return self
+        return replace(self, departure=replace(self.departure, step=before))
 
     @property
     def sides(self) -> Sides | None:

@@ -372,7 +372,7 @@ def _drawn_before(close_up: CloseUp, step: int, stage: str) -> dict[str, Counter
 
 def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
     right, other = (
-        sorted(row for step in steps_of_epoch(sides) for row in example_rows(side, step))
+        [row for step in steps_of_epoch(sides) for row in example_rows(side, step)]
         for side in (sides.right, sides.other)
     )
     if unknown := len(set(other) - known_rows(sides)):
@@ -384,7 +384,7 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
         if len(split) == 1:
             yield Measurement.of("split-off", side=split[0][0], share=split[0][1])
         yield from _hints_on_random_numbers(sides, EXAMPLES)
-    elif right and right == other:
+    elif right != other and sorted(right) == sorted(other):
         yield Measurement.of("reordered", examples=len(right))
     calls = [each.calls for each in (sides.other_trace, sides.right_trace)]
     for name, own, others in zip((sides.other_name, sides.right_name), calls, reversed(calls), strict=True):
@@ -395,6 +395,9 @@ def _hints_on_examples(sides: Sides) -> Iterator[Measurement]:
 def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     """One factor of all gradients, or a part that is missing from some, such as that of a penalty."""
     right, other = both_gradients(sides)
+    names = [variable.name for variable in sides.right_trace.variables]
+    if more := sorted(other.keys() - right.keys()) if right else []:
+        yield Measurement.of("more-gradients", variables=[names[i] for i in more])
     if not right or right.keys() != other.keys():
         return
     if factor := factor_of_gradients(sides):
@@ -406,7 +409,7 @@ def _hints_on_gradients(sides: Sides) -> Iterator[Measurement]:
     weights = sides.right.arrays(sides.step, "weights")
     off = [i for i in right if relative_gap(right[i], other[i]) > CLOSE and i < len(weights)]
     if off and penalty_of(sides.right, sides.step) and all(_parallel(right[i] - other[i], weights[i]) for i in off):
-        yield Measurement.of("apart-by-weights", variables=[sides.right_trace.variables[i].name for i in off])
+        yield Measurement.of("apart-by-weights", variables=[names[i] for i in off])
 
 
 def _keeps_gradients(sides: Sides) -> bool:

@@ -45,7 +45,8 @@ def same(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
-NAMES = ("name", "module", "registered_name", "build_config", "seed", "batch_shape", "sparse", "ragged")
+NAMES = ("name", "module", "registered_name", "build_config", "seed", "batch_shape", "sparse", "ragged",
+         "build_input_shape", "layers")  # fmt: skip
 """Entries of a configuration that change no number, or are compared elsewhere."""
 
 

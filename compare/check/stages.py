@@ -151,6 +151,17 @@ def first_apart(reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp]
     return before - 1 if earlier else None
 
 
+def updates_otherwise(
+    reference: CloseUp, candidate: CloseUp, twins: Sequence[CloseUp], step: int, variables: Sequence[str]
+) -> bool:
+    """Whether equal gradients, bit for bit, give another update in a step, such as one without weight decay.
+
+    That may be less than what counts as rounding of the weights, and shows in the loss of the next step.
+    """
+    at = _Step(reference, candidate, twins, step, variables)
+    return _gradients(at).gap == 0 and _update(at).differs
+
+
 def calls_of(close_up: CloseUp, step: int) -> int | None:
     """How many times the optimizer is applied to the gradients of a step; None if no forward pass was seen."""
 
@@ -270,22 +281,25 @@ def _same_inputs(at: _Step) -> bool:
 
 
 def _labels_differ(at: _Step) -> bool:
-    """Whether equal inputs have labels of other examples, or other values in a form that is the same elsewhere."""
+    """Whether equal inputs have labels of other examples, or the same loss is given labels with other values."""
     a, b, _ = at.of(_labels)
     if not a or not b or a == b or len(a) != len(b):
         return False
-    both = [{number: _labels(each, number) for number in each.steps} for each in (at.reference, at.candidate)]
-    if {row for rows in both[0].values() for row in rows}.issuperset(b):
+    if {row for number in at.reference.steps for row in at.reference.rows(number, "targets")}.issuperset(b):
         return True
     one, other, twins = at.of(_true)
+    calls = [
+        [(each.info.get("loss"), each.info.get("configuration"), [np.shape(array) for array in each.arrays])
+         for each in side] for side in (one, other)
+    ]  # fmt: skip
     gap, noise = _compared(_joined(one), _joined(other), list(map(_joined, twins)))
-    return gap > noise and any(rows and rows == both[1].get(number) for number, rows in both[0].items())
+    return calls[0] == calls[1] and gap > noise
 
 
 def _true(close_up: CloseUp, step: int) -> list[Event]:
     """The labels of a step, without the predictions that they are compared with."""
     events = close_up.of(step, "targets")
-    return [replace(event, arrays=event.arrays[: event.info["true"]]) for event in events]
+    return [replace(event, arrays=event.arrays[: event.info["true"]]) for event in events if event.arrays]
 
 
 def _inputs(at: _Step) -> StageValues:

@@ -194,37 +194,42 @@ def _recorded_scale(sides: Sides, located: Located) -> Iterator[Variant]:
 
 
 def _recorded_factor(sides: Sides, located: Located) -> Iterator[Variant]:
-    """Any factor, if the loss has it in the next step too, where the predictions are already other ones.
+    """Any factor, if the loss has it in later steps too, where the predictions are already other ones.
 
     There it is compared with the loss computed again from the other side's own predictions. Where that is not known, a
     number of equal parts that are added up is believed, such as of the steps of a decoder.
     """
     right, other = (loss_of(each, sides.step) for each in (sides.right, sides.other))
-    following = sides.step + 1
-    targets, loss = _next_targets(sides), loss_of(sides.other, following)
-    if not right or other is None or same(right, other) or loss is None:
+    if not right or other is None or same(right, other) or loss_of(sides.other, sides.step + 1) is None:
         return
     factor = other / right
     if not (sides.foreseen or have_factor(sides, factor)):
         return
-    if targets is None:
+    later = [(step, targets) for step in sides.other.steps if step > sides.step and (targets := _own_call(sides, step))]
+    if not later:
         parts = max(factor, 1 / factor) if 0 < factor < np.inf else 1.0
         has_factor = round(parts) > 1 and same(parts, round(parts))
     else:
-        own = targets_of(sides.other, following)
-        expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
-        penalty = penalty_of(sides.other, following)
-        has_factor = expected is not None and same(loss, factor * (expected + penalty))
+        has_factor = all(_is_times(factor, sides, step, targets) for step, targets in later)
     if has_factor:
         seen = Measurement.of("script-loss-factor", factor=factor, loss=other, right_loss=right)
         yield Variant({}, seen, measured=True)
 
 
-def _next_targets(sides: Sides) -> Targets | None:
-    """The right call of the loss function in the next step, with the other side's own predictions."""
-    following = sides.step + 1
-    right, predictions = targets_of(sides.right, following), sides.other.arrays(following, "predictions")
-    if right is None or len(predictions) != 1:
+def _is_times(factor: float, sides: Sides, step: int, targets: Targets) -> bool:
+    """Whether the loss of the other side's step is a factor times that of its own labels and predictions."""
+    own, loss = targets_of(sides.other, step), loss_of(sides.other, step)
+    expected = value_of(targets if own is None else replace(targets, predicted=own.predicted))
+    penalty = penalty_of(sides.other, step)
+    return loss is not None and expected is not None and same(loss, factor * (expected + penalty))
+
+
+def _own_call(sides: Sides, step: int) -> Targets | None:
+    """The right call of the loss function in a step of the same examples, with the other side's own predictions."""
+    right, predictions = targets_of(sides.right, step), sides.other.arrays(step, "predictions")
+    if right is None or len(predictions) != 1 or loss_of(sides.other, step) is None:
+        return None
+    if example_rows(sides.right, step) != example_rows(sides.other, step):
         return None
     return replace(right, predicted=np.asarray(predictions[0], np.float64))
 
@@ -471,8 +476,8 @@ def _broadcast_next(sides: Sides, located: Located) -> Iterator[Variant]:
     """Of predictions that are all equal, as at first, only the gradients tell; in the next step the loss does."""
     yield from _broadcast_shapes(sides, located)
     following = sides.step + 1
-    targets, loss = _next_targets(sides), loss_of(sides.other, following)
-    if targets is None or loss is None or len({tuple(example_rows(each, following)) for each in sides.close_ups}) > 1:
+    targets, loss = _own_call(sides, following), loss_of(sides.other, following)
+    if targets is None or loss is None:
         return
     pairs, mean = value_of(replace(targets, paired=False)), value_of(targets)
     penalty = penalty_of(sides.other, following)

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
@@ -348,6 +350,8 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     if right is None or other is None:
         return None
     if right["class"] != other["class"]:
+        if _matrices_agree(sides):
+            return None
         seen = Measurement.of("script-optimizer", optimizer=other["class"], expected=right["class"])
         return "optimizer-differs", Variant({}, seen)
     if found := _applied_otherwise(sides) or _kept(sides):
@@ -381,6 +385,14 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     else:
         seen = made_again(sides)
     return ("optimizer-differs", Variant({}, seen)) if seen else None
+
+
+def _matrices_agree(sides: Sides) -> bool:
+    """Whether both sides change a variable that no optimizer is told to treat otherwise, such as a bias, alike."""
+    right, other = (each.after.get(sides.step, ()) for each in (sides.right, sides.other))
+    before = sides.right.after.get(sides.step - 1, ())
+    pairs = zip(before, right, other, strict=False)
+    return any(np.ndim(a) > 1 and np.array_equal(a, b) and not np.array_equal(old, a) for old, a, b in pairs)
 
 
 def _recorded_rates(sides: Sides) -> tuple[tuple[float | None, float | None], list[str]]:
