@@ -369,19 +369,27 @@ def test_a_trainer_whose_callbacks_have_state_starts_again(tmp_path, capsys):
     assert_same_as_uninterrupted(tmp_path, experiment, epochs=3)
 
 
-def test_random_numbers_that_cannot_be_reproduced_are_detected():
+def noisy():
+    """Builds a model with random numbers whose state is in no checkpoint."""
     import tensorflow as tf
-
-    from compare.engine import input_pipeline, strategies
-    from compare.engine.dry_run import why_not_resumable
-    from compare.engine.run import TrainingTask
 
     class Noisy(tf.keras.layers.Layer):
         def call(self, x, training=False):
             return x + tf.random.normal(tf.shape(x), seed=1) if training else x
 
-    def noisy():
-        return tf.keras.Sequential([Noisy(), tf.keras.layers.Dense(3)])
+    return tf.keras.Sequential([Noisy(), tf.keras.layers.Dense(3)])
+
+
+def test_an_interruption_that_cannot_be_continued_says_so(tmp_path, capsys):
+    trainers = "fit", interruptible(compare.CustomLoop)()
+    interrupted(tasks.experiment(build_model=noisy), tmp_path, at=1, epochs=1, trainers=trainers, quiet=False)
+    assert "interrupted  --resume starts again: the model uses random operations" in capsys.readouterr().out
+
+
+def test_random_numbers_that_cannot_be_reproduced_are_detected():
+    from compare.engine import input_pipeline, strategies
+    from compare.engine.dry_run import why_not_resumable
+    from compare.engine.run import TrainingTask
 
     def why(experiment):
         return why_not_resumable(

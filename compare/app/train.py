@@ -233,6 +233,7 @@ def _says_whence(run: Run, options: Trained, shown: str, told: Tell) -> Sink:
 
 
 def _train(session: Session, name: str, run: Run) -> End:
+    from compare.engine.dry_run import why_not_resumable  # noqa: PLC0415 (lazy)
     from compare.engine.run import TrainerError  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import without_idle_waits  # noqa: PLC0415 (lazy)
 
@@ -240,6 +241,10 @@ def _train(session: Session, name: str, run: Run) -> End:
     try:
         with without_exit(f"trainer {name}", trainer.train), without_idle_waits():
             train_anew(trainer, run)
+    except KeyboardInterrupt:
+        if run.saves_steps and (reason := why_not_resumable(session.task)):
+            tell(session.console, f"{name}  --resume starts again: {reason}")
+        raise
     except EndedEarlyError as error:
         tell(session.console, f"{name} stops: {error}", style="red")
         return End(error.epoch, error.step, error.what)
