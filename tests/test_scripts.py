@@ -406,7 +406,7 @@ def test_losses_of_validation_and_penalties_are_recorded(tensorflow: Any, tmp_pa
 def watched(folder: Path, **options: Any) -> Iterator[StageObserver]:
     """An observer of what this process trains."""
     folders = {"folder": str(folder / "trace"), "initial": str(folder / "initial")}
-    settings = Settings("", "", **folders, own=tuple(MADE_ALIKE), **options)
+    settings = Settings("", "", **{**folders, "own": tuple(MADE_ALIKE), **options})
     with undone():
         yield StageObserver(settings, InitialWeights(settings), TraceWriter(folder / "trace"))
 

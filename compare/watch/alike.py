@@ -204,7 +204,8 @@ class InitialWeights:
         self.on_assigned: Callable[[Any], None] = lambda variable: None
         patch(keras.Model, "__new__", self._create)
         patch(ResourceVariable, "__init__", self._create_variable)
-        patch(ResourceVariable, "assign", self._assign)
+        for name in ("assign", "assign_add", "assign_sub"):
+            patch(ResourceVariable, name, self._assign)
         patch(KerasVariable, "_initialize", self._of_keras)
 
     # What the script makes and sets.

@@ -23,7 +23,8 @@ from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
 from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
-from compare.watch.settings import Nudge, Settings
+from compare.watch.random_numbers import RandomNumbers
+from compare.watch.settings import SEEDS, Nudge, Settings
 from compare.watch.trace import APART, INSIDE, LEFT, TraceWriter
 
 
@@ -68,6 +69,7 @@ class Training:
         fingerprint: computes the fingerprints; None before the first step.
         move: moves the weights, for a noise twin.
         touched: whether the script has set one of its variables since the last step.
+        adjusted: whether it did after an earlier step.
         next: the training of the same variables that has begun then.
         state: of a model that no optimizer trains, whether it is part of a training's (``INSIDE``) or not (``APART``);
             ``LEFT`` for what a training leaves.
@@ -83,7 +85,7 @@ class Training:
         self.initial: list[np.ndarray] | None = None
         self.alike = True
         self.steps = self._before = 0
-        self.over = self.touched = self.closed = False
+        self.over = self.touched = self.adjusted = self.closed = False
         self.counts: dict[int, Count] = {}
         self.parts: list[tuple[int, int]] = []
         self.reseeded: list[int] = []
@@ -139,8 +141,11 @@ class Training:
         self.counts[id(optimizer)] = count
 
     def is_reset(self) -> bool:
-        """Whether all that is trained has its initial value again."""
-        if self.initial is None:
+        """Whether all that is trained has its initial value again, which the last step had changed."""
+        if self.initial is None or self.fingerprint is None or self.last is None:
+            return False
+        copies = [[value] * self.fingerprint.replicas for value in self.initial]
+        if np.array_equal(self.fingerprint.of(copies)[0][self.trained], self.last[0][self.trained]):
             return False
         pairs = zip(self.variables, self.initial, strict=True)
         return all(
@@ -216,6 +221,9 @@ class Observer:
         self._last_call: tuple[list[Any], Any] | None = None
         self._idle = 0.0
         self._half: list[HalfNoise] = []
+        self._random = RandomNumbers(eagerly)
+        if SEEDS not in settings.own:
+            self._random.take_over()
         self._here = Here()
         self._running = threading.main_thread()
         self._optimizers: set[type] = set()
@@ -254,6 +262,7 @@ class Observer:
         call = _leaves(args, options) if self.settings.alone else []
         if self._last_call is not None and self._repeats_what_is_over(call, self._last_call[0]):
             return self._last_call[1]
+        self._random.call()
         with self._aside():
             result = original(*args, **options)
         stepped = self.look()
@@ -406,6 +415,7 @@ class Observer:
             self.on_apply(training, optimizer, grads, variables)
         with self._here.set(applying=True), self.initial.aside():
             result = call()
+            self._random.updated()
         if training is not None:
             self.on_applied(training)
         accumulates = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -450,8 +460,10 @@ class Observer:
             self.initial.look()
 
     def _begun(self, variables: Sequence[Any]) -> None:
-        """Moves initial weights, for a noise twin."""
+        """Moves initial weights, for a noise twin; those of a script's second model begin another training."""
         nudge = self.settings.nudge
+        if self.settings.alone and self.initial.trained:
+            self._random.restart()
         if nudge is not None and nudge.start <= 1:
             with self._aside(), self.initial.aside():
                 copies = copies_of(strategy_of(variables), variables)
@@ -602,13 +614,17 @@ class Observer:
         return None
 
     def _find_resets(self) -> None:
-        """Ends the trainings whose weights the script has set back to what they were, and begins others."""
+        """Ends the trainings whose weights the script has set back to what they were, and begins others.
+
+        Whatever else it has set them to belongs to the step before, such as weights that are clipped.
+        """
         if self.settings.one:
             return
         for training in [each for each in self.trainings if each.touched and not each.closed]:
             training.touched = False
             if training.steps and training.is_reset():
                 with self._aside():
+                    self._random.restart()
                     training.closed = True
                     again = self._new(training.root, training.variables)
                     if again is not None:
@@ -616,6 +632,9 @@ class Observer:
                         training.next = again
                         for count in training.counts.values():
                             again.join(count.optimizer, training.updated)
+            elif training.steps:
+                self._complete(training)
+                training.adjusted = True
 
     def now(self, number: int) -> int:
         """The number of the training that a graph makes steps of, which was traced for a training."""
@@ -697,6 +716,9 @@ class Observer:
 
         The script may have changed them by hand, such as an average of another model's weights.
         """
+        for training in self.trainings:
+            if training.touched and training.adjusted:  # after the last step as after those before
+                self._complete(training)
         self.writer.whole, known = True, set(self._trained)
         steps, numbers = max((each.steps for each in self.trainings), default=0), itertools.count(len(self.trainings))
         if self.settings.alone:

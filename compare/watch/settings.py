@@ -13,8 +13,7 @@ from compare.watch.cells import citing_cells, place_in_cells
 
 SEEDS, WEIGHTS, ORDER = naming.MADE_ALIKE
 MADE_ALIKE = {
-    SEEDS: "the same in both, for layers and TensorFlow's random operations (which still draw other numbers in an "
-    "eager loop, or in a graph of other operations); op determinism is on",
+    SEEDS: "the same in both, for layers and TensorFlow's random operations; op determinism is on",
     WEIGHTS: "both start from the initial weights of the reference",
     ORDER: "the same in both: Dataset.shuffle and fit(shuffle=...) do not shuffle",
 }

@@ -1,0 +1,74 @@
+"""Has TensorFlow's random operations draw the same numbers in every way of making a step.
+
+A stateful operation begins its sequence anew in every graph, and has another one in an eager loop, whatever the seed.
+So a right loop over random noise would differ from ``fit``, and from itself where its function is traced once more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from compare.patching import patch
+
+STATELESS = {
+    "normal": tf.random.stateless_normal,
+    "truncated_normal": tf.random.stateless_truncated_normal,
+    "uniform": tf.random.stateless_uniform,
+}
+"""What draws the numbers of a function of ``tf.random``, by its name."""
+
+
+class RandomNumbers:
+    """Numbers that depend on how many updates were made, and how many draws since, or since the script's last call.
+
+    So what a script draws between two steps, such as noise for images to look at, moves no other numbers.
+
+    Args:
+        eagerly: calls a function where operations run at once, and no strategy is in force.
+    """
+
+    def __init__(self, eagerly: Callable[[Callable[[], Any]], Any]) -> None:
+        self._eagerly = eagerly
+        self._place: tf.Variable | None = None  # updates, and draws since; none before the first draw
+
+    def take_over(self) -> None:
+        """Patches TensorFlow in this process."""
+        for name in STATELESS:
+            patch(tf.random, name, partial(self._draw, name))
+
+    def _draw(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
+        if _of_a_data_set():  # which draws at any time, ahead of the steps
+            return original(*args, **options)
+        given = inspect.signature(original).bind(*args, **options).arguments
+        place = self._place
+        if place is None:
+            place = self._place = self._eagerly(lambda: tf.Variable([0, 0], dtype=tf.int32, trainable=False))
+        seed = tf.convert_to_tensor(place.assign_add([0, 1]))
+        settings = {key: value for key, value in given.items() if key not in ("shape", "seed", "name")}
+        return STATELESS[name](given["shape"], seed, **settings)
+
+    def call(self) -> None:
+        """The script calls a function that may make steps."""
+        if self._place is not None:
+            self._place.assign(self._place * [1, 0])
+
+    def updated(self) -> None:
+        """An optimizer has made its update, or will have in the graph that is traced."""
+        if self._place is not None:
+            self._place.assign(self._place * [1, 0] + [1, 0])
+
+    def restart(self) -> None:
+        """Another training begins, which draws what the first one did."""
+        if self._place is not None:
+            self._place.assign([0, 0])
+
+
+def _of_a_data_set() -> bool:
+    """Whether this is a function that a data set maps; a loop over a data set in a graph has a body."""
+    name = "" if tf.executing_eagerly() else str(tf.compat.v1.get_default_graph().name)
+    return name.startswith("Dataset_") and not name.endswith("_body")

@@ -1,0 +1,101 @@
+"""A step is the same in a graph and in an eager loop: its random numbers, and what follows its update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_scripts import watched
+
+from compare.watch.settings import MADE_ALIKE, SEEDS
+from compare.watch.trace import read_traces
+
+WITH_SEEDS = tuple(set(MADE_ALIKE) - {SEEDS})
+
+
+def in_graph(function: Callable[..., Any]) -> Any:
+    return tf.function(function)
+
+
+def eager(function: Callable[..., Any]) -> Any:
+    return function
+
+
+def drawn(folder: Path, way: Callable[..., Any], *, besides: bool = False) -> list[list[float]]:
+    """The random numbers that each of three steps draws; the last one's shape has its function traced once more."""
+    numbers = []
+    with watched(folder, own=WITH_SEEDS):
+        weights, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(0.1)
+
+        def step(x: Any) -> Any:
+            noise = tf.random.normal(tf.shape(x)), tf.random.uniform((2,), 1.0, 2.0)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weights) * tf.reduce_sum(noise[0])
+            optimizer.apply(tape.gradient(loss, [weights]), [weights])
+            return tf.concat([tf.reshape(each, [-1]) for each in noise], 0)
+
+        train = way(step)
+        for size in (3, 3, 2):
+            numbers.append(np.asarray(train(tf.zeros((size, 1)))).tolist())
+            if besides:
+                tf.random.normal((4,))
+    return numbers
+
+
+def test_random_numbers_of_a_step_are_the_same_in_a_graph_and_in_an_eager_loop(tensorflow: Any, tmp_path: Path) -> None:
+    first = drawn(tmp_path / "a", in_graph)
+    assert drawn(tmp_path / "b", eager) == first
+    assert drawn(tmp_path / "c", in_graph, besides=True) == first, "not moved by what is drawn between steps"
+    flat = [number for numbers in first for number in numbers]
+    assert len(set(flat)) == len(flat), "and none twice"
+
+
+def test_random_numbers_of_a_data_set_are_its_own(tensorflow: Any, tmp_path: Path) -> None:
+    with watched(tmp_path, own=WITH_SEEDS):
+        data = tf.data.Dataset.range(3).map(lambda i: tf.random.uniform((), seed=1))
+        numbers = [float(each) for each in data]
+
+        @tf.function
+        def over() -> Any:
+            total = tf.zeros(())
+            for _ in data:
+                total += tf.random.normal(())
+            return total
+
+        once, again = float(over()), float(over())
+    assert len(set(numbers)) == 3
+    assert once == again, "a loop over a data set in a graph is the script's own"
+
+
+def trained(folder: Path, way: Callable[..., Any], rate: float) -> Any:
+    with watched(folder) as observer:
+        weights, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.SGD(rate)
+
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weights)
+            optimizer.apply(tape.gradient(loss, [weights]), [weights])
+            weights.assign(tf.maximum(weights, 1.0))
+
+        train = way(step)
+        for _ in range(4):
+            train()
+        observer.ended()
+        observer.writer.close()
+    return [trace for trace in read_traces(folder / "trace") if not trace.state]
+
+
+def test_weights_that_are_set_after_an_update_belong_to_its_step(tensorflow: Any, tmp_path: Path) -> None:
+    (one,), (other,) = (trained(tmp_path / way.__name__, way, 0.25) for way in (in_graph, eager))
+    assert one.last == other.last == 4
+    assert one.steps["hashes"].tolist() == other.steps["hashes"].tolist()
+
+
+@pytest.mark.parametrize("way", [in_graph, eager])
+def test_weights_that_never_move_are_not_set_back(tensorflow: Any, tmp_path: Path, way: Callable[..., Any]) -> None:
+    assert [trace.last for trace in trained(tmp_path, way, 1e-12)] == [4]
