@@ -447,6 +447,14 @@ class NeverApplies(Loop):
         """Forgotten."""
 
 
+class LossOfZero(Loop):
+    def value(self, y, predictions):
+        return 0.0 * super().value(y, predictions)
+
+    def penalty(self):
+        return 0.0
+
+
 class OtherRate(Loop):
     def begin(self):
         self.optimizer.learning_rate = 0.01
@@ -469,6 +477,7 @@ class OnBatches(Loop):
     ("loop", "cause", "measured", "never"),
     [
         (NeverApplies, "variables-not-trained", {"kind": "weights-never-change", "zero": None}, "strategy"),
+        (LossOfZero, "variables-not-trained", {"kind": "weights-never-change", "zero": "losses"}, "strategy"),
         (OtherRate, "optimizer-differs", {"kind": "learning-rate", "learning_rate": pytest.approx(0.01)}, "use_ema"),
         (OnBatches, "loss-averaged-over-batches", {"kind": "mean-over-batches"}, "loss_metric"),
     ],

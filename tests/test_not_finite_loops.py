@@ -205,7 +205,8 @@ def test_what_makes_two_scripts_differ_before_a_value_is_lost_is_named_too(tenso
     result = compare.run(scripts=[str(script) for script in scripts], reports=tmp_path, name="run", quiet=True)
     (entry,) = result.details["comparisons"]
     assert [cause["id"] for cause in entry["causes"]] == ["not-finite", "loss-summed"]
-    assert entry["training"]["first_difference"]["step"] == 1, "where the first of these mistakes begins"
+    first = entry["training"]["first_difference"]
+    assert (first["step"], first["stage"]) == (1, "loss"), "where the first of these mistakes begins"
 
 
 INFINITE = """

@@ -54,11 +54,11 @@ class Kind:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def two_outputs(keras: Any) -> list[Any]:
+def two_outputs(keras: Any, size: int = 3) -> list[Any]:
     class Heads(keras.layers.Layer):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = keras.layers.Dense(3), keras.layers.Dense(3)
+            self.a, self.b = keras.layers.Dense(size), keras.layers.Dense(size)
 
         def call(self, x: Any) -> Any:
             return {"a": self.a(x), "b": self.b(x)}
@@ -115,6 +115,12 @@ KINDS = {
         two_outputs,
         loss=cross_entropies,
         labels=lambda generator, n: {name: generator.integers(0, 3, n) for name in "ab"},
+        more={"loss_weights": {"a": 1.0, "b": 0.25}},
+    ),
+    "numbers": Kind(
+        lambda keras: two_outputs(keras, 1),
+        loss=lambda keras: {"a": keras.losses.MeanSquaredError(), "b": keras.losses.Huber(0.5)},
+        labels=lambda generator, n: {name: generator.normal(size=(n, 1)).astype("float32") for name in "ab"},
         more={"loss_weights": {"a": 1.0, "b": 0.25}},
     ),
     "scheduled": Kind(
@@ -199,6 +205,8 @@ RATE_PER_EPOCH = Update(learning_rates=(RATE,) * 3 + (RATE / 2,) * 3)
         ("plain", {"loss": SQUASHED}, Update(), "logits-mismatch", "applied-twice"),
         ("probabilities", {"loss": UNRECOVERED}, Update(), "logits-mismatch", "probabilities-as-logits"),
         ("regression", {"loss": BROADCAST}, Update(), "label-shape-broadcast", "labels-broadcast"),
+        ("numbers", {"loss": BROADCAST, "output": 0}, Update(), "label-shape-broadcast", "labels-broadcast"),
+        ("numbers", {"loss": BROADCAST, "output": 1}, Update(), "label-shape-broadcast", "labels-broadcast"),
         ("outputs", {"loss_weights": (1.0, 1.0)}, Update(), "loss-scaled", "output-weight"),
         ("outputs", {"loss_weights": (1.0, 0.0)}, Update(), "variables-not-trained", "no-gradient"),
         ("plain", {"micro": 3}, Update(), "loss-scaled", "micro-batches-summed"),

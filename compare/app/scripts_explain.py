@@ -180,6 +180,8 @@ def _checked(
     if early is not None and before is not None and departure.pair.exactly.weights_alone is not None:
         roots = name_causes(early.located, before)  # what differed before a value was lost
         causes += [*roots, *name_further(early.located, before, roots)]
+        if roots:  # where the difference begins
+            departure, located, weights = early.departure, early.located, early.departure.step
     if close is not None and close.sides is not None and weights == INITIAL:
         causes = name_copies(close.sides)
     numbers = [] if unsure or sides is None else _own_numbers(departure, sides)
@@ -241,7 +243,8 @@ def _found(
         evidence.append(Measurement.of("never-changes", side=still[0]))
     elif other := maker or earlier:
         epoch, step = other.model.epochs.place(other.step)
-        evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step))
+        state = bool(traces[0].state)
+        evidence.append(Measurement.of("follows", side=other.name, epoch=epoch, step=step, state=state))
     elif sides is not None:
         evidence += hints(located, sides)
         compiled = [name for name, side in zip(names, sides.close_ups, strict=True) if side.without_xla]

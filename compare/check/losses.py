@@ -37,19 +37,24 @@ def class_weights(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
     return np.array(weights, np.float32).reshape(classes.shape)
 
 
-def broadcastable(predictions: Any, y: Any) -> bool:
-    """Returns whether one of labels and predictions has shape [n] and the other [n, 1]."""
-    if tf.nest.is_nested(predictions) or tf.nest.is_nested(y):
-        return False
-    shapes = sorted([tuple(predictions.shape[1:]), tuple(np.shape(y)[1:])])
-    return shapes == [(), (1,)]
+def broadcastable(predictions: Any, y: Any) -> list[int]:
+    """The outputs of one number per example, whose labels [n] may meet predictions [n, 1], or the reverse."""
+    pairs = zip(tf.nest.flatten(predictions), tf.nest.flatten(y), strict=False)
+    shapes = [{tuple(predicted.shape[1:]), tuple(np.shape(label)[1:])} for predicted, label in pairs]
+    return [i for i, both in enumerate(shapes) if (1,) in both and both <= {(), (1,)}]
 
 
-def broadcast(loss: Any, y: tf.Tensor, predictions: tf.Tensor, weights: Any) -> tf.Tensor:
-    """Returns the mean loss over all pairs of a label and a prediction, as broadcasting [n] with [n, 1] computes."""
-    examples = tf.shape(predictions)[0]
-    labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
-    outputs = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
-    losses = loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis])
-    means = tf.reduce_mean(tf.reshape(losses, [examples, -1]), axis=1)
-    return tf.reduce_mean(means if weights is None else means * tf.cast(weights, means.dtype))
+class Broadcast(tf.keras.losses.Loss):  # type: ignore[misc]
+    """A loss over all pairs of a label and a prediction, as broadcasting [n] with [n, 1] computes."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(name=loss.name, reduction=loss.reduction)
+        self.loss = loss
+
+    def call(self, y: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        """Returns the mean over all labels of each prediction's loss: ``[n]``."""
+        examples = tf.shape(predictions)[0]
+        labels = tf.tile(tf.reshape(y, [1, examples]), [examples, 1])
+        outputs = tf.tile(tf.reshape(predictions, [examples, 1]), [1, examples])
+        losses = self.loss.call(labels[..., tf.newaxis], outputs[..., tf.newaxis])
+        return tf.reduce_mean(tf.reshape(losses, [examples, -1]), axis=1)

@@ -91,6 +91,7 @@ class Recipe:
         loss: ``GIVEN``, ``OTHER_LOGITS``, ``BROADCAST``, ``UNSMOOTHED`` (no label smoothing), ``UNMASKED``,
             ``SQUASHED`` (of a softmax or sigmoid of the predictions), or ``UNRECOVERED`` (of a softmax's probabilities
             taken as logits, as the loss asks for; in a graph, Keras finds the logits behind them).
+        output: the output whose labels are broadcast.
         loss_weights: the weight of each output's loss, in order; None for the experiment's.
         regularization: the weight of the layers' losses, summed over replicas; 1 is correct.
         omitted: the indices of the layers' losses that are left out.
@@ -109,6 +110,7 @@ class Recipe:
     inference: tuple[str, ...] = ()
     masks: bool = True
     loss: str = GIVEN
+    output: int = 0
     loss_weights: tuple[float, ...] | None = None
     sample_weights: bool = True
     class_weights: bool = True
@@ -127,7 +129,7 @@ class Recipe:
     @property
     def graph(self) -> tuple[Any, ...]:
         """What a traced forward and backward pass depends on."""
-        return self.training, self.inference, self.masks, self.loss, self.loss_weights, self.xla
+        return self.training, self.inference, self.masks, self.loss, self.output, self.loss_weights, self.xla
 
     @property
     def one_pass(self) -> tuple[Any, ...]:

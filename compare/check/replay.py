@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from compare.check.arrays import Batch, add_rows, batch_spans, concatenate, dense, divide, length, pack, slice_batch
 from compare.check.batches import UserRun
-from compare.check.losses import broadcast, broadcastable, class_weights, squash_for, with_other
+from compare.check.losses import Broadcast, broadcastable, class_weights, squash_for, with_other
 from compare.check.observation import Gradient, OptimizerStep, Rows
 from compare.check.recipe import (
     BROADCAST,
@@ -421,7 +421,7 @@ class Replay:
         """The forward pass, and the backward pass if it ``trains``, as a graph that is traced once."""
         key = *recipe.graph, len(inputs), trains
         if key not in self._functions:
-            self._provide_loss(recipe)
+            self._loss_of(recipe)
             x, y, *_ = self._signature
             open_sizes = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), inputs[2:])
             signature = [tf.TensorSpec([]), tf.TensorSpec([None], tf.int32), x, y, *open_sizes]
@@ -435,22 +435,30 @@ class Replay:
             )
         return self._functions[key]
 
-    def _provide_loss(self, recipe: Recipe) -> None:
-        """Compiles the loss of a recipe."""
-        if recipe.loss_weights is not None:
-            given = self.experiment.build_loss()
-            weights = tf.nest.pack_sequence_as(given, list(recipe.loss_weights))
-            self._losses.setdefault(recipe.loss_weights, self._compiled(given, weights))
-        elif recipe.loss in OPTIONS and (others := self.other_losses(recipe.loss)):
-            self._losses.setdefault(recipe.loss, self._compiled(others[0]))
+    def _loss_of(self, recipe: Recipe) -> Any:
+        """Keras's loss of a recipe, compiled at its first use, which must not be in a graph."""
+        key = recipe.loss_weights or (recipe.loss, recipe.output)
+        if key not in self._losses:
+            losses, weights = self.experiment.build_loss(), None
+            flat = tf.nest.flatten(losses)
+            if recipe.loss_weights is not None:
+                weights = tf.nest.pack_sequence_as(losses, list(recipe.loss_weights))
+            elif recipe.loss == BROADCAST:
+                flat[recipe.output] = Broadcast(flat[recipe.output])
+                losses = tf.nest.pack_sequence_as(losses, flat)
+            elif recipe.loss in OPTIONS and (others := self.other_losses(recipe.loss)):
+                losses = others[0]
+            else:
+                return self._losses[GIVEN]
+            self._losses[key] = self._compiled(losses, weights)
+        return self._losses[key]
 
     def _forward_pass(self, recipe: Recipe, omitted: tf.Tensor, x: Any, y: Any, weights: Any = None) -> Any:
         """Returns total loss, losses of layers, losses of outputs, predictions, and masks; traced.
 
         The total is the sum of the examples' losses.
         """
-        kind = recipe.loss_weights or recipe.loss
-        loss = self._losses.get(kind, self._losses[GIVEN])
+        kind, loss = recipe.loss_weights or recipe.loss, self._loss_of(recipe)
         layers = self.model._flatten_layers()
         inferring, masking = [each for each in layers if each.name in recipe.inference], [] if recipe.masks else layers
         with (
@@ -465,9 +473,7 @@ class Replay:
                 tensor._keras_mask = None
         for metric in loss.metrics:
             metric.reset_state()
-        if kind == BROADCAST:
-            value = broadcast(self.experiment.build_loss(), y, predictions, weights)
-        elif kind == SQUASHED:
+        if kind == SQUASHED:
             squashed = tf.nest.map_structure(self.squash(), predictions)
             value = loss(y, tf.nest.map_structure(tf.identity, squashed), weights)  # see below
         elif kind in (OTHER_LOGITS, UNRECOVERED):

@@ -49,7 +49,9 @@ class _Sentences(string.Formatter):
 
 
 SENTENCES = _Sentences()
-OPTIONAL = ("alone", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "training", "when")
+OPTIONAL = (
+    "alone", "epsilon", "examples", "labels", "last", "output", "predictions", "replicas", "state", "training", "when",
+)  # fmt: skip
 
 
 def said(measurement: Measurement) -> str:
@@ -143,6 +145,7 @@ def _never_change(*, zero: str | None, **_: Any) -> str:
         None: "no optimizer is ever applied",
         "updates": "its updates are zero",
         "gradients": "all gradients are zero",
+        "losses": "its loss is 0 in every step, and so are all gradients",
     }
     return f"the weights never change: {why[zero]}"
 
@@ -363,8 +366,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "too large",
     "micro-batches-by-constant": "the sum over micro-batches of {examples} is divided by {divisor}, also where a batch "
     "has fewer",
-    "labels-broadcast": "labels [n] minus predictions [n, 1] gives [n, n]: every label is compared with every "
-    "prediction",
+    "labels-broadcast": "{output:?of output {output}, }labels [n] minus predictions [n, 1] gives [n, n]: every label "
+    "is compared with every prediction",
     "sample-weights-unused": "every example counts the same: the sample weights are not used",
     "class-weights-unused": "every example counts the same: the experiment's class weights are not used",
     "no-weights-used": "every example counts the same: the experiment's class weights are not used, and neither are "
@@ -620,7 +623,8 @@ TEXTS: Mapping[str, str | Callable[..., str]] = {
     "({variables:some}), as of an L2 penalty, which the loss of both has: look for tf.stop_gradient, or a penalty "
     "that is computed outside of the tape",
     "steps-made": _steps_made,
-    "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that",
+    "follows": "{side} differs from step {step:,} of epoch {epoch} on, and this may follow from that{state:?, or that "
+    "from this, which is compared at the end only}",
     "reseeded": "after step {step:,} {side} goes on with another model of equal weights, whose layers draw other "
     "random numbers (dropout): saving a model, or copying its weights, keeps no state of them",
     # Two scripts: reported numbers

@@ -225,7 +225,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
     for pair, comparison in zip(paired, compared, strict=True):
         found = comparison
         if pair.trained:
-            if scripts and found.weights_alone is None:
+            if scripts:
                 found = with_located(found, pair.checked)
             if run.status == INTERRUPTED:
                 found = replace(found, so_far=_so_far(pair, None if scripts else run.options["epochs"]))
@@ -273,12 +273,12 @@ def with_located(comparison: Comparison, checked: Comparison | None) -> Comparis
     if checked is None or comparison.training.verdict != DIFFERENT:
         return comparison
     found, reason = checked.training.first_difference, checked.training.reason
-    if found is None:
-        return comparison
+    exact = comparison.training.first_difference
+    same = found is not None and exact is not None and (exact.epoch, exact.step) == (found.epoch, found.step)
+    if found is None or (comparison.weights_alone is not None and not (same and found.stage)):
+        return comparison  # which may be led by the first value that is not finite
     if checked.training.verdict == INCONCLUSIVE:
         training = replace(comparison.training, verdict=INCONCLUSIVE, max_weight_gap=None, first_difference=None)
         return replace(comparison, training=replace(training, noise=None, reason=reason, differing_variables=()))
-    exact = comparison.training.first_difference
-    same = exact is not None and (exact.epoch, exact.step) == (found.epoch, found.step)
     first, reason = replace(found, equal_before=same), reason or comparison.training.reason
     return replace(comparison, training=replace(comparison.training, first_difference=first, reason=reason))

@@ -449,8 +449,10 @@ def _constant_micro_batches(case: Case, recipe: Recipe) -> Iterable[Variant]:
 
 
 def _broadcast(case: Case, recipe: Recipe) -> Iterable[Variant]:
-    if case.replay.broadcastable:
-        yield Variant({"loss": BROADCAST}, Measurement.of("labels-broadcast"))
+    names, _ = case.replay.loss_weights or ((), ())
+    for output in case.replay.broadcastable:
+        seen = Measurement.of("labels-broadcast", **({"output": names[output]} if names else {}))
+        yield Variant({"loss": BROADCAST, "output": output}, seen)
 
 
 def _recorded_broadcast(sides: Sides, located: Located) -> Iterator[Variant]:

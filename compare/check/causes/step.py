@@ -14,7 +14,7 @@ from compare.check.observation import changed_variables
 from compare.check.recipe import Clip, Recipe, Update, norm_of
 from compare.check.recorded import both_gradients, clip_alike, clipped, clipping_of, equal_gradients, without_gradient
 from compare.check.sides import Sides
-from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, Located, gradients_of, model_events
+from compare.check.stages import GRADIENTS, PREDICTIONS, UPDATE, Located, gradients_of, loss_of, model_events
 from compare.check.used import SCRIPT
 from compare.watch.trace import CLIPPING
 
@@ -262,7 +262,10 @@ def _never_changes(case: Case) -> Measurement | None:
     if not observation.optimizer_steps:
         return Measurement.of("weights-never-change", zero=None)
     any_gradient = any(np.any(case.effective[i][0]) for i in range(len(case.steps)))
-    return Measurement.of("weights-never-change", zero="updates" if any_gradient else "gradients")
+    seen = observation.inside.steps if observation.inside else None
+    losses = {loss_of(seen, step) for step in seen.steps} if seen else set()
+    zero = "updates" if any_gradient else "losses" if losses == {0.0} else "gradients"
+    return Measurement.of("weights-never-change", zero=zero)
 
 
 def _no_gradient(case: Case, indices: Iterable[int]) -> Measurement:
