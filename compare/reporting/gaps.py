@@ -75,7 +75,7 @@ class GapSeries:
 def reference_name(comparison: Comparison, reference: str) -> str:
     """What a candidate is compared with: the reference, or the candidate itself in another recorded run."""
     if comparison.against:
-        return f"{comparison.candidate} of {comparison.against}"
+        return f"{comparison.candidate} of {comparison.recorded}"
     return comparison.reference or reference
 
 

@@ -42,7 +42,7 @@ def _result(comparison: Comparison, reference: str, known: Sequence[str]) -> str
     candidate, training, reporting = comparison.candidate, comparison.training, comparison.reporting
     reference = comparison.reference or reference
     if comparison.against:
-        reference = f"{candidate} of the recorded run {comparison.against}"
+        reference = f"{candidate} of the recorded run {comparison.recorded}"
     if failure := comparison.failure:
         who = f"{failure.side} cannot run" if failure.side else "no trainer can run"
         why = f"{who}: {failure.error}; {failure.remedy}"

@@ -268,6 +268,11 @@ class Comparison:
         object.__setattr__(self, "verdict", worst([self.training.verdict, self.reported]))
 
     @property
+    def recorded(self) -> str:
+        """The name of the recorded run that it is compared with; empty if it is none."""
+        return Path(self.against).name
+
+    @property
     def reported(self) -> str | None:
         """The verdict on the reported metrics.
 
