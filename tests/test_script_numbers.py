@@ -171,6 +171,13 @@ def test_a_metric_is_paired_by_its_own_name_where_its_value_is_like_none() -> No
         assert logs_by_epoch(loop, [2], fit)[1][0] == {name: value}
 
 
+def test_what_a_script_with_fit_reports_itself_is_compared_too() -> None:
+    fit = measured("SparseCategoricalAccuracy", [None], [None, 4], by_fit=True)
+    given = [Reported(2, "f1", "", 0.25, epoch=1), Reported(2, "read", "Mean", 0.3, metric=1)]
+    logs = logs_by_epoch(replace(fit, reported=given), [2], fit)
+    assert logs[1] == ({"accuracy": 0.5, "val_accuracy": 0.75, "f1": 0.25}, 1.0)
+
+
 def test_a_metric_made_anew_in_each_epoch_keeps_its_name() -> None:
     epochs = [FitEpoch(2, {"loss": 0.5, "val_loss": 0.6}, 1.0), FitEpoch(4, {"loss": 0.3, "val_loss": 0.4}, 1.0)]
     fit = Trace((), 1, np.zeros(0), "fit", epochs=epochs)

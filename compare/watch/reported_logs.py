@@ -27,17 +27,16 @@ Logs = dict[int, tuple[dict[str, float], float]]
 
 
 def logs_by_epoch(trace: Trace, ends: Sequence[int], like: Trace) -> Logs:
-    """The numbers that a training reported for each epoch.
+    """The numbers that a training reported for each epoch: those of ``fit``, and what is given to ``compare.report``.
 
     Args:
         ends: the number of steps at the end of each epoch.
         like: the training whose names are used, with ``fit`` if there is one; a number is left out if it measures
             none of them.
     """
-    if trace.epochs:
-        return {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
     logs: Logs = {number: ({}, math.nan) for number in range(1, len(ends) + 1)}
-    names = names_by_metric(trace, ends, like)
+    logs |= {number: (dict(epoch.logs), epoch.seconds) for number, epoch in enumerate(trace.epochs, start=1)}
+    names = {} if trace.epochs else names_by_metric(trace, ends, like)
     for each in _of_two_uses(trace.reported, ends):
         epoch = each.epoch or next((number for number, end in enumerate(ends, start=1) if each.steps <= end), 0)
         name = names.get(each.metric, "") if each.kind else each.name
