@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from compare.app import cli
 from compare.app.script_runs import ScriptRunner, failure_of
+from compare.records import Variable
 from compare.watch.settings import Settings
+from compare.watch.trace import pickled
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = str(ROOT / "scripts" / "compare.py")
@@ -84,6 +87,17 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
             status, out, error = run(script, "a", cwd=tmp_path)
             assert (begun.status, begun.log.read_text()) == (status, out + error), script
             assert not (status and (error or out).strip().splitlines()[-1] not in failure_of(begun))
+
+
+def test_what_is_recorded_runs_no_module_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compare.py").write_text("raise SystemExit('the script did not import it')")
+    monkeypatch.syspath_prepend(tmp_path)
+    variable = Variable("dense/kernel", (2, 3), "float32")
+    with monkeypatch.context() as context:
+        context.delitem(sys.modules, "compare")
+        written = pickled([variable])
+        assert "compare" not in sys.modules
+    assert pickle.loads(written) == [variable]
 
 
 TRAINS = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import pickle
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -32,7 +31,7 @@ from compare.watch.observer import Observer, Training
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
 from compare.watch.shapes import is_column, of_pairs
-from compare.watch.trace import CLIPPING, TraceWriter
+from compare.watch.trace import CLIPPING, TraceWriter, pickled
 
 OF_TENSORFLOW = (
     "sigmoid_cross_entropy_with_logits",
@@ -426,7 +425,7 @@ class StageObserver(Observer):
         """Writes everything; the script has ended."""
         for number in self._seen:
             if (seen := self.seen(number)) is not None:
-                (Path(self.settings.folder) / f"{number}-stages.pkl").write_bytes(pickle.dumps(seen))
+                (Path(self.settings.folder) / f"{number}-stages.pkl").write_bytes(pickled(seen))
 
 
 def _depends_on_training(layer: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from unittest import mock
 
 import numpy as np
 
+import compare
 from compare.records import INITIAL, Variable, replace_file, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
@@ -327,7 +329,23 @@ class TraceWriter:
         of_training = {
             name: getattr(training, name) for name in ("parts", "began", "ended", "trained", "reseeded", "state", "of")
         }
-        replace_file(self._folder / f"{number}.trace", pickle.dumps(self.content(number) | of_script | of_training))
+        replace_file(self._folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
+
+
+def pickled(content: Any) -> bytes:
+    """What can be read back, with classes of this package, also where the script has a module of its name.
+
+    Pickling imports the package that a class is of; the script's would run.
+    """
+    of_script = sys.modules.get("compare")
+    sys.modules["compare"] = compare
+    try:
+        return pickle.dumps(content)
+    finally:
+        if of_script is None:
+            del sys.modules["compare"]
+        else:
+            sys.modules["compare"] = of_script
 
 
 def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
