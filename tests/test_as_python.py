@@ -89,6 +89,14 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
             assert not (status and (error or out).strip().splitlines()[-1] not in failure_of(begun))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_cannot_be_written_at_the_end_is_one_line() -> None:
+    code = "import sys\nfrom compare.app.standard_streams import ending\nsys.exit(ending('x', lambda: print('a') or 0))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (3, "x: the output cannot be written (No space left on device)\n")
+
+
 def test_what_is_recorded_runs_no_module_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compare.py").write_text("raise SystemExit('the script did not import it')")
     monkeypatch.syspath_prepend(tmp_path)

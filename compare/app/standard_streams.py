@@ -63,7 +63,7 @@ def fail(program: str, error: object, status: int) -> int:
 def ending(program: str, carry_out: Callable[[], int]) -> int:
     """The exit status of a command; whatever ends it is printed in one line, since Python would exit with 1."""
     try:
-        return carry_out()
+        return _flushed(program, carry_out())
     except KeyboardInterrupt as error:
         return fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
     except (RequestError, NoVerdictError) as error:
@@ -71,6 +71,17 @@ def ending(program: str, carry_out: Callable[[], int]) -> int:
     except Exception as error:
         *_, last = traceback.extract_tb(error.__traceback__)
         return fail(program, f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})", EXIT_NO_VERDICT)
+
+
+def _flushed(program: str, status: int) -> int:
+    """The exit status once all output is written; Python itself would end with 120 where that fails."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        if not isinstance(error, BrokenPipeError):  # as of | head -1
+            return fail(program, f"the output cannot be written ({error.strerror})", EXIT_NO_VERDICT)
+    return status
 
 
 class _Forgiving:

@@ -23,6 +23,8 @@ def storing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if not path.parent.exists():
+            raise StorageError(f"{shown_path(path)} cannot be written: its folder was removed meanwhile") from error
         raise StorageError(
             f"{shown_path(path)} cannot be written ({error.strerror or error}); everything written before is kept: "
             "free some disk space or make the folder writable, then continue with --resume"
