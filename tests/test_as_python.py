@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,8 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
 def test_output_that_cannot_be_written_at_the_end_is_one_line() -> None:
     code = "import sys\nfrom compare.app.standard_streams import ending\nsys.exit(ending('x', lambda: print('a') or 0))"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        given: Any = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONUNBUFFERED": ""}}
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, cwd=ROOT, **given)
     assert (done.returncode, done.stderr) == (3, "x: the output cannot be written (No space left on device)\n")
 
 

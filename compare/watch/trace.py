@@ -19,7 +19,6 @@ from unittest import mock
 
 import numpy as np
 
-import compare
 from compare.records import INITIAL, Variable, replace_file, step_dtype, write_json
 
 FLUSH_SECONDS = 0.5
@@ -332,20 +331,24 @@ class TraceWriter:
         replace_file(self._folder / f"{number}.trace", pickled(self.content(number) | of_script | of_training))
 
 
+PACKAGE = sys.modules[__name__.partition(".")[0]]
+"""This package."""
+
+
 def pickled(content: Any) -> bytes:
     """What can be read back, with classes of this package, also where the script has a module of its name.
 
     Pickling imports the package that a class is of; the script's would run.
     """
-    of_script = sys.modules.get("compare")
-    sys.modules["compare"] = compare
+    of_script = sys.modules.get(PACKAGE.__name__)
+    sys.modules[PACKAGE.__name__] = PACKAGE
     try:
         return pickle.dumps(content)
     finally:
         if of_script is None:
-            del sys.modules["compare"]
+            del sys.modules[PACKAGE.__name__]
         else:
-            sys.modules["compare"] = of_script
+            sys.modules[PACKAGE.__name__] = of_script
 
 
 def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
