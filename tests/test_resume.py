@@ -299,6 +299,9 @@ def test_a_finished_run_whose_records_rows_or_checkpoints_are_not_its_own_is_ref
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
 
+    def append(path: Path, line: bytes) -> None:
+        path.write_bytes(path.read_bytes() + line)
+
     def swap() -> None:
         shutil.copytree(run / "checkpoints" / "eager", run / "checkpoints" / "interrupted", dirs_exist_ok=True)
 
@@ -306,6 +309,7 @@ def test_a_finished_run_whose_records_rows_or_checkpoints_are_not_its_own_is_ref
         (lambda: (run / "records" / "eager-seed0.json").unlink(), r"metrics\.csv|those of 'eager' are missing"),
         (lambda: shutil.rmtree(run / "records"), "records: is missing"),
         (lambda: (run / "metrics.csv").unlink(), r"metrics\.csv: .*is missing"),
+        (lambda: append(run / "metrics.csv", b"extra 1,2\n"), r"metrics\.csv: .*line"),
         (lambda: flip(next((run / "checkpoints" / "eager").glob("*.data*"))), "ckpt-.: damaged"),
         (swap, "it belongs to another run or trainer"),
         (lambda: os.truncate(next((run / "checkpoints" / "eager").glob("*.data*")), 2**36), "it has 68,719,476,736 b"),
@@ -321,7 +325,11 @@ def test_a_finished_run_without_its_last_checkpoint_says_so(experiment, begun_on
     shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
     last = tmp_path / "run" / "checkpoints" / "eager" / f"ckpt-{EPOCHS}.index"
     resumed(experiment, tmp_path, quiet=False)
-    assert "is missing" not in capsys.readouterr().out
+    assert "Note: " not in capsys.readouterr().out
+    (last.parent / "checkpoint").write_bytes(bytes(range(256)))
+    assert resumed(experiment, tmp_path, quiet=False).verdict == "identical"
+    out = "".join(capsys.readouterr().out.split("\n"))
+    assert f"Note: {last.parent / 'checkpoint'} does not name {last.stem}" in out
     last.unlink()
     assert resumed(experiment, tmp_path, quiet=False).verdict == "identical"
     out = capsys.readouterr().out

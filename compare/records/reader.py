@@ -149,7 +149,7 @@ _Types = dict[int, dict[str, str]]
 def recover(folder: Path, *, finished: bool = False) -> list[str]:
     """Repairs files that a process left in the middle of a write, and removes a damaged ``costs.json``.
 
-    A ``finished`` run has all rows of its records.
+    A ``finished`` run has all rows of its records, and its last line was written whole.
 
     Returns:
         One message per repair.
@@ -170,7 +170,7 @@ def recover(folder: Path, *, finished: bool = False) -> list[str]:
             except RecordError:
                 content = b""
             complete = content[: content.rfind(b"\n") + 1]
-            if attempt or b"\n" not in complete:
+            if finished or attempt or b"\n" not in complete:
                 raise
             replace_file(metrics, complete)
             repairs.append(f"{metrics}: the last line was damaged and removed; its epoch will be written again")
