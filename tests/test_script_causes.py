@@ -472,6 +472,25 @@ def test_other_examples_are_named_in_a_later_step() -> None:
     assert named.id == "examples-repeated" and has(named, at_step=3)
 
 
+@pytest.mark.parametrize(("unknown", "causes"), [(0, ["labels-shuffled-apart"]), (1, [])])
+def test_later_examples_that_may_depend_on_weights_are_no_cause(unknown: int, causes: list[str]) -> None:
+    """As of an agent: what it meets, and so what it is given as labels, follows from what it has learned."""
+    right, other = of_zeros(), of_zeros(gradient=2.0)
+    later = [linear_step(rows=slice(8, 16)).steps[STEP], linear_step(shuffled=True).steps[STEP]]
+    met = [
+        replace(event, rows=(*range(unknown), *event.rows[unknown:])) if event.kind == "inputs" else event
+        for event in later[1]
+    ]
+    right = replace(right, steps={**right.steps, STEP + 1: later[0]})
+    other = replace(other, steps={**other.steps, STEP + 1: met})
+    given = replace(sides(other), close_ups=(right, other))
+    three = replace(given.traces[0], epochs=[FitEpoch(3, {}, 1.0)])
+    found = locate(right, other, [], STEP, NAMES)
+    assert found.stage == "gradients"
+    further = name_further(found, replace(given, traces=(three, given.traces[1])), [])
+    assert [cause.id for cause in further] == causes
+
+
 # Several trainings
 
 

@@ -139,13 +139,18 @@ def _of_settings(located: Located, sides: Sides) -> list[Finding]:
 
 
 def _of_later(located: Located, sides: Sides) -> list[Finding]:
-    """The cause of other examples in a later step of the epoch, which does not depend on weights."""
+    """The cause of other examples in a later step of the epoch, if they are none that depend on weights.
+
+    Those do that a model has chosen, such as what an agent meets once its weights differ: the right side never saw them.
+    """
     examples = located.of(EXAMPLES)
     if examples is None or not examples.equal:  # what the step itself has is not known to be right
         return []
     for step in (each for each in steps_of_epoch(sides) if each > sides.step):
         rows = [example_rows(side, step) for side in (sides.right, sides.other)]
         if rows[0] != rows[1]:
+            if set(rows[1]) - known_rows(sides):
+                return []
             names = [variable.name for variable in sides.right_trace.variables]
             found = locate(sides.right, sides.other, [], step, names)
             return name_causes(found, replace(sides, step=step)) if found.stage == EXAMPLES else []
