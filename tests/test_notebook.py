@@ -44,7 +44,7 @@ def test_the_notebook_gives_its_committed_outputs(tmp_path: Path) -> None:
     assert "\ndifferent: my-loop does not train like fit" in printed
     assert "\nidentical: fixed trains exactly like fit" in printed
     assert "call compare.configure(replicas=4) before any other use of TensorFlow" in printed
-    assert len(printed.splitlines()) == 9, "no line per epoch, no table, no messages of TensorFlow"
+    assert len(printed.splitlines()) == 11, "no line per epoch, no table, no messages of TensorFlow"
 
     lines = outputs(copy, "display_data", "text/html")
     assert lines == outputs(NOTEBOOK, "display_data", "text/html")
