@@ -239,7 +239,7 @@ class Task(Replicas):
     )
     epochs: int = number(10, "number of epochs", most=1_000_000)
     batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)
-    seed: int = number(0, "seed of weights and of the order of examples", least=0, most=2**32 - 1)
+    seed: int = number(0, "seed of weights and order of examples", least=0, most=2**32 - 1)
     train_examples: int | None = number(None, "use only the first N training examples, for short trials", shown="all")
     data_dir: MaybePath = option(
         None, "the only folder to look for the data set's files in", metavar="DIR", kind=Path, rare=True
