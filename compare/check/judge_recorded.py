@@ -141,7 +141,8 @@ def _of_settings(located: Located, sides: Sides) -> list[Finding]:
 def _of_later(located: Located, sides: Sides) -> list[Finding]:
     """The cause of other examples in a later step of the epoch, if they are none that depend on weights.
 
-    Those do that a model has chosen, such as what an agent meets once its weights differ: the right side never saw them.
+    Those do that a model has chosen, such as what an agent meets once it has learned otherwise: the right side never
+    had them.
     """
     examples = located.of(EXAMPLES)
     if examples is None or not examples.equal:  # what the step itself has is not known to be right
