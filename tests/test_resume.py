@@ -442,9 +442,19 @@ def test_what_is_missing_of_a_finished_run_is_made_without_training(experiment, 
     (tmp_path / "run" / missing).unlink()
     Interrupted.epochs = []
     assert resumed(experiment, tmp_path, quiet=False).verdict == "identical"
-    assert "This run has finished; what is missing of its reports is made now." in capsys.readouterr().out
+    assert "This run has finished; what is missing or damaged of its reports is made now." in capsys.readouterr().out
     assert (tmp_path / "run" / missing).is_file() and left_by(tmp_path / "run") == before
     assert Interrupted.epochs == []
+
+
+def test_a_finished_run_whose_verdict_is_damaged_says_so(experiment, begun_once, tmp_path, capsys):
+    shutil.copytree(begun_once[1], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "run" / "verdict.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"identical", b"different"))
+    assert resumed(experiment, tmp_path, quiet=False).verdict == "identical" and path.read_bytes() == whole
+    out = " ".join(capsys.readouterr().out.replace("\n", " ").split())
+    assert "verdict.json: damaged, its content does not match its checksum This run has finished" in out
 
 
 class Fails(Eager):

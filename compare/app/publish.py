@@ -35,12 +35,17 @@ def finish(run: RunJson, console: Console, known: Sequence[str] = ()) -> str:
     return verdict
 
 
-def finished_verdict(folder: Path) -> Verdict | None:
-    """The verdict of a run that has everything that a finished run leaves; None if some of it is missing or damaged."""
+def finished_verdict(folder: Path, console: Console) -> Verdict | None:
+    """The verdict of a run that has everything that a finished run leaves; None if some of it is missing or damaged.
+
+    What is damaged is printed.
+    """
     try:
         verdict = verdict_of(folder)
         drawn = (folder / "comparison.png").is_file() or not (has_records(folder) and read_rows(folder))
-    except RecordError:
+    except RecordError as error:
+        path, problem = error.args
+        tell(console, f"Note: {shown_path(path)}: {problem}", style="yellow")
         return None
     pages = (folder / "report.html").is_file() and (folder.parent / "index.html").exists()
     return verdict if verdict and drawn and pages and not verdict.interrupted else None

@@ -163,10 +163,10 @@ def _finished_before(options: Trained, folder: Path, console: Console) -> Result
         return None
     from compare.app.publish import finish, finished_verdict  # noqa: PLC0415 (lazy)
 
-    verdict = finished_verdict(folder)
-    if run.status != FINISHED or verdict is None:
+    verdict = finished_verdict(folder, console) if run.status == FINISHED else None
+    if verdict is None:
         if run.status == FINISHED:
-            tell(console, "This run has finished; what is missing of its reports is made now.")
+            tell(console, "This run has finished; what is missing or damaged of its reports is made now.")
         return Result(folder, finish(run, console))
     tell(console, f"This run has finished: {verdict.verdict}", style=style_of(verdict.verdict))
     for text in sentences(verdict):
