@@ -88,6 +88,12 @@ def test_a_script_sees_what_it_sees_under_python(tmp_path: Path, monkeypatch: py
             status, out, error = run(script, "a", cwd=tmp_path)
             assert (begun.status, begun.log.read_text()) == (status, out + error), script
             assert not (status and (error or out).strip().splitlines()[-1] not in failure_of(begun))
+        for code in ("del sys.excepthook", "sys.excepthook = None", "sys.stderr.close()"):
+            (tmp_path / "fails.py").write_text(f"import sys\n{code}\nraise KeyError('mine')\n")
+            settings = Settings("fails.py", str(tmp_path / "fails.py"), str(tmp_path / code), str(tmp_path / "initial"))
+            begun = runner.start(settings, tmp_path / f"{code}.log")
+            runner.wait([begun])
+            assert (begun.status, failure_of(begun)) == (1, "KeyError: 'mine' (fails.py, line 3)"), code
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
@@ -120,9 +126,9 @@ model.fit(x, x[:, :1], batch_size=4, verbose=0)
 """
 
 
-def test_scripts_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_may_have_any_name_and_no_hook_for_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scripts = [tmp_path / f"{'f' * 252}.py", Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff model 2.py"))]
-    for script in scripts:
-        script.write_text(TRAINS)
+    for script, first in zip(scripts, ["", "import sys\nsys.excepthook = sys.stdout = sys.stderr = None"], strict=True):
+        script.write_text(first + TRAINS)
     arguments = ["--scripts", *map(str, scripts), "--reports", str(tmp_path / "r"), "--name", "run", "--verbose"]
     assert cli.main(arguments) == 0, capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,10 @@ from typing import Any
 import pytest
 from processes import alive
 
+from compare.app import seeds_runner
 from compare.app.processes import division
+from compare.errors import RequestError
+from compare.modes import Study
 from compare.options import request
 from compare.records import read_json, read_metrics
 
@@ -230,3 +234,12 @@ def test_a_scheduler_that_does_not_answer_is_reported_in_one_line(task: Path) ->
     (line,) = done.stderr.splitlines()
     assert "--scheduler tcp://127.0.0.1:9: no Dask scheduler answers there" in line
     assert not (task.parent / "reports" / "study").exists(), "no folder is left behind"
+
+
+def test_a_port_that_accepts_and_never_answers_is_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds_runner, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        executor = seeds_runner._executor(Study(seeds=2, backend="dask", scheduler=address), 1)
+        with pytest.raises(RequestError, match=f"{address}: no Dask scheduler answers"), executor:
+            pass

@@ -22,8 +22,11 @@ from compare.records import BEGINNING, AnyRecord, End, EpochRecord, MetricsFile,
 from compare.reporting.live import live_line, progress_line
 from compare.reporting.tensorboard import SinkOf
 from compare.reporting.terminal import say_items, tell
+from compare.threads import in_thread
 from compare.user_errors import without_exit
 
+ANSWER_SECONDS = 20.0
+"""Time that a Dask scheduler has to answer."""
 ATTEMPTS = 3
 """Number of times in a row that worker processes may die before any training finishes."""
 Finished = tuple[list[AnyRecord], End | TrainerFailedError]
@@ -72,8 +75,8 @@ def _executor(options: Study, processes: int) -> Iterator[Executor]:
             from distributed import Client  # noqa: PLC0415 (lazy)
         except ImportError:
             raise RequestError('--backend dask needs Dask: pip install "fit-vs-loop[dask]"') from None
-        try:
-            client = Client(options.scheduler, timeout=5)
+        try:  # in a thread, since its own timeout is not that of a port which accepts, and never answers
+            client = in_thread(lambda: Client(options.scheduler, timeout=5)).result(ANSWER_SECONDS)
         except (OSError, ValueError, TimeoutError) as error:
             raise RequestError(
                 f"--scheduler {options.scheduler}: no Dask scheduler answers there ({type(error).__name__}); start one "

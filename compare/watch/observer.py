@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -21,6 +20,7 @@ from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, co
 from compare.engine.insides_tensorflow import Function
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
+from compare.threads import in_thread
 from compare.user_errors import line_now, line_that_made
 from compare.watch.alike import InitialWeights, mark_of, seeds_of, strategy_of, value_of, weights_of
 from compare.watch.random_numbers import RandomNumbers
@@ -908,14 +908,10 @@ def eagerly(function: Callable[[], T]) -> T:
     """Calls a function where operations run at once, also while a graph is traced or a replica runs."""
     if tf.executing_eagerly() and threading.current_thread() is threading.main_thread():
         return function()
-    tracing, result = not tf.executing_eagerly(), Future[T]()
+    tracing = not tf.executing_eagerly()
 
-    def call() -> None:
+    def call() -> T:
         _traced.now = tracing
-        try:
-            result.set_result(function())
-        except BaseException as error:
-            result.set_exception(error)
+        return function()
 
-    threading.Thread(target=call, daemon=True).start()  # a pool would not work any more when the script ends
-    return result.result()
+    return in_thread(call).result()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -114,18 +115,19 @@ def _run_as_main(settings: Settings) -> None:
 
 
 def _print(error: BaseException, settings: Settings) -> None:
-    """Prints what has ended the script, as Python does, from the script's own first line on."""
-    if isinstance(error, SystemExit):
-        if not isinstance(error.code, int | None):
-            print(error.code, file=sys.stderr)
-    elif sys.excepthook is not sys.__excepthook__ and not isinstance(error, EnoughSteps):
-        sys.excepthook(type(error), error, error.__traceback__)
-    elif not isinstance(error, EnoughSteps):
-        frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename != settings.source:
-            frame = frame.tb_next
-        lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
-        print(settings.cited("".join(lines)), end="", file=sys.stderr)
+    """Prints what has ended the script, as Python does, from the script's own first line on, where that is possible."""
+    with suppress(Exception):  # of a hook of the script's, or since it has closed stderr
+        if isinstance(error, SystemExit):
+            if not isinstance(error.code, int | None):
+                print(error.code, file=sys.stderr)
+        elif sys.excepthook is not sys.__excepthook__ and not isinstance(error, EnoughSteps):
+            sys.excepthook(type(error), error, error.__traceback__)
+        elif not isinstance(error, EnoughSteps):
+            frame = error.__traceback__
+            while frame is not None and frame.tb_frame.f_code.co_filename != settings.source:
+                frame = frame.tb_next
+            lines = traceback.format_exception(type(error), error, frame or error.__traceback__)
+            print(settings.cited("".join(lines)), end="", file=sys.stderr)
 
 
 def _status_of(raised: BaseException | None) -> int:
