@@ -117,6 +117,24 @@ def test_equal_numbers_that_say_little_are_inconclusive(
     assert why in verdict["comparisons"][0]["training"]["reason"]
 
 
+def test_numbers_that_are_paired_by_their_values_are_said_and_stand_in_one_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "other": [1, 2, 3]})
+    loop = csv(tmp_path / "loop.csv", {"q": LOSS, "another": [3, 2, 1]})
+    assert run(tmp_path, fit, loop)[1]["verdict"] == "alike"
+    lines = capsys.readouterr().out.splitlines()
+    said = "q of loop is compared with loss of fit, which has the same values."
+    assert f"Note: {said}" in lines and said in (tmp_path / "reports" / "run" / "report.html").read_text()
+    table = lines.index(next(line for line in lines if line.startswith("epoch")))
+    assert [line.split() for line in lines[table : table + 4]] == [
+        ["epoch", "trainer", "loss", "other", "another"],
+        ["1", "fit", "0.9125382", "1.0"],
+        ["loop", "0.9125382", "3.0"],
+        ["gap", "0"],
+    ]
+
+
 def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
     fit = csv(tmp_path / "fit.csv", {"loss": LOSS, "val_loss": ["NA", LOSS[1], "nan"], "extra": LOSS})
     loop = csv(tmp_path / "loop.csv", {"loss": LOSS[:2], "val_loss": ["", LOSS[1]]}, separator=";")

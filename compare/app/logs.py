@@ -23,6 +23,7 @@ from compare.records.metrics_csv import is_float32
 from compare.records.run_json import FINISHED, RunJson
 from compare.reporting.result import Result
 from compare.reporting.terminal import say
+from compare.verdict.exact import paired_names
 from compare.verdict.logged import compare_logs
 from compare.verdict.model import Verdict
 from compare.verdict.seeds import DEFAULT_MARGINS, Margin
@@ -37,7 +38,13 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     if options.margin and seeds == 1:
         raise RequestError("--margin is for several seeds: give logs of several seeds, or leave it out")
     names = list(sides)
-    notes = [NOTE, *_notes(sides)]
+    no_steps = np.zeros(0, step_dtype(0, 1))  # without weights
+    records = {
+        name: [Record(name, log.seed or 0, (), no_steps, log.epochs, Path()) for log in logs]
+        for name, logs in sides.items()
+    }
+    reference, *candidates = records.values()
+    notes = [NOTE, *_notes(sides), *_paired_by_value(reference, candidates)]
     title = f"{', '.join(names[:-1])} and {names[-1]}: curves only, weights not seen"
     say(console, title, style="bold")
     for note in notes[1:]:
@@ -46,13 +53,7 @@ def compare_logged(options: Logs, folder: Path, console: Console) -> Result:
     run.begin_training(provenance(options, names) | {"title": title, "notes": notes})
     run.code = {**(run.code or {}), **_digests(sides)}
     _write_rows(MetricsFile(folder / "metrics.csv"), sides)
-    no_steps = np.zeros(0, step_dtype(0, 1))  # without weights
-    records = {
-        name: [Record(name, log.seed or 0, (), no_steps, log.epochs, Path()) for log in logs]
-        for name, logs in sides.items()
-    }
     margins = [Margin(*margin(text)) for text in options.margin or ()] or DEFAULT_MARGINS
-    reference, *candidates = records.values()
     comparisons = [compare_logs(reference, each, margins) for each in candidates]
     verdict = led(Verdict.of(names[0], comparisons, scope="logs"), {})
     run.save(status=FINISHED)
@@ -71,6 +72,21 @@ def _notes(sides: Mapping[str, Sequence[Log]]) -> list[str]:
         if left_out:
             notes.append(f"{name}: not compared: {', '.join(left_out)}.")
     return notes
+
+
+def _paired_by_value(reference: Sequence[Record], candidates: Sequence[Sequence[Record]]) -> list[str]:
+    """Which numbers of other names are compared with each other, since their values are equal."""
+    own = {record.seed: record for record in reference}
+    paired = [
+        (record.trainer, other, name)
+        for record in (each for candidate in candidates for each in candidate if each.seed in own)
+        for name, other in paired_names(own[record.seed], record).items()
+    ]
+    return [
+        f"{other} of {who} is compared with {name} of {reference[0].trainer}, which has the same values."
+        for who, other, name in dict.fromkeys(paired)
+        if other != name
+    ]
 
 
 def _digests(sides: Mapping[str, Sequence[Log]]) -> dict[str, str]:

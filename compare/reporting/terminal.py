@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -34,7 +35,7 @@ from compare.reporting.sentences import (
     unreported,
     warning,
 )
-from compare.verdict.exact import metric_names, unequal
+from compare.verdict.exact import metric_names, paired_names, unequal
 from compare.verdict.model import Comparison, Verdict
 from compare.verdict.outcomes import EXIT_STATUS
 
@@ -236,7 +237,11 @@ class TrainerProgress:
 
 
 def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
-    """The table of every trainer's reported metrics per epoch, and their gaps to the reference."""
+    """The table of every trainer's reported metrics per epoch, and their gaps to the reference.
+
+    What a candidate reports by another name is in the column of the reference's.
+    """
+    candidates = [_named_as(reference, record) for record in candidates]
     metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
     table = Table("epoch", "trainer", box=None, pad_edge=False, header_style="bold")
     for name in metrics:
@@ -250,6 +255,15 @@ def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
             gaps = (signed_gap(expected.get(name), actual.get(name)) for name in metrics)
             table.add_row("", "  gap", *gaps, style="dim")
     return table
+
+
+def _named_as(reference: Record, candidate: Record) -> Record:
+    """The candidate's record, with the reference's name of each number that both report."""
+    names = {other: name for name, other in paired_names(reference, candidate).items()}
+    logs = {
+        epoch: {names.get(name, name): value for name, value in own.items()} for epoch, own in candidate.logs.items()
+    }
+    return replace(candidate, logs=logs)
 
 
 def study_table(comparisons: Sequence[Comparison]) -> Table:
