@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.option import Converted
-from compare.options import OPTIONS, Options
+from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
 
 if TYPE_CHECKING:
@@ -92,9 +92,13 @@ def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], R
     def decorate(function: Callable[[Request], Result]) -> Callable[Given, Result]:
         def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             try:
-                inspect.signature(options).bind(*args, **kwargs)
+                given = inspect.signature(options).bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise RequestError(f"compare.run: {error}") from None
+            if empty := [
+                mode.word for mode in MODES if given.get(mode.word) == []
+            ]:  # of a pattern, say: not a training
+                raise RequestError(f"compare.run: {empty[0]} is an empty list: name what to compare, or leave it out")
             return function(options(*args, **kwargs).request)
 
         _show_options(run, function)

@@ -6,8 +6,9 @@ import inspect
 import json
 import pydoc
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -229,6 +230,14 @@ def test_folders_may_be_text(name: str) -> None:
 
 def test_reports_cannot_be_none() -> None:
     refused("--reports None: give a folder", reports=None)
+
+
+@pytest.mark.parametrize(
+    ("word", "call"), [("scripts", compare.assert_scripts_alike), ("logs", partial(compare.run, logs=[]))]
+)
+def test_no_script_and_no_log_ask_for_no_training(word: str, call: Callable[..., object]) -> None:
+    with pytest.raises(RequestError, match=rf"^compare\.run: {word} is an empty list"):
+        call(name="/")
 
 
 def test_python_names_an_option_that_does_not_exist() -> None:
