@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_scripts import watched
+from test_scripts import column, watched
 
 from compare.watch.settings import MADE_ALIKE, SEEDS
 from compare.watch.trace import read_traces
@@ -99,3 +99,26 @@ def test_weights_that_are_set_after_an_update_belong_to_its_step(tensorflow: Any
 @pytest.mark.parametrize("way", [in_graph, eager])
 def test_weights_that_never_move_are_not_set_back(tensorflow: Any, tmp_path: Path, way: Callable[..., Any]) -> None:
     assert [trace.last for trace in trained(tmp_path, way, 1e-12)] == [4]
+
+
+class Slow(keras.optimizers.SGD):
+    """Keeps the weights that it is built with, as slots of a Lookahead do."""
+
+    def build(self, variables: list[Any]) -> None:
+        super().build(variables)
+        self.slow = [variable.numpy() for variable in variables]
+
+
+def test_an_optimizer_that_is_built_early_keeps_the_weights_that_training_begins_with(
+    tensorflow: Any, tmp_path: Path
+) -> None:
+    slow = []
+    for begins in (True, False):
+        with watched(tmp_path, own=(), begins=begins):
+            model, optimizer = column(), Slow()
+            made = model.layers[0].kernel.numpy()
+            optimizer.build(model.trainable_variables)
+            slow.append(optimizer.slow[0])
+            assert np.array_equal(made, slow[-1]) == begins
+            np.testing.assert_array_equal(model.layers[0].kernel.numpy(), slow[-1])
+    np.testing.assert_array_equal(*slow)

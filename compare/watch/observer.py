@@ -238,7 +238,8 @@ class Observer:
         patch(tf.GradientTape, "__exit__", self._exit_tape)
         patch(keras.Model, "__call__", self._enter_model)
         patch(keras.layers.Layer, "__call__", self._enter_layer)
-        patch(keras.layers.Layer, "get_weights", self._get_weights)
+        for owner, method in ((keras.layers.Layer, "get_weights"), (BaseOptimizer, "build")):
+            patch(owner, method, self._keep_weights)
 
     # Where a step may have been made.
 
@@ -304,11 +305,11 @@ class Observer:
         self.initial.add(layer)
         return self._enter_model(original, layer, *args, **options)
 
-    def _get_weights(self, original: Any, layer: Any) -> Any:
-        """What a script keeps of the weights before training is what training begins with."""
+    def _keep_weights(self, original: Any, *args: Any, **options: Any) -> Any:
+        """What a script or an optimizer keeps of the weights before training is what training begins with."""
         if self._outermost and not self._building:
             self._begin_models()
-        return original(layer)
+        return original(*args, **options)
 
     def _enter_tape(self, original: Any, tape: Any) -> Any:
         self._here.tapes += 1
