@@ -28,8 +28,9 @@ def catch() -> None:
 
     A SIGHUP that is ignored, as under ``nohup``, stays ignored.
     """
+    global _heard
     _interrupted.clear()
-    _heard.clear()
+    _heard = threading.Event()  # a thread that waits for the one before goes on doing so
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
@@ -78,9 +79,10 @@ def ended_by_force(end: Callable[[], None]) -> Iterator[None]:
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    heard_here = _heard
 
     def end_unless_heard() -> None:
-        if not _heard.wait(LIMIT):
+        if not heard_here.wait(LIMIT):
             end()
 
     def watch() -> None:
@@ -100,7 +102,7 @@ def ended_by_force(end: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        heard()
+        heard_here.set()
         signal.set_wakeup_fd(before)
         _watched = False
         os.close(writer)

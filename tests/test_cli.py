@@ -180,6 +180,30 @@ def test_a_call_that_does_not_return_to_python_ends_by_signals(
     assert subprocess.run(command, env=environment, timeout=60).returncode == (130 if ends else 0)
 
 
+def test_what_was_interrupted_and_has_ended_does_not_end_the_command_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, over = threading.Event(), threading.Event()
+
+    class Late(threading.Thread):
+        def run(self) -> None:
+            begin.wait()
+            super().run()
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(signals.threading, "Thread", Late)
+    monkeypatch.setattr(signals, "LIMIT", 0.1)
+    try:
+        signals.catch()
+        with pytest.raises(KeyboardInterrupt), signals.ended_by_force(over.set):
+            signal.raise_signal(signal.SIGINT)
+        signals.catch()  # by the command after it
+        begin.set()
+        assert not over.wait(1)
+    finally:
+        signals.catch()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 # Help, from anywhere, at once
 
 
