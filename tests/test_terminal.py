@@ -51,6 +51,7 @@ from compare.verdict.model import (
     Verdict,
     not_comparable,
 )
+from compare.verdict.outcomes import FROM_BEST
 from compare.verdict.rounding import Noise
 
 
@@ -195,6 +196,46 @@ def test_a_table_in_a_file_is_whole_and_one_in_a_terminal_has_whole_numbers(monk
         shown = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in tables(width, terminal=True)]
         assert "".join(shown).count("0.3333333333333333") == 20 and all(len(line) <= width for line in shown)
         assert "\n".join(shown).count("my-loop-of-many-words") == len(shown) / 4 > 1, "each part names the trainers"
+
+
+def table_of(epochs: int, apart_from: int) -> str:
+    """What is printed of so many epochs, whose losses differ from one of them on."""
+    out = io.StringIO()
+    fit, loop = ({epoch: {"loss": 1 / epoch} for epoch in range(1, epochs + 1)} for _ in range(2))
+    for epoch in range(apart_from, epochs + 1):
+        loop[epoch]["loss"] += 1e-5
+    records = (Record(name, 0, (), np.empty(0), logs, Path()) for name, logs in (("fit", fit), ("loop", loop)))
+    reference, candidate = records
+    console = Console(file=out, force_terminal=True, color_system="standard", width=80, highlight=False)
+    print_table(console, epoch_table(reference, [candidate]))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "shown"),
+    [(12, list(range(1, 13))), (14, [1, 2, 4, 6, 7, *range(8, 15, 2)]), (99, [1, 7, *range(10, 100, 10), 99])],
+)
+def test_a_table_of_many_epochs_shows_every_nth_and_the_first_gap(epochs: int, shown: list[int]) -> None:
+    text = re.sub(r"\x1b\[[\d;]*m", "", table_of(epochs, apart_from=7))
+    assert [int(number) for number in re.findall(r"^(\d+) +fit", text, re.MULTILINE)] == shown
+    assert ("Of " in text) == (epochs > 12) and (epochs == 12 or f"Of {epochs} epochs: the first, every" in text)
+
+
+def test_gaps_stand_out_and_decimal_points_are_below_each_other() -> None:
+    lines = table_of(12, apart_from=7).splitlines()[1:]
+    gaps = [line for line in lines if "gap" in line]
+    assert len(gaps) == 12 and all(line.startswith("\x1b[1m") for line in gaps)
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+    assert len({line.index(".") for line in plain if "." in line}) == 1
+
+
+def test_a_verdict_has_the_colour_that_it_has_in_the_page() -> None:
+    css = (Path(html.__file__).parent / "templates" / "style.css").read_text()
+    tones = dict(re.findall(r"\.pill\.([a-z-]+) { --tone: var\(--(\w+)\)", css))
+    names = {"good": "bold green", "fine": "bold cyan", "bad": "bold red"}
+    assert {word: style_of(word) for word in FROM_BEST} == {
+        word: names.get(tones.get(word, ""), "bold") for word in FROM_BEST
+    }
 
 
 @pytest.mark.parametrize(("second", "said"), [(7, "weights equal"), (8, "weights differ")])

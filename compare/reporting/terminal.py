@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import threading
 import time
@@ -9,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ from compare.reporting.sentences import (
 )
 from compare.verdict.exact import metric_names, paired_names, unequal
 from compare.verdict.model import Comparison, Verdict
-from compare.verdict.outcomes import EXIT_STATUS
+from compare.verdict.outcomes import ALIKE, DIFFERENT, IDENTICAL
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
@@ -93,7 +95,8 @@ def verbatim(text: str) -> Text:
 
 
 def style_of(verdict: str) -> str:
-    return "bold green" if EXIT_STATUS[verdict] == 0 else "bold red"
+    """The style of a verdict's word, in the colours that pages have; one that is none of these is neutral there too."""
+    return {IDENTICAL: "bold green", ALIKE: "bold cyan", DIFFERENT: "bold red"}.get(verdict, "bold")
 
 
 class RunningGap:
@@ -236,25 +239,54 @@ class TrainerProgress:
         return progress_line(columns, head, min(done / total, 1), rate, left, note)
 
 
+MOST_EPOCHS = 12
+"""A table of more epochs than these is shortened."""
+
+
 def epoch_table(reference: Record, candidates: Sequence[Record]) -> Table:
     """The table of every trainer's reported metrics per epoch, and their gaps to the reference.
 
-    What a candidate reports by another name is in the column of the reference's.
+    What a candidate reports by another name is in the column of the reference's. Of many epochs, it shows the first,
+    the last, every n-th and the first with a gap; its caption says so.
     """
     candidates = [_named_as(reference, record) for record in candidates]
     metrics = list(dict.fromkeys(name for record in [reference, *candidates] for name in metric_names(record)))
-    table = Table("epoch", "trainer", box=None, pad_edge=False, header_style="bold")
-    for name in metrics:
-        table.add_column(verbatim(name), justify="right")
+    blocks: dict[int, list[list[str]]] = {}
     for epoch in sorted(set().union(*(record.logs for record in [reference, *candidates]))):
         expected = reference.logs.get(epoch, {})
-        table.add_row(str(epoch), verbatim(reference.trainer), *(_cell(expected.get(name)) for name in metrics))
+        blocks[epoch] = [[str(epoch), reference.trainer, *(_cell(expected.get(name)) for name in metrics)]]
         for record in candidates:
             actual = record.logs.get(epoch, {})
-            table.add_row("", verbatim(record.trainer), *(_cell(actual.get(name)) for name in metrics))
-            gaps = (signed_gap(expected.get(name), actual.get(name)) for name in metrics)
-            table.add_row("", "  gap", *gaps, style="dim")
+            gaps = [signed_gap(expected.get(name), actual.get(name)) for name in metrics]
+            blocks[epoch] += [["", record.trainer, *(_cell(actual.get(name)) for name in metrics)], ["", GAP, *gaps]]
+    every = next(n for n in (b * 10**e for e in count() for b in (1, 2, 5)) if len(blocks) <= n * MOST_EPOCHS)
+    apart = (epoch for epoch, rows in blocks.items() if any({*row[2:]} - {"", "0"} for row in rows if row[1] == GAP))
+    kept = {*list(blocks)[:1], *list(blocks)[-1:], next(apart, None)}
+    rows = [row for epoch, block in blocks.items() if epoch % every == 0 or epoch in kept for row in block]
+    columns = [("epoch", "trainer", *metrics), *rows]
+    shown = [_aligned(column) if number > 1 else column for number, column in enumerate(zip(*columns, strict=True))]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header, *_ in shown:
+        table.add_column(verbatim(header))
+    for row in list(zip(*shown, strict=True))[1:]:
+        table.add_row(*map(verbatim, row), style="bold" if row[1] == GAP else "")
+    if every > 1:
+        nth = f"{every}{'nd' if every == 2 else 'th'}"
+        table.caption = f"Of {len(blocks)} epochs: the first, every {nth}, the last, and the first with a gap"
     return table
+
+
+GAP = "  gap"
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """A column, its name first, with the decimal points of its numbers below each other."""
+    name, *numbers = column
+    parts = [[*re.split(r"(?=[.e])", number, maxsplit=1), ""] for number in numbers]
+    before, after = (max((len(part[i]) for part in parts), default=0) for i in (0, 1))
+    width = max(cell_len(name), before + after)
+    cells = [f"{part[0]:>{before}}{part[1]:<{after}}" for part in parts]
+    return [" " * (width - cell_len(name)) + name, *(cell.rjust(width) for cell in cells)]
 
 
 def _named_as(reference: Record, candidate: Record) -> Record:
@@ -303,6 +335,8 @@ def print_table(console: Console, table: Table) -> None:
         for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
             shown.add_row(*cells, style=row.style)
         console.print(shown)
+    if table.caption is not None:
+        tell(console, f"{table.caption}.")
 
 
 def details(run: Mapping[str, Any]) -> list[str]:
