@@ -64,6 +64,8 @@ def test_a_right_script_is_alike_on_one_replica_and_on_two(tmp_path: Path) -> No
     (entry,) = found["comparisons"]
     assert (found["reference"], entry["candidate"]) == ("train-1-replica", "train-2-replicas")
     assert found["verdict"] == "alike"
+    (page,) = (tmp_path / "reports").glob("*/report.html")
+    assert "train.py, 1 and 2 replicas" in page.read_text()
 
 
 @pytest.mark.parametrize(

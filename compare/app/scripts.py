@@ -79,7 +79,7 @@ def _begin(
     for name, own in known["versions"].items():
         versions = dict.fromkeys(side.versions.get(name, own) for side in sides)
         known["versions"][name] = " / ".join(versions)
-    run.begin_training(known | {"title": title, "notes": about, "strategy": _strategy(1)})
+    run.begin_training(known | {"title": title, "notes": about, "strategy": _strategy([1])})
     run.save()
     what = names if len(sides) > len(options.scripts) else options.scripts
     tell(console, f"Comparing {' and '.join(what)}", style="bold")
@@ -102,9 +102,9 @@ FEW_PARTS = 3
 """The number of times that a training may go on from where it ended of which each is told."""
 
 
-def _strategy(replicas: int) -> dict[str, object]:
-    name = "mirrored" if replicas > 1 else "default"
-    known = {"name": name, "class": "the scripts' own", "replicas": replicas}
+def _strategy(replicas: Sequence[int]) -> dict[str, object]:
+    name = "mirrored" if max(replicas) > 1 else "default"
+    known = {"name": name, "class": "the scripts' own", "replicas": replicas[0], "sizes": list(dict.fromkeys(replicas))}
     return {**known, "workers": 1, "global_batch_size": 0, "devices": []}
 
 
@@ -145,7 +145,7 @@ def _train(session: ScriptsSession) -> bool:
             write_records(session.folder, name, trace, model.epochs, like, metrics)
     models = session.models
     several = [list(each.names) for each in models[1:]]
-    session.run.save(strategy=_strategy(first.replicas), models=several or None)
+    session.run.save(strategy=_strategy([first.replicas, second.replicas]), models=several or None)
     unknown = {f"other weights of {each.names[1]}": _left_out(session, each, changing=True) for each in models}
     session.left_out = [text for each in models for text in _left_out(session, each, changing=False)]
     session.left_out += _uncounted(names, runs)

@@ -24,7 +24,7 @@ from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
 from compare.reporting.page_model import ANSWERS, page_of, results
-from compare.reporting.page_tables import default_row
+from compare.reporting.page_tables import default_row, replicas_of
 from compare.reporting.pictures import overlaid_metric
 from compare.reporting.run_files import read, sources, usable, verdict_of
 from compare.reporting.sentences import difference, interval
@@ -222,8 +222,7 @@ def _strategy(run: Mapping[str, Any]) -> str:
     strategy = run.get("strategy") or {"name": run["options"].get("strategy", "")}
     if strategy.get("workers", 1) > 1:
         return f"{strategy['name']}, {strategy['workers']} workers"
-    replicas = strategy.get("replicas")
-    return f"{strategy['name']}" + (f", {replicas} replica{'s' * (replicas > 1)}" if replicas else "")
+    return ", ".join(filter(None, [str(strategy["name"]), replicas_of(run)]))
 
 
 def _unreadable(folder: Path, error: Exception) -> dict[str, Any]:

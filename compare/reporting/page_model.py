@@ -23,6 +23,7 @@ from compare.reporting.page_tables import (
     option_rows,
     parallel_note,
     repeat_command,
+    replicas_of,
     seed_columns,
 )
 from compare.reporting.run_files import RunFiles
@@ -235,8 +236,7 @@ def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:
     options, versions = run["options"], run.get("versions", {})
-    replicas = run.get("strategy", {}).get("replicas")
-    size = f", {replicas} replica{'s' * (replicas > 1)}" if replicas else ""
+    size = f", {replicas}" if (replicas := replicas_of(run)) else ""
     more = f"TensorFlow {versions['tensorflow']}, Keras {versions['keras']}" if versions else ""
     if options.get("scripts"):
         return f"{' and '.join(options['scripts'])}{size}", more

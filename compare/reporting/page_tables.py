@@ -148,7 +148,7 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(f"--{name.replace('_', '-')}", _value(value)) for name, value in shown.items()]
     strategy, data, versions = run.get("strategy", {}), run.get("data", {}), run.get("versions", {})
     if strategy:
-        rows += [("strategy class", strategy["class"]), ("replicas in sync", str(strategy["replicas"]))]
+        rows += [("strategy class", strategy["class"]), ("replicas in sync", replicas_of(run).partition(" replica")[0])]
         rows += [("workers", str(strategy["workers"]))]
         if strategy["devices"]:  # not known of scripts
             rows += [("global batch size", str(strategy["global_batch_size"]))]
@@ -168,6 +168,13 @@ def option_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(f"threads, {name.replace('_', '-')}", value) for name, value in threads.items()]
     rows += [(name, str(run[name])) for name in ("started", "finished") if run.get(name)]
     return rows
+
+
+def replicas_of(run: Mapping[str, Any]) -> str:
+    """The number of replicas, or both if a comparison has two; empty if it is not known."""
+    strategy = run.get("strategy") or {}
+    sizes = strategy.get("sizes") or [each for each in [strategy.get("replicas")] if each]
+    return f"{' and '.join(map(str, sizes))} replica{'s' * (max(sizes) > 1)}" if sizes else ""
 
 
 def default_row(name: str) -> str:
