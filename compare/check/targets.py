@@ -129,10 +129,10 @@ def _sparse(true: np.ndarray, predicted: np.ndarray, from_logits: bool) -> np.nd
 
 
 def _log_probabilities(predicted: np.ndarray, from_logits: bool) -> np.ndarray:
-    if from_logits:
-        shifted = predicted - predicted.max(-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # predictions may be infinite
+        if from_logits:
+            shifted = predicted - predicted.max(-1, keepdims=True)
+            return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
         return np.asarray(np.log(np.clip(predicted / predicted.sum(-1, keepdims=True), TINY, 1 - TINY)))
 
 
