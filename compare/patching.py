@@ -51,6 +51,17 @@ def undo(before: int = 0) -> None:
             setattr(owner, name, original)
 
 
+def classes_with(base: type, name: str) -> list[type]:
+    """A class and all its subclasses that define a method themselves."""
+    classes, found = [base], []
+    while classes:
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        if name in vars(cls) and cls not in found:
+            found.append(cls)
+    return found
+
+
 def modules_with(name: str, package: str) -> Iterator[ModuleType]:
     """The loaded modules of a package that refer to a function by this name."""
     for module in list(sys.modules.values()):

@@ -56,7 +56,8 @@ GROUPS = (COMPARED, TWO_SCRIPTS, LOGGED, TRAINING, DEVICES, STUDIES, EXECUTION, 
 """The headings of --help, in their order."""
 
 
-def _keras_of_the_environment() -> int:
+def keras_of_the_environment() -> int:
+    """The generation of Keras that ``TF_USE_LEGACY_KERAS`` asks for now, as TensorFlow reads it."""
     return 2 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else 3
 
 
@@ -235,7 +236,7 @@ class Task(Replicas):
         None, "parameter-server: number of local server processes", shown="1", rare=True, group=DEVICES
     )
     keras: int = option(
-        _keras_of_the_environment, "generation of Keras; 2 is tf-keras", metavar="3|2", kind=int, choices=(3, 2)
+        keras_of_the_environment, "generation of Keras; 2 is tf-keras", metavar="3|2", kind=int, choices=(3, 2)
     )
     epochs: int = number(10, "number of epochs", most=1_000_000)
     batch_size: int = number(64, "examples per replica and step", most=2**31 - 1)

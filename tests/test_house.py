@@ -96,4 +96,4 @@ def test_the_insides_of_tensorflow_and_keras_are_named_in_their_own_files():
 def test_one_module_asks_for_the_generation_of_keras():
     asks = re.compile(r"KERAS_3\b|\bkeras_version\(|\.startswith\(\"[23]\"\)")
     found = {path.name for path in (ROOT / "compare").rglob("*.py") if asks.search(path.read_text(encoding="utf-8"))}
-    assert found == {"keras_generation.py", "select_keras.py", "provenance.py"}
+    assert found == {"keras_generation.py", "select_keras.py", "provenance.py", "environment.py"}

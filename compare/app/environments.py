@@ -6,16 +6,21 @@ import json
 import subprocess
 
 from compare.errors import RequestError
+from compare.request import keras_of_the_environment
 
 PACKAGES = ("tensorflow", "keras", "numpy")
 """What decides how a script trains."""
-OLDEST = {"tensorflow": (2, 16), "keras": (3, 3)}
+LEGACY = "tf-keras"
+"""What is ``tf.keras`` in place of Keras 3 where ``TF_USE_LEGACY_KERAS`` asks for Keras 2."""
+OLDEST = {"tensorflow": (2, 15), "keras": (2, 15)}
 """The oldest versions whose scripts can be watched."""
+OLDEST_OF_3 = (3, 3)
+"""The oldest version of Keras 3; Keras 2 is that of TensorFlow 2.15, or tf-keras."""
 _ASK = f"""
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
 found = {{"python": ".".join(map(str, sys.version_info[:3]))}}
-for name in {PACKAGES}:
+for name in {(*PACKAGES, LEGACY)}:
     try:
         found[name] = version(name)
     except PackageNotFoundError:
@@ -38,14 +43,21 @@ def versions_of(python: str) -> dict[str, str]:
         raise RequestError(f"--python {python}: there is no such program") from None
     except (OSError, ValueError, subprocess.SubprocessError):
         raise RequestError(f"--python {python}: this does not run as Python 3") from None
+    legacy = found.pop(LEGACY, "")
+    if keras_of_the_environment() == 2 and (legacy or _numbers(found.get("keras", "3")) >= (3,)):
+        found["keras"] = legacy
     if _numbers(found["python"]) < (3, 11):
         raise RequestError(f"--python {python}: it is Python {found['python']}; 3.11 or newer is needed")
     for name, least in OLDEST.items():
         needed = f"{name} {'.'.join(map(str, least))} or newer"
+        if found.get(name) == "":
+            raise RequestError(f"TF_USE_LEGACY_KERAS asks for {LEGACY}, which {python} lacks; install it there")
         if name not in found:
             raise RequestError(f"--python {python}: {name} is not installed there; {needed} is needed")
         if _numbers(found[name]) < least:
             raise RequestError(f"--python {python}: it has {name} {found[name]}; {needed} is needed")
+    if (3,) <= _numbers(found["keras"]) < OLDEST_OF_3:
+        raise RequestError(f"--python {python}: it has keras {found['keras']}; of Keras 3, 3.3 or newer is needed")
     return found
 
 

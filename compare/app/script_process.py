@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -33,7 +34,9 @@ Started = tuple[int, Callable[[], int | None]]
 def main(parent: str, *given: str) -> None:
     """Start scripts until stdin is closed, or run one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends the scripts
-    os.environ["TF_USE_LEGACY_KERAS"], os.environ["KERAS_BACKEND"] = "0", "tensorflow"
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    if find_spec("tf_keras") is None or "TF_USE_LEGACY_KERAS" not in os.environ:
+        os.environ["TF_USE_LEGACY_KERAS"] = "0"  # also where tf.keras is Keras 2 by itself, as of TensorFlow 2.15
     processes.end_with(int(parent))
     if given == ("spawn",):
         return _serve(_spawned)

@@ -15,6 +15,7 @@ from compare.app.notebooks import as_python
 from compare.errors import RequestError
 from compare.modes import Scripts
 from compare.naming import distinct, plain, printable
+from compare.request import keras_of_the_environment
 
 T = TypeVar("T")
 
@@ -76,7 +77,8 @@ def sides_of(options: Scripts, work: Path) -> Iterator[list[Side]]:
     for script in options.scripts:
         if not (options.commits or Path(script).is_file()):
             raise RequestError(f"--scripts {script}: there is no such file")
-    known = {python: versions_of(python) for python in dict.fromkeys(options.python)}
+    asked = options.python or (keras_of_the_environment() == 2 and pythons)
+    known = {python: versions_of(python) for python in dict.fromkeys(asked or ())}
     versions = [known.get(python, {}) for python in pythons]
     ends = _ends(options, versions)
     with ExitStack() as stack:

@@ -279,7 +279,8 @@ def _no_training(script: str, run: ScriptRun) -> str:
     """Why a script has made no step that could be seen."""
     path = run.folder / OTHERS
     if path.exists() and (others := read_json(path)):
-        return f"{script} uses {' and '.join(others)}; --scripts watches Keras 3 on TensorFlow only"
+        watched = "Keras 3 on TensorFlow, or tf-keras if TF_USE_LEGACY_KERAS=1 is set for the command"
+        return f"{script} uses {' and '.join(others)}; --scripts watches {watched}"
     untrained = _untrained(run)
     if optimizers := untrained["optimizers"]:
         return (

@@ -6,6 +6,7 @@ Nothing is computed again from weights: a prediction is arithmetic on the record
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -61,9 +62,22 @@ def other_settings(own: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
             inner = other_settings(*both)
             found |= {part if name == "config" else f"{name}.{part}": values for part, values in inner.items()}
-        elif both[0] != both[1] and not any(isinstance(each, Mapping) for each in both):
+        elif not _may_be_same(name, *both):
             found[name] = list(both)
     return dict(sorted(found.items()))
+
+
+def _may_be_same(name: str, a: Any, b: Any) -> bool:
+    """Whether two values of a setting may be the same, in the words of two versions of Keras.
+
+    They are the same number in float32; or only one is in a list, such as an axis; or an axis is counted from the end.
+    """
+    if a == b or isinstance(a, Mapping | list) != isinstance(b, Mapping | list):
+        return True
+    with suppress(TypeError, ValueError):  # not numbers
+        one, other = (np.asarray(each, np.float32) for each in (a, b))
+        return np.array_equal(one, other) or (name == "axis" and bool(((one < 0) != (other < 0)).all()))
+    return False
 
 
 # Loss

@@ -1,6 +1,6 @@
 """What is used of the insides of TensorFlow, which any version may move; nothing else imports them.
 
-TensorFlow 2.16 to 2.21 have all of it.
+TensorFlow 2.15 to 2.21 have all of it.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ try:
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as uses_onednn
 except ImportError as error:
-    raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.16 to 2.21") from None
+    raise RequestError(f"TensorFlow {tf.__version__}: {error}; this works with TensorFlow 2.15 to 2.21") from None

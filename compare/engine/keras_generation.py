@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from typing import Any
 
 import tensorflow as tf
 
 
 def keras_version() -> str:
-    """Returns the version of ``tf.keras`` in this process: that of Keras 3, or of tf-keras, which is Keras 2."""
-    return str(getattr(tf.keras, "__version__", None) or version("tf-keras"))
+    """Returns the version of ``tf.keras`` in this process: that of Keras 3, or of Keras 2, such as tf-keras."""
+    return str(import_module(tf.keras.Model.__module__.partition(".")[0]).__version__)
 
 
 _KERAS_3 = keras_version().startswith("3")
@@ -104,6 +104,11 @@ def unscale_gradients(optimizer: tf.keras.optimizers.Optimizer, gradients: Seque
     """Divides the gradients by the optimizer's loss scale; a no-op in Keras 3, whose optimizers do it themselves."""
     unscale = getattr(optimizer, "get_unscaled_gradients", None)
     return unscale(gradients) if unscale else gradients
+
+
+def without_loss_scale(optimizer: Any) -> Any:
+    """Returns the optimizer that is given unscaled gradients; a no-op in Keras 3, where ``apply`` is called of that."""
+    return optimizer.inner_optimizer if hasattr(optimizer, "get_scaled_loss") else optimizer
 
 
 # Models

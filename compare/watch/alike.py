@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import container, copies_of, distributed
-from compare.engine.insides_keras import KerasVariable
+from compare.engine.insides_keras import MAKES_VARIABLES, keras, seeds_of_layer, weights_of_layer
 from compare.engine.insides_tensorflow import ResourceVariable
 from compare.patching import modules_with, patch
 from compare.records import replace_file
@@ -25,6 +24,8 @@ from compare.watch.pairing import in_order, paired
 from compare.watch.settings import ALL_BEGUN, ENDED, ORDER, SEEDS, WEIGHTS, Settings
 
 FIRST_SEED = 1000
+TF_RANDOM = tf.random, tf.compat.v2.random
+"""The module of random operations that scripts and Keras 3 use, and that of Keras 2."""
 
 
 def make_alike(settings: Settings) -> InitialWeights:
@@ -66,7 +67,8 @@ def _seeds_by_creation() -> None:
 
     for module in modules_with("make_default_seed", "keras"):
         patch(module, "make_default_seed", make_default_seed)
-    patch(tf.random, "set_seed", lambda original, seed: original(0))
+    for module in TF_RANDOM:
+        patch(module, "set_seed", lambda original, seed: original(0))
 
 
 DERIVED = ("batch", "map", "prefetch", "repeat", "cache")
@@ -206,7 +208,7 @@ class InitialWeights:
         patch(ResourceVariable, "__init__", self._create_variable)
         for name in ("assign", "assign_add", "assign_sub"):
             patch(ResourceVariable, name, self._assign)
-        patch(KerasVariable, "_initialize", self._of_keras)
+        patch(*MAKES_VARIABLES, self._of_keras)
 
     # What the script makes and sets.
 
@@ -275,8 +277,8 @@ class InitialWeights:
     def look(self) -> None:
         """Begins everything that was built since the last look."""
         for root in self.roots():
-            if root.weights:
-                self.begin(root.weights, root)
+            if weights := weights_of(root):
+                self.begin(weights, root)
 
     def refresh(self) -> None:
         """Keeps the values of what the script has set since, before a step changes its state."""
@@ -412,7 +414,7 @@ def path_of(variable: Any) -> str:
 
 def weights_of(root: Any) -> list[Any]:
     """The weights of a model or layer; of a variable, itself."""
-    return [root] if isinstance(root, tf.Variable) else list(root.weights)
+    return [root] if isinstance(root, tf.Variable) else weights_of_layer(root)
 
 
 def strategy_of(variables: Sequence[Any]) -> tf.distribute.Strategy:
@@ -446,5 +448,11 @@ def seeds_of(root: Any) -> list[Any]:
 
 def named_seeds_of(root: Any) -> list[tuple[str, Any]]:
     """The same, each with the name of its layer."""
-    layers = root._flatten_layers()
-    return [(layer.name, seed.state) for layer in layers for seed in getattr(layer, "_seed_generators", ())]
+    rates = {layer: rates_of(layer) for layer in root._flatten_layers()}
+    return [(layer.name, seed) for layer in rates for seed in seeds_of_layer(layer) if any(rates[layer] or [True])]
+
+
+def rates_of(layer: Any) -> list[Any]:
+    """The options of a layer by which it is random; where they are 0, it is not."""
+    names = ("rate", "dropout", "recurrent_dropout", "stddev")
+    return [getattr(layer, name) for name in names if hasattr(layer, name)]

@@ -8,10 +8,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
+from compare.engine.insides_keras import keras
 from compare.engine.insides_tensorflow import uses_onednn
+from compare.engine.keras_generation import keras_version
 
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "KERAS_BACKEND", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "TF_CUDNN_DETERMINISTIC",
@@ -22,11 +23,11 @@ VARIABLES = (
 
 def environment(source: str) -> dict[str, str]:
     """What is known now, at the end of the script, by name."""
-    found = {"Python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("tensorflow", "keras", "numpy", *_imported(source)):
+    found = {"Python": ".".join(map(str, sys.version_info[:3])), "keras": keras_version()}
+    for name in ("tensorflow", "numpy", *_imported(source)):
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):
-            found[name] = version
+            found.setdefault(name, version)
     found |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
     threads = tf.config.threading
     return found | {
@@ -34,8 +35,8 @@ def environment(source: str) -> dict[str, str]:
         "XLA for all functions (jit)": str(tf.config.optimizer.get_jit() or "off"),
         "TensorFloat-32": "on" if tf.config.experimental.tensor_float_32_execution_enabled() else "off",
         "threads within operations": str(threads.get_intra_op_parallelism_threads() or "TensorFlow's choice"),
-        "precision of new layers": str(keras.config.dtype_policy().name),
-        "epsilon of Keras's functions": str(keras.config.epsilon()),
+        "precision of new layers": str(keras.mixed_precision.global_policy().name),
+        "epsilon of Keras's functions": str(keras.backend.epsilon()),
     }
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-import keras
 import numpy as np
 
+from compare.engine.insides_keras import keras
 from compare.naming import printable
 
 TEMPLATE = '''"""An experiment made from {script}. Complete the lines marked TODO, then run:

@@ -11,13 +11,21 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import Fingerprinter, container, copies_of
-from compare.engine.insides_keras import BaseOptimizer, any_symbolic_tensors, compute_output_spec
+from compare.engine.insides_keras import (
+    APPLICATIONS,
+    BaseOptimizer,
+    KerasTensor,
+    any_symbolic_tensors,
+    compute_output_spec,
+    is_keras,
+    keras,
+)
 from compare.engine.insides_tensorflow import Function
+from compare.engine.keras_generation import without_loss_scale
 from compare.engine.noise_twins import HalfNoise, half_dtypes, mover
 from compare.patching import patch
 from compare.threads import in_thread
@@ -232,7 +240,8 @@ class Observer:
         patch(Function, "_initialize_uninitialized_variables", self._initialize)
         patch(tf.distribute.Strategy, "run", self._run)
         patch(BaseOptimizer, "__init__", self._make_optimizer)
-        patch(BaseOptimizer, "apply", self._apply)
+        for owner, name in APPLICATIONS:
+            patch(owner, name, self._apply if name == "apply" else self._apply_pairs)
         patch(BaseOptimizer, "finalize_variable_values", self._finalize)
         patch(tf.GradientTape, "__enter__", self._enter_tape)
         patch(tf.GradientTape, "__exit__", self._exit_tape)
@@ -326,7 +335,7 @@ class Observer:
         if self._building:
             return  # building calls the model
         # A subclassed model may have been built without its layers, and has no weights yet.
-        lacks = not (model.built and model.weights) and model not in self._built and bool(args)
+        lacks = not (model.built and weights_of(model)) and model not in self._built and bool(args)
         if self._outermost:
             if lacks:
                 self.build(model, args, options)
@@ -341,11 +350,11 @@ class Observer:
     def _use(self, root: Any) -> None:
         """Begins what is about to be trained, if it has not begun yet."""
         with self._aside():
-            if self._unused(root.weights):
-                self.initial.begin(root.weights, root, late=True)
-                self.initial.restart(root.weights, root)
-                self.initial.use(root.weights)
-        if root.built and root.weights:
+            if self._unused(weights := weights_of(root)):
+                self.initial.begin(weights, root, late=True)
+                self.initial.restart(weights, root)
+                self.initial.use(weights)
+        if root.built and weights:
             self._used.add(root)
 
     @staticmethod
@@ -354,7 +363,7 @@ class Observer:
 
     def build_from(self, model: Any, x: Any) -> None:
         """Makes the weights of a model that ``fit`` would make later, from the data that it is given."""
-        if (model.built and model.weights) or x is None:
+        if (model.built and weights_of(model)) or x is None:
             return
         spec = x.element_spec if isinstance(x, tf.data.Dataset) else None
         if isinstance(spec, tuple):
@@ -369,7 +378,7 @@ class Observer:
         def symbolic(value: Any) -> Any:
             if not hasattr(value, "shape"):
                 return value
-            return keras.KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name))
+            return KerasTensor(value.shape, str(tf.as_dtype(value.dtype).name))
 
         self._building = True
         self._built.add(model)
@@ -383,7 +392,7 @@ class Observer:
 
     def _make_optimizer(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> None:
         """Watches methods that a script's own optimizers have instead of Keras's, which they may not call."""
-        new = {cls for cls in type(optimizer).__mro__ if not cls.__module__.startswith("keras.")} - self._optimizers
+        new = {cls for cls in type(optimizer).__mro__ if not is_keras(cls)} - self._optimizers
         self._optimizers |= new
         for cls in new:
             for name, watch in (("apply", self._apply), ("apply_gradients", self._apply_pairs)):
@@ -394,6 +403,7 @@ class Observer:
     @_called_as_it_is
     def _apply_pairs(self, original: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         call, (pairs, *_) = _with_lists(original, optimizer, args, options)
+        optimizer = without_loss_scale(optimizer)
         return self._applied(call, optimizer, [grad for grad, _ in pairs], [variable for _, variable in pairs])
 
     @_called_as_it_is
@@ -652,11 +662,11 @@ class Observer:
         """
         wanted = [id(container(variable)) for variable in variables]
         fitted = [model for model in reversed(self.fitted) if getattr(model, "optimizer", None) is optimizer]
-        roots = sorted(self.initial.roots(), key=lambda root: len(root.weights))
-        has = {id(root): {id(container(weight)) for weight in root.weights} for root in (*fitted, *roots)}
+        roots = sorted(self.initial.roots(), key=lambda root: len(weights_of(root)))
+        has = {id(root): {id(container(weight)) for weight in weights_of(root)} for root in (*fitted, *roots)}
         for root in (*fitted, *roots):
             if set(wanted) <= has[id(root)]:
-                return root, list(root.weights)
+                return root, weights_of(root)
         weights: dict[int, Any] = {}
         parts = [
             root
@@ -665,7 +675,7 @@ class Observer:
         ]
         for place, variable in zip(wanted, variables, strict=True):
             root = next((each for each in parts if place in has[id(each)]), None)
-            for weight in [variable] if root is None else root.weights:
+            for weight in [variable] if root is None else weights_of(root):
                 weights.setdefault(id(container(weight)), weight)
         return None, list(weights.values())
 
@@ -692,8 +702,9 @@ class Observer:
             training.fingerprint = training.fingerprint or self._fingerprint(training)
             if not self.initial.trained:
                 self.initial.step_made()
-                roots = sorted(self.initial.roots(), key=lambda root: len(root.weights))
-                self._models = [(weakref.ref(root), [mark_of(each).value for each in root.weights]) for root in roots]
+                roots = sorted(self.initial.roots(), key=lambda root: len(weights_of(root)))
+                for root in roots:
+                    self._models.append((weakref.ref(root), [mark_of(each).value for each in weights_of(root)]))
                 for variable in self.initial.variables():  # which a function of the script's may be the last to have
                     self._models.append((partial(_same, variable), [mark_of(variable).value]))
             training.steps = made
@@ -833,7 +844,7 @@ class Observer:
 
     def trainings_of(self, model: Any) -> list[Training]:
         """The trainings of a model or of its parts, the model's own first."""
-        weights = {id(container(weight)) for weight in model.weights}
+        weights = {id(container(weight)) for weight in weights_of(model)}
         parts = [each for each in self.trainings if not each.closed and each.ids & weights]
         return sorted(parts, key=lambda each: each.root is not model)
 
@@ -880,7 +891,7 @@ def _with_lists(
 
     What can be read only once, such as a ``zip``, is a list in both.
     """
-    if not original.__module__.startswith("keras."):
+    if not is_keras(original):
         autograph = tf.__internal__.autograph
         original = autograph.tf_convert(original, autograph.control_status_ctx())
     values = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]

@@ -10,10 +10,13 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
 
+from compare.engine.insides_keras import RandomGenerator
 from compare.patching import patch
+from compare.watch.alike import FIRST_SEED, TF_RANDOM
 
 STATELESS = {
     "normal": tf.random.stateless_normal,
@@ -35,11 +38,41 @@ class RandomNumbers:
     def __init__(self, eagerly: Callable[[Callable[[], Any]], Any]) -> None:
         self._eagerly = eagerly
         self._place: tf.Variable | None = None  # updates, and draws since; none before the first draw
+        self._generators = 0
 
     def take_over(self) -> None:
         """Patches TensorFlow in this process."""
-        for name in STATELESS:
-            patch(tf.random, name, partial(self._draw, name))
+        for module in TF_RANDOM:
+            for name in STATELESS:
+                patch(module, name, partial(self._draw, name))
+        if RandomGenerator is not None:
+            patch(RandomGenerator, "__init__", self._make_generator)
+            patch(RandomGenerator, "make_seed_for_stateless_op", self._seed_of_generator)
+            for name in ("dropout", "random_normal", "random_uniform", "truncated_normal"):
+                patch(RandomGenerator, name, self._draw_by_seed)
+
+    def _make_generator(self, original: Any, generator: Any, *args: Any, **options: Any) -> None:
+        """Has a layer of Keras 2 draw as in Keras 3: by a state of its own, and not by its place in a graph."""
+        original(generator, *args, **options)
+        if generator._rng_type == generator.RNG_LEGACY_STATEFUL:
+            self._generators += 1
+            generator._seed = FIRST_SEED + self._generators if generator._seed is None else generator._seed
+            with tf.init_scope():
+                generator.state = tf.Variable([generator._seed, 0], dtype=tf.int64, trainable=False)
+
+    @staticmethod
+    def _draw_by_seed(original: Any, generator: Any, *args: Any, **options: Any) -> Any:
+        kind = generator.RNG_STATELESS if hasattr(generator, "state") else generator._rng_type
+        with mock.patch.object(generator, "_rng_type", kind):
+            return original(generator, *args, **options)
+
+    @staticmethod
+    def _seed_of_generator(original: Any, generator: Any) -> Any:
+        if not hasattr(generator, "state"):
+            return original(generator)
+        seed = tf.identity(generator.state)
+        generator.state.assign_add([0, 1])
+        return seed
 
     def _draw(self, name: str, original: Any, *args: Any, **options: Any) -> Any:
         if _of_a_data_set():  # which draws at any time, ahead of the steps

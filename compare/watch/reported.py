@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from compare.patching import patch
+from compare.engine.insides_keras import Variable, keras
+from compare.patching import classes_with, patch
 from compare.watch.alike import value_of
 from compare.watch.experiment_file import write_experiment
 from compare.watch.observer import Observer, Training
@@ -168,7 +168,7 @@ class _Metrics:
                 used.with_steps = False
         of_metric = {"metric": number, "with_steps": used.with_steps, "of_loss": used.of_loss}
         count = getattr(metric, "count", None)
-        counted = _number(count) or 0.0 if isinstance(count, keras.Variable) else 0.0
+        counted = _number(count) or 0.0 if isinstance(count, Variable) else 0.0
         return {**of_metric, "updating": bool(self._called), "counted": counted}
 
     def call(self, original: Any, metric: Any, *args: Any, **options: Any) -> Any:
@@ -245,7 +245,7 @@ def _watch_metrics(observer: Observer, writer: TraceWriter) -> None:
     for name in ("fit", "evaluate", "train_on_batch", "test_on_batch"):
         patch(keras.Model, name, metrics.aside)
     patch(keras.metrics.MeanMetricWrapper, "update_state", metrics.update_state)
-    for owner in _with_own_result(keras.metrics.Metric):
+    for owner in classes_with(keras.metrics.Metric, "result"):
         patch(owner, "result", result)
     patch(sys.modules["compare"], "report", given)
 
@@ -278,22 +278,11 @@ class _Epochs(keras.callbacks.Callback):  # type: ignore[misc] # keras is untype
         content["epochs"].append(FitEpoch(training.steps, numbers, seconds))
 
 
-def _with_own_result(base: type) -> list[type]:
-    """A class and all its subclasses that define ``result`` themselves."""
-    classes, found = [base], []
-    while classes:
-        cls = classes.pop()
-        classes += cls.__subclasses__()
-        if "result" in vars(cls) and cls not in found:
-            found.append(cls)
-    return found
-
-
 def _recorded(name: str, writer: TraceWriter) -> Any:
     def call(original: Any, dataset: Any, *args: Any, **options: Any) -> Any:
         given = [*map(str, args), *(f"{key}={value}" for key, value in options.items())]
         text = f"{name}({', '.join(given)})"
-        script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tensorflow"))
+        script = not str(sys._getframe(2).f_globals.get("__name__", "")).startswith(("keras", "tf_keras", "tensorflow"))
         if script and all(len(each) < 20 for each in given) and text not in writer.calls and len(writer.calls) < 50:
             writer.calls.append(text)
         return original(dataset, *args, **options)

@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
-import keras
 import tensorflow as tf
 
-from compare.engine.insides_keras import BaseOptimizer
+from compare.engine.insides_keras import APPLICATIONS, keras
 from compare.patching import patch, undo
 from compare.records import write_json
+from compare.request import keras_of_the_environment
 from compare.user_errors import ProcessExit, describe, refusing_exit
 from compare.watch.alike import make_alike
 from compare.watch.environment import environment
@@ -36,7 +36,7 @@ def run(settings: Settings) -> int:
 
     Returns the exit status.
     """
-    folder, process = Path(settings.folder), os.getpid()
+    folder, process, generation = Path(settings.folder), os.getpid(), keras_of_the_environment()
     writer = TraceWriter(folder)
     initial = make_alike(settings)
     kind = StageObserver if settings.close_up else Observer
@@ -65,6 +65,8 @@ def run(settings: Settings) -> int:
         return status  # the script has forked, and this is the other process
     if status and isinstance(raised, Exception | ProcessExit):
         write_json(folder / FAILED, settings.cited(describe(raised)))
+    if keras_of_the_environment() != generation:
+        writer.unseen("sets TF_USE_LEGACY_KERAS itself, when TensorFlow is already there: set it for the command")
     write_json(folder / OTHERS, other_libraries())
     if observer.trainings:  # otherwise asking TensorFlow would be the first use of it, which prints
         write_json(folder / ENVIRONMENT, environment(settings.source))
@@ -85,7 +87,7 @@ def _leave_alone(writer: TraceWriter) -> None:
         return original(*args, **options)
 
     undo()
-    for owner, name in ((keras.Model, "fit"), (tf.GradientTape, "__enter__"), (BaseOptimizer, "apply")):
+    for owner, name in ((keras.Model, "fit"), (tf.GradientTape, "__enter__"), *APPLICATIONS):
         patch(owner, name, unseen)
 
 
@@ -141,8 +143,9 @@ def _status_of(raised: BaseException | None) -> int:
 
 
 def other_libraries() -> list[str]:
-    """What the script trains with, if it is not Keras 3 on TensorFlow."""
+    """What the script trains with, if it is not this process's ``tf.keras`` on TensorFlow."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    others = {"torch": "PyTorch", "jax": "JAX", "tf_keras": "tf-keras (Keras 2)"}
+    others = {"torch": "PyTorch", "jax": "JAX", "tf_keras": "tf-keras (Keras 2)", "keras": "Keras 3"}
+    del others[keras.Model.__module__.partition(".")[0]]
     used = [name for module, name in others.items() if module in sys.modules]
     return ([f"Keras on {backend}"] if backend != "tensorflow" else []) + used

@@ -17,16 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from compare.engine.fingerprints import container, distributed
-from compare.engine.insides_keras import LossFunctionWrapper, any_symbolic_tensors
+from compare.engine.insides_keras import LossFunctionWrapper, Variable, any_symbolic_tensors, is_keras, keras
 from compare.engine.insides_tensorflow import Function, in_xla
-from compare.engine.keras_generation import learning_rate
+from compare.engine.keras_generation import HAS_APPLY, learning_rate
 from compare.patching import patch
-from compare.watch.alike import InitialWeights, named_seeds_of, path_of, strategy_of
+from compare.watch.alike import InitialWeights, named_seeds_of, path_of, rates_of, strategy_of, weights_of
 from compare.watch.observer import Observer, Training
 from compare.watch.seen import CloseUp, Event, row_hashes, sketch
 from compare.watch.settings import Settings
@@ -81,7 +80,8 @@ class StageObserver(Observer):
         patch(keras.layers.Layer, "__call__", self._call_layer)
         for owner, method in ((keras.losses.Loss, "__call__"), (LossFunctionWrapper, "call")):
             patch(owner, method, partial(self._call_loss, method == "__call__"))
-        patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
+        if HAS_APPLY:
+            patch(keras.optimizers.LossScaleOptimizer, "apply", self._apply_scaled)
         for name in LOSS_FUNCTIONS:
             function = getattr(keras.losses, name)
             for module in (keras.losses, tf.keras.losses, keras.metrics, tf.keras.metrics):
@@ -125,7 +125,9 @@ class StageObserver(Observer):
                 given = "a tensor"
             self._record("inputs", {"model": model.name}, tf.nest.flatten(args[:1] or options.get("inputs")))
             if model.built:
-                self._record("weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in model.weights])
+                self._record(
+                    "weights", {"model": model.name}, [tf.convert_to_tensor(each) for each in weights_of(model)]
+                )
             if seeds := named_seeds_of(model):
                 info = {"model": model.name, "layers": [name for name, _ in seeds]}
                 self._record("seeds", info, [tf.convert_to_tensor(state) for _, state in seeds])
@@ -430,19 +432,15 @@ class StageObserver(Observer):
 
 def _depends_on_training(layer: Any) -> bool:
     """Whether a layer's own output may depend on ``training``; that of Keras's models depends on their layers."""
-    if not type(layer).__module__.startswith("keras."):
+    if not is_keras(type(layer)):
         return "training" in inspect.signature(layer.call).parameters
-    if isinstance(layer, keras.layers.BatchNormalization | keras.layers.SpectralNormalization):
+    if isinstance(layer, (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)):
         return True
-    rates = [
-        getattr(part, name) for part in (layer, getattr(layer, "cell", layer)) for name in RATES if hasattr(part, name)
-    ]
+    rates = rates_of(layer) + rates_of(getattr(layer, "cell", layer))
     generators = [getattr(layer, name, None) for name in ("seed_generator", "generator")]
     return any(rates) if rates else any(each is not None for each in generators)
 
 
-RATES = ("rate", "dropout", "recurrent_dropout", "stddev")
-"""The options of a layer by which it is random; where they are 0, it is not."""
 WITH_LINE = ("inputs", "targets", "loss", "gradients")
 """The kinds of events that are calls of the script's: of its model, loss, tape and optimizer."""
 WITH_ROWS = ("inputs", "targets")
@@ -456,7 +454,7 @@ def _as_array(tensor: Any) -> np.ndarray:
 
 def _ids(sources: Sequence[Any]) -> frozenset[int]:
     """Identifies the variables among what a gradient is taken with respect to."""
-    return frozenset(id(container(each)) for each in sources if isinstance(each, tf.Variable | keras.Variable))
+    return frozenset(id(container(each)) for each in sources if isinstance(each, tf.Variable | Variable))
 
 
 def _configuration(loss: Any) -> dict[str, Any]:

@@ -353,7 +353,12 @@ def pickled(content: Any) -> bytes:
 
 def _described(thing: Any, configuration: Mapping[str, Any]) -> dict[str, Any]:
     """The class and the configuration of an optimizer or layer, in plain values."""
-    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration, default=repr))}
+    return {"class": type(thing).__name__, "config": json.loads(json.dumps(configuration, default=_plain))}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy's as Python's; anything else in words."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else repr(value)
 
 
 def _configuration_of_layer(layer: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from compare.check.causes.base import Cause, Measurement, Variant, one_of
 from compare.check.observation import EXCLUDED
 from compare.check.recipe import Recipe, Update
-from compare.check.recorded import CLOSE, clip_alike, ends_of, equal_gradients, same
+from compare.check.recorded import CLOSE, clip_alike, ends_of, equal_gradients, other_settings, same
 from compare.check.sides import Sides
 from compare.check.stages import (
     EXAMPLES,
@@ -362,22 +362,23 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
         numbers = {"learning_rate": rates[1], "expected": rates[0]}
         seen = Measurement.of("script-schedule", schedule=schedule, **numbers)
         return "learning-rate-schedule-missing", Variant({}, seen)
-    differing = [key for key in a if key not in ("name", "learning_rate") and a[key] != b.get(key, a[key])]
-    clipping = [key for key in differing if "clip" in key]
+    averages = a.get("use_ema") or b.get("use_ema")
+    settings = {
+        key: values
+        for key, values in other_settings(b, a).items()
+        if "learning_rate" not in key.split(".") and (averages or not key.startswith("ema_"))
+    }
+    clipping = {key: settings.pop(key) for key in list(settings) if "clip" in key}
     if clipping and not clip_alike(sides, own=True):
-        settings = {key: [b.get(key), a.get(key)] for key in clipping}
-        seen = Measurement.of("script-settings", optimizer="optimizer", settings=settings, variables=[])
+        seen = Measurement.of("script-settings", optimizer="optimizer", settings=clipping, variables=[])
         return "clipping-differs", Variant({}, seen)
-    differing, begun = [key for key in differing if key not in clipping], None
-    update = located.of(UPDATE)
-    as_apart = not differing and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
+    begun, update = None, located.of(UPDATE)
+    as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
-        differing.insert(0, "learning_rate")
         begun = a["learning_rate"] if a["learning_rate"] == b["learning_rate"] else None
         digits = 6 if apart > CLOSE else 10
-        a, b = (each | {"learning_rate": float(f"{rate:.{digits}g}")} for each, rate in zip((a, b), rates, strict=True))
-    if differing:
-        settings = {key: [b.get(key), a.get(key)] for key in differing}
+        settings = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]} | settings
+    if settings:
         seen = Measurement.of("script-settings", settings=settings, optimizer=other["class"], variables=variables)
         if isinstance(begun, float) and len(settings) == 1:
             remedy = "optimizer.learning_rate = ...  # set, or not, in both scripts, and in the same step"
