@@ -120,7 +120,7 @@ class Page(HTMLParser):
 ANSWERS = {
     "identical": "= Do they train alike? Yes, exactly. ",
     "different": "≠ Do they train alike? No. ",
-    "inconclusive": "? Do they train alike? No verdict is possible. ",
+    "inconclusive": "? Do they train alike? Not decided yet: more seeds are needed. ",
     "not-comparable": "! Do they train alike? They cannot be compared. ",
     "interrupted": "= Do they train alike? Yes, up to the interruption. ",
 }
@@ -858,7 +858,7 @@ def test_the_first_step_and_the_peak_of_memory_are_taken_down_and_shown(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("epochs", "told"), [(1, "first epoch only"), (2, "one epoch only"), (4, "0.5 to 1.0 s, 3 epochs")]
+    ("epochs", "told"), [(1, "first epoch only"), (2, "one later epoch only"), (4, "0.5 to 1.0 s, 3 epochs")]
 )
 def test_times_have_their_spread_and_one_epoch_says_so(tmp_path: Path, epochs: int, told: str) -> None:
     record(tmp_path / "run", "fit", epochs=epochs)
@@ -866,6 +866,20 @@ def test_times_have_their_spread_and_one_epoch_says_so(tmp_path: Path, epochs: i
     page = Page(finish(tmp_path / "run") / "report.html")
     (fit,) = [row for row in page.rows if row[0] == "fit" and len(row) == 8]
     assert told in fit[1]
+    assert (fit[1] == told) == ("too few epochs for times that can be compared" in page.text) == (epochs < 3)
+
+
+def test_metrics_that_agree_over_seeds_are_said_beside_the_no(tmp_path: Path) -> None:
+    folder = recorded.inconclusive(tmp_path / "run")
+    verdict = read_verdict(folder / "verdict.json")
+    entry = verdict["comparisons"][0]
+    entry["study"] |= {"verdict": "alike", "seeds_needed": None}
+    entry["study"]["tests"][0] |= {"verdict": "alike"}
+    entry["training"]["verdict"] = entry["verdict"] = "different"
+    recorded.finish(folder, verdict=verdict | {"verdict": "different"})
+    page = Page(folder / "report.html")
+    assert "Do they train alike? No, but their metrics agree within the margins. " in page.text
+    assert "; even so, the metrics agree within the margins in every epoch" in page.text
 
 
 def test_a_study_is_labelled_by_seed_and_shows_the_margin(tmp_path: Path) -> None:

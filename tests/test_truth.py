@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tasks
@@ -9,6 +11,7 @@ from eager import Eager
 
 import compare
 from compare.records import EPOCH_END, INITIAL, PROJECTIONS, Record, Variable, step_dtype
+from compare.reporting.sentences import truth_sentence
 from compare.verdict.float64 import distances
 from compare.verdict.model import Comparison, Difference, Reporting, Training
 
@@ -80,4 +83,21 @@ def test_distances_are_relative_and_taken_where_the_trainers_diverge():
         {"fit": 0.0, "loop": 0.25},
         {"fit": 0.0, "loop": 0.25},
     ]
-    assert found.off == "loop"
+    assert found.off == "loop" and found.leaving == {"loop": Difference(1, 2)}
+    assert truth_sentence(found).endswith(". So loop is the side that is off from step 2 of epoch 1 on")
+
+
+@pytest.mark.parametrize(
+    ("last", "conclusion"),
+    [
+        (4.000001, "So fit and loop are as near to it as rounding allows"),
+        (5.0, "rounding alone does not explain fit from step 2 of epoch 1 on and loop from step 2 of epoch 1 on"),
+    ],
+)
+def test_of_trainers_that_are_identical_it_is_said_whether_both_are_off(last, conclusion):
+    truth, fit, loop = record("truth", [2.0, 4.0]), record("fit", [2.0, last]), record("loop", [2.0, last])
+    same = Comparison("loop", Training("identical", 0.0, None, 2), Reporting(None, {}))
+    found = distances(truth, [fit, loop], [same])
+    assert found.off is None and truth_sentence(found).endswith(conclusion)
+    early = dataclasses.replace(found, leaving=None)  # of a file that an earlier version has written
+    assert truth_sentence(early).endswith("So no side is clearly farther from it than the other")

@@ -129,6 +129,11 @@ def _answer(files: RunFiles) -> str:
         return "Yes, up to the interruption."
     if files.scope == "logs" and files.verdict_word in CURVES:
         return CURVES[files.verdict_word]
+    study = next((each.study for each in files.comparisons[:1] if each.weights_seen), None)
+    if study and study.verdict == "alike" and files.verdict_word == "different":
+        return "No, but their metrics agree within the margins."
+    if study and study.seeds_needed and files.verdict_word == "inconclusive":
+        return "Not decided yet: more seeds are needed."
     training = next((each.training.verdict for each in files.comparisons[:1] if each.verdict == "different"), "")
     if training == "identical":
         return "They train exactly alike, but report different numbers."
@@ -226,12 +231,9 @@ def results(files: RunFiles) -> tuple[str, str]:
 def _costs(costs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if not costs:
         return "Unknown", ""
-    few = {row["spread"] for row in costs if row["others"]["total"]} == {"one epoch only"}
-    more = "per epoch" if any(row["epoch"] for row in costs) else "for the first epoch only, which includes tracing"
-    more += ", from one epoch only" * few
-    return ", ".join(
-        f"{row['name']} {row['epoch'] or row['others']['first epoch'] or 'unknown'}" for row in costs
-    ), more
+    if not any(row["epoch"] for row in costs):
+        return "Not compared", "too few epochs for times that can be compared"
+    return ", ".join(f"{row['name']} {row['epoch'] or 'unknown'}" for row in costs), "per epoch"
 
 
 def _run(run: Mapping[str, Any]) -> tuple[str, str]:

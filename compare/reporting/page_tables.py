@@ -73,7 +73,8 @@ def seed_columns(files: RunFiles) -> tuple[list[str], dict[int, list[str]]]:
 def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
     """The costs of every trainer whose time was measured, as text; of two scripts, of both if one was.
 
-    ``epoch`` is the median duration of the later epochs, and ``spread`` the shortest and the longest of them;
+    ``epoch`` is the median duration of the later epochs if there are several (one alone says nothing about another
+    trainer's), and ``spread`` the shortest and the longest of them;
     ``own_peak`` is whether the peak memory covers only this trainer's training, and ``others`` are by heading.
     """
     table = []
@@ -84,13 +85,13 @@ def cost_rows(files: RunFiles) -> list[dict[str, Any]]:
             continue
         first = [columns["seconds"][1] for columns in runs if 1 in columns["seconds"]]
         later = [v for columns in runs for e, v in columns["seconds"].items() if e > 1]
-        rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 or not later]
+        rates = [v for columns in runs for e, v in columns["examples_per_second"].items() if e > 1 and len(later) > 1]
         costs: Mapping[str, Any] = next(iter(files.costs.get(name, {}).values()), {})
         peak = costs.get("peak_memory_bytes")
         table.append(
             {
                 "name": name,
-                "epoch": f"{np.median(later):,.1f} s" if later else "",
+                "epoch": f"{np.median(later):,.1f} s" if len(later) > 1 else "",
                 "spread": _spread(later) if runs else "not measured",
                 "own_peak": costs.get("own_peak", True),
                 "others": {
@@ -117,7 +118,7 @@ def _spread(seconds: Sequence[float]) -> str:
     if not seconds:
         return "first epoch only"
     if len(seconds) == 1:
-        return "one epoch only"
+        return "one later epoch only"
     return f"{min(seconds):,.1f} to {max(seconds):,.1f} s, {len(seconds)} epochs"
 
 

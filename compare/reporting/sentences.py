@@ -234,7 +234,8 @@ def _study(comparison: Comparison, reference: str) -> str:
         enough = f"about {needed} seeds would be enough" if needed else "the number of seeds needed is unknown"
         result = f"the seeds are inconclusive for {where} ({how}); {enough}"
     if training.verdict == "different" and comparison.weights_seen:
-        return f"{candidate} does not train like {reference}: {divergence}; {result}"
+        even_so = "even so, " if study.verdict == "alike" else ""
+        return f"{candidate} does not train like {reference}: {divergence}; {even_so}{result}"
     return f"{candidate} compared with {reference}: {result}; {divergence}"
 
 
@@ -282,18 +283,31 @@ def advice_on_numbers(comparison: Comparison) -> str:
 
 
 def truth_sentence(truth: Truth) -> str:
-    """The errors of every trainer relative to training on one replica in float64."""
+    """The errors of every trainer relative to training on one replica in float64, and what follows from them."""
     weights = [f"{_when_seen(each)}: {_by_value(each.distance)}" for each in truth.after]
     names = list(dict.fromkeys(name for metrics in truth.metrics.values() for name in metrics))
     metrics = [
         f"{name}: {_by_value({who: gaps[name].max_gap for who, gaps in truth.metrics.items() if name in gaps})}"
         for name in names
     ]
-    off = f"{truth.off} is the side that is wrong. " if truth.off else ""
     return (
-        f"{off}Error of the weights compared with training on one replica in float64, relative to how far training "
-        f"moved them: {'; '.join(weights)}. Largest error of the reported numbers: {'; '.join(metrics)}"
+        "Error of the weights compared with training on one replica in float64, relative to how far training moved "
+        f"them: {'; '.join(weights)}. Largest error of the reported numbers: {'; '.join(metrics)}. {_who_is_off(truth)}"
     )
+
+
+def _who_is_off(truth: Truth) -> str:
+    """What the errors relative to float64 say of the trainers, without the final period."""
+    left = truth.leaving or {}
+    since = {name: f" from step {first.step:,} of epoch {first.epoch} on" for name, first in left.items() if first.step}
+    if truth.off:
+        return f"So {truth.off} is the side that is off{since.get(truth.off, '')}"
+    if truth.leaving is None:
+        return "So no side is clearly farther from it than the other"
+    if not left:
+        return f"So {' and '.join(truth.metrics)} are as near to it as rounding allows"
+    farther = " and ".join(f"{name}{since[name]}" for name in left)
+    return f"So no side is clearly farther from it where they diverge, but rounding alone does not explain {farther}"
 
 
 def _by_value(values: Mapping[str, float | None]) -> str:

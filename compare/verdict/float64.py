@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compare.records import EPOCH_END, INITIAL, Record, in_time, place_of, places_of, total_norm
+from compare.records import EPOCH_END, INITIAL, Record, in_blocks, in_time, place_of, places_of, total_norm
 from compare.verdict.exact import metric_gaps
-from compare.verdict.model import Comparison, Distance, MetricGap, Truth
+from compare.verdict.model import Comparison, Difference, Distance, MetricGap, Truth
+from compare.verdict.rounding import unit_in_last_place
 
 CLEARLY = 10.0
-"""How many times farther than the other from the float64 run a trainer must be to be named as the one that is off."""
+"""How many times farther from the float64 run than the other, or than before, a trainer must be to be off."""
 
 
 def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Comparison]) -> Truth:
@@ -31,7 +32,7 @@ def distances(truth: Record, trained: Sequence[Record], comparisons: Sequence[Co
         record.trainer: {name: MetricGap(gap.max_gap, gap.epoch) for name, gap in metric_gaps(truth, record).items()}
         for record in trained
     }
-    return Truth(tuple(after), metrics, _off(after, comparisons))
+    return Truth(tuple(after), metrics, _off(after, comparisons), _leaving(truth, trained))
 
 
 def _places(truth: Record, comparisons: Sequence[Comparison]) -> list[int]:
@@ -71,3 +72,26 @@ def _off(after: Sequence[Distance], comparisons: Sequence[Comparison]) -> str | 
         if len(known) > 1 and known[-1][0] > CLEARLY * known[0][0]:
             return known[-1][1]
     return None
+
+
+def _leaving(truth: Record, trained: Sequence[Record]) -> dict[str, Difference]:
+    """By trainer, the first step that takes it ``CLEARLY`` farther from the float64 run than it was.
+
+    Where it was as near as one rounding of every weight allows, that distance counts. So an error shows in the step
+    that makes it, however far training drives rounding apart later.
+    """
+    units = unit_in_last_place(trained[0].variables) / 2 if trained else np.empty(0)
+    leaving = {}
+    for record in trained:
+        keys = np.intersect1d(truth.keys, record.keys, assume_unique=True)
+        keys = keys[places_of(keys)[1] > INITIAL]
+        before = 0.0
+        for part in in_blocks(keys if len(record.variables) == len(truth.variables) else keys[:0]):
+            exact, actual = truth.at(part)["projections"], record.at(part)["projections"]
+            gaps, rounding = total_norm(actual, exact), total_norm(exact * units[:, np.newaxis])
+            far = gaps > CLEARLY * np.maximum(np.concatenate([[before], gaps[:-1]]), rounding)
+            if far.any():
+                leaving[record.trainer] = Difference(*place_of(part[far.argmax()]))
+                break
+            before = gaps[-1]
+    return leaving

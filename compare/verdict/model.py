@@ -381,11 +381,13 @@ class Truth:
     Attributes:
         metrics: by trainer, the gaps of its metrics.
         off: the trainer that is clearly farther away where the trainers diverge; None if there is none.
+        leaving: by trainer, the first step that takes it farther away than rounding does; None if not recorded.
     """
 
     after: tuple[Distance, ...]
     metrics: dict[str, dict[str, MetricGap]]
     off: str | None
+    leaving: dict[str, Difference] | None = None
 
 
 @dataclass(frozen=True)
