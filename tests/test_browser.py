@@ -316,6 +316,20 @@ def test_zooming_shows_every_step_around_the_first_difference(browser: Any, runs
     everything.click()
     assert "step of epoch 2" not in timeline.text
 
+    plot = timeline.find_element(By.CSS_SELECTOR, ".plot")
+    middle = plot.size["width"] // 2
+    drag = ActionChains(browser).move_to_element_with_offset(plot, -middle // 2, 0).click_and_hold()
+    drag.move_by_offset(middle // 2, 0).perform()
+    assert timeline.find_element(By.CSS_SELECTOR, ".chosen").is_displayed()
+    drag.release().perform()
+    for figure in (timeline, strip):
+        begin, *_ = figure.find_element(By.CSS_SELECTOR, ".xs").text.split("\n")
+        assert begin.startswith("epoch 1, step ") and "see all steps" in figure.text
+    assert browser.execute_script(pressed, [everything, ten]) == ["false", "false"]
+    ActionChains(browser).double_click(plot).perform()
+    assert browser.execute_script(pressed, [everything, ten]) == ["true", "false"]
+    assert "see all steps" not in timeline.text
+
 
 def test_the_strip_of_layers_says_the_gap_of_each(browser: Any, runs: Path) -> None:
     show(browser, runs / "long/report.html", DESKTOP)
@@ -361,6 +375,12 @@ def test_the_list_of_runs_is_filtered_and_sorted(browser: Any, runs: Path, width
     choose["verdict"].select_by_visible_text("different")
     assert browser.execute_script(names) == ["long", "hostile", "different"]
     assert "3 of 7 runs shown" in browser.find_element(By.TAG_NAME, "output").text
+    address = browser.current_url
+    assert address.endswith("#verdict=different&sort=-run")
+    browser.get("about:blank")
+    browser.get(address)
+    assert browser.execute_script(names) == ["long", "hostile", "different"], "the address brings it back"
+    choose = {each.get_attribute("name"): Select(each) for each in browser.find_elements(By.TAG_NAME, "select")}
     choose["verdict"].select_by_visible_text("all")
     assert len(browser.execute_script(names)) == 7 and browser.find_element(By.TAG_NAME, "output").text == ""
     if width == DESKTOP:  # a phone shows no headings

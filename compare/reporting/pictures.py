@@ -130,7 +130,7 @@ def seconds_chart(files: RunFiles) -> Chart | None:
     y = linear(0, max(v for line in series for v in line.points.values()), pad=0.04)
     ends = ", ".join(f"{line.name} {list(line.tooltips.values())[-1]}" for line in series)
     summary = f"In the last epoch: {ends}"
-    return Chart("seconds per epoch", summary, counts(files.epochs), y, series, y_name="s", kind="seconds")
+    return Chart("time per epoch", summary, counts(files.epochs), y, series, y_name="seconds", kind="seconds")
 
 
 # Studies of several seeds

@@ -111,7 +111,7 @@ def figure(files: RunFiles, gaps: Sequence[Compared] = ()) -> Figure:
                 for each in comparisons if each.training.first_difference and not each.failure]  # fmt: skip
         found = f"; differs: {', '.join(told)}" if told else ""
         add(grid[-1, :-1], weights, wrapped(weights.title + found, int(9 * (width - 3.6)), 2), small=False)
-    add(grid[1, -1], pictures.seconds_chart(files), "seconds per epoch\n(the first includes tracing)")
+    add(grid[1, -1], pictures.seconds_chart(files), "time per epoch\n(the first includes tracing)")
     _legend(
         legend,
         {name: min(files.names.index(name), 5) for name in trainers},

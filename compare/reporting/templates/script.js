@@ -14,7 +14,7 @@ class Chart {
     this.stops = JSON.parse(figure.querySelector("script").textContent);
     this.views = JSON.parse(figure.dataset.views ?? "[]");
     this.view = { low: 0, high: 100 };
-    for (const part of ["plot", "tip", "cursor", "xs"]) this[part] = figure.querySelector("." + part);
+    for (const part of ["plot", "tip", "cursor", "chosen", "xs"]) this[part] = figure.querySelector("." + part);
     this.names = this.plot.dataset.names && JSON.parse(this.plot.dataset.names);
     this.at = -1;
     this.fixed = all("circle.mark, svg.at, line.epoch, line.bar", this.plot).map((each) => {
@@ -85,6 +85,44 @@ class Chart {
     this.xs.replaceChildren(...view.ticks.map(([x, text]) => label(text, x)), label(view.x_name));
     this.unmark();
   }
+  part(low, high) { // what was chosen by dragging: a few of its steps are named below it
+    let next = low;
+    const ticks = this.stops.flatMap(([x, text]) => {
+      if (x < next || x > high) return [];
+      next = x + (high - low) / 4;
+      return [[x, text.split(", ").slice(0, 2).join(", ")]];
+    });
+    return { low, high, ticks, x_name: "double-click to see all steps" };
+  }
+  drag() { // chooses a part of the horizontal axis, with a mouse: fingers scroll
+    const { plot, chosen } = this;
+    let from = null;
+    const range = (event) => [from, this.along(event)].sort((a, b) => a - b);
+    plot.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "mouse" && event.button === 0) from = this.along(event);
+    });
+    plot.addEventListener("pointermove", (event) => {
+      if (from === null) return;
+      const [left, right] = range(event).map((x) => this.place(x));
+      Object.assign(chosen.style, { left: left + "%", width: right - left + "%" });
+      chosen.hidden = right - left < 1;
+    });
+    addEventListener("pointerup", (event) => {
+      if (from === null) return;
+      const [low, high] = range(event);
+      from = null;
+      if (!chosen.hidden && this.stops.some(([x]) => x >= low && x <= high)) {
+        for (const each of charts) if (each.views[0]?.name) each.zoom(this.part(low, high));
+        all(".zoom button").forEach((each) => each.setAttribute("aria-pressed", false));
+      }
+      chosen.hidden = true;
+    });
+    plot.addEventListener("dblclick", () => document.querySelector(".zoom button")?.click());
+  }
+  along(event) { // where on the whole axis the pointer is, within what is shown
+    const box = this.plot.getBoundingClientRect(), share = (event.clientX - box.left) / box.width;
+    return this.view.low + Math.max(0, Math.min(1, share)) * (this.view.high - this.view.low);
+  }
   show() { // hides the lines that are not chosen, and fits the axis to the longest of the others
     const lines = all("g[data-key]", this.plot);
     for (const each of lines) each.classList.toggle("away", !isShown(this.group, each.dataset.key));
@@ -98,15 +136,13 @@ class Chart {
   listen() {
     const { plot, stops } = this;
     const hide = () => charts.filter((each) => each.group === this.group).forEach((each) => each.unmark());
-    const follow = (event) => {
-      const box = plot.getBoundingClientRect(), share = (event.clientX - box.left) / box.width;
-      this.select(this.nearest(this.view.low + share * (this.view.high - this.view.low)));
-    };
+    const follow = (event) => this.select(this.nearest(this.along(event)));
     const now = { role: "slider", tabindex: 0, "aria-valuemin": 1, "aria-valuemax": stops.length, "aria-valuenow": 1 };
     for (const [name, value] of Object.entries(now)) plot.setAttribute(name, value);
     plot.setAttribute("aria-valuetext", this.said(stops[0]));
     plot.addEventListener("pointermove", follow);
     plot.addEventListener("pointerdown", follow);
+    if (this.views[0]?.name) this.drag();
     plot.addEventListener("pointerleave", () => { if (document.activeElement !== plot) hide(); });
     plot.addEventListener("focus", () => { if (plot.matches(":focus-visible")) this.select(Math.max(this.at, 0)); });
     plot.addEventListener("blur", hide);
@@ -143,8 +179,14 @@ for (const button of all(".zoom button")) {
 // The list of runs: filter and sort.
 for (const form of all(".filters")) {
   const rows = all("tbody tr[data-date]"), body = rows[0]?.parentElement, told = form.querySelector("output");
+  const lists = all("select", form), asked = new URLSearchParams(location.hash.slice(1)); // so that a choice can be shared
+  for (const each of lists) {
+    if ([...each.options].some((option) => option.value === asked.get(each.name))) each.value = asked.get(each.name);
+  }
   const apply = () => {
-    const chosen = Object.fromEntries(all("select", form).map((each) => [each.name, each.value]));
+    const chosen = Object.fromEntries(lists.map((each) => [each.name, each.value]));
+    const set = lists.filter((each) => each.selectedIndex > 0).map((each) => [each.name, each.value]);
+    if (set.length || location.hash) history.replaceState(null, "", "#" + new URLSearchParams(set));
     const { sort, ...filters } = chosen;
     for (const row of rows) row.hidden = Object.entries(filters).some(([name, value]) => value && row.dataset[name] !== value);
     const [by, backwards] = [sort.replace("-", ""), sort.startsWith("-")];
