@@ -105,6 +105,17 @@ def test_output_that_cannot_be_written_at_the_end_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (3, "x: the output cannot be written (No space left on device)\n")
 
 
+def test_output_that_user_code_has_closed_changes_no_status() -> None:
+    code = (
+        "import os, sys\nfrom compare.app.standard_streams import ending\nfrom compare.errors import RequestError\n"
+        "def refused():\n    print('x')\n    os.close(1)\n    raise RequestError('no')\n"
+        "sys.exit(ending('x', refused))"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert (done.returncode, done.stderr) == (2, "x: no\n")
+
+
 def test_what_is_recorded_runs_no_module_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compare.py").write_text("raise SystemExit('the script did not import it')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -705,11 +705,18 @@ def test_a_verdict_with_other_keys_is_one_line_or_has_no_comparisons(
     assert "run" in html.write_index(tmp_path).read_text()
 
 
-def test_a_foreign_index_is_left_alone(tmp_path: Path) -> None:
-    recorded.identical(tmp_path / "run")
+def test_a_foreign_index_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recorded.identical(tmp_path / "a\n\x1brun")
     index = tmp_path / "index.html"
     index.write_text("<title>My own page</title>")
-    html.write_index(tmp_path)
+    monkeypatch.setattr(plots, "draw", lambda run: run / "comparison.png")
+    monkeypatch.chdir(tmp_path)
+    assert redraw.main([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "index.html is not a list of runs and was left as it is\n" in said
+    assert said.splitlines()[1:] == ["a\\n\\x1brun/report.html", "a\\n\\x1brun/comparison.png"]
     assert html.is_foreign(index, "index") and index.read_text() == "<title>My own page</title>"
     index.unlink()
     assert not html.is_foreign(html.write_index(tmp_path), "index") and "run/report.html" in index.read_text()
@@ -825,6 +832,16 @@ def test_a_verdict_of_other_content_is_refused_by_name(tmp_path: Path, change: A
     write_verdict(folder / "verdict.json", content)
     with pytest.raises(compare.RequestError, match=re.escape(f"is damaged ({told}")):
         compare.load(folder)
+
+
+def test_a_number_that_was_changed_is_said_when_a_result_is_loaded(tmp_path: Path) -> None:
+    metrics = recorded.identical(tmp_path / "run") / "metrics.csv"
+    compare.load(tmp_path / "run")
+    text = metrics.read_text()
+    metrics.write_text(text.replace("0.", "0.9", 1))
+    assert metrics.read_text() != text
+    with pytest.raises(compare.RequestError, match=r"metrics\.csv"):
+        compare.load(tmp_path / "run")
 
 
 def test_what_is_no_run_is_not_loaded(tmp_path: Path) -> None:

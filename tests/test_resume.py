@@ -521,6 +521,14 @@ def test_other_requests_are_refused_and_named(experiment, begun, tmp_path, chang
     assert {path: path.read_bytes() for path in files} == files
 
 
+def test_nothing_is_written_into_a_folder_that_holds_no_run(experiment, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(compare.RequestError, match=r"run\.json.* is missing"):
+        run(experiment, tmp_path, (Eager(), Eager()), resume=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
 def test_changed_data_is_refused(experiment, begun, tmp_path):
     with pytest.raises(compare.RequestError, match=r"the data \(training_examples\) changed .*from 75 to 74"):
         resumed(tasks.experiment(train=74, batch_norm=True, dropout=True), tmp_path)

@@ -375,7 +375,7 @@ def kind_of_setting(sides: Sides, located: Located) -> tuple[str, Variant] | Non
     begun, update = None, located.of(UPDATE)
     as_apart = not settings and update is not None and update.gap and abs(update.gap - apart) <= 0.1 * apart
     if apart > CLOSE or (apart and as_apart):  # such as one rate in float32 and the other in float64
-        begun = a["learning_rate"] if a["learning_rate"] == b["learning_rate"] else None
+        begun = a.get("learning_rate") if a.get("learning_rate") == b.get("learning_rate") else None
         digits = 6 if apart > CLOSE else 10
         settings = {"learning_rate": [float(f"{rate:.{digits}g}") for rate in reversed(rates)]} | settings
     if settings:
