@@ -1006,6 +1006,14 @@ def test_options_of_an_optimizer_are_causes_where_they_make_a_difference() -> No
     schedule = {"learning_rate": {"class_name": "ExponentialDecay", "config": {}}}
     same_rate = replace(RIGHT, after={**RIGHT.after, STEP: [each + 1 for each in RIGHT.after[STEP]]})
     assert configured(RIGHT, same_rate, schedule, {}) == [], "the loop sets the rate of the schedule by hand"
+    unused = {"ema_overwrite_frequency": None}, {"ema_overwrite_frequency": 100}
+    assert configured(RIGHT, same_rate, *unused) == [], "no averages are kept"
+    frequency = [("optimizer-differs", {"ema_overwrite_frequency": [100, None]})]
+    assert named(same_rate, *(each | {"use_ema": True} for each in unused)) == frequency
+    assert named(same_rate, {"epsilon": 1e-7}, {"epsilon": float(np.float32(1e-7))}) == []
+    traces = [replace(each, optimizers=[{"class": "Own", "config": {}}]) for each in sides(slower).traces]
+    (cause,) = name_causes(locate(RIGHT, slower, [], STEP, NAMES), replace(sides(slower), traces=tuple(traces)))
+    assert has(cause, settings=rates), "its configuration has no learning rate"
 
 
 def test_a_rate_in_another_precision_is_a_cause_if_it_explains_the_update() -> None:
@@ -1021,6 +1029,8 @@ def test_labels_meet_every_prediction_only_where_predictions_are_one_column() ->
         true, predicted = np.zeros(shape), np.full(shape, 0.5)
         return value_of(Targets("mean_squared_error", true, predicted, paired=False))
 
+    infinite = Targets("sparse_categorical_crossentropy", np.zeros(1), np.array([[np.inf, 0.0]]), from_logits=True)
+    assert np.isnan(value_of(infinite))
     assert broadcast((2, 1)) == 0.25
     assert broadcast((1, 2)) is None
 
