@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, get_args, get_origin, get_type
 
 from compare.errors import RequestError
 from compare.experiment import Experiment
+from compare.naming import renamed
 from compare.option import Converted
 from compare.options import MODES, OPTIONS, Options
 from compare.request import Request, Task
@@ -91,6 +92,7 @@ def _takes(options: Callable[Given, Options]) -> Callable[[Callable[[Request], R
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Given, Result]:
         def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            kwargs = renamed(kwargs)  # type: ignore[assignment] # a type checker knows the names of today only
             try:
                 given = inspect.signature(options).bind(*args, **kwargs).arguments
             except TypeError as error:

@@ -67,7 +67,7 @@ class Trained(Task):
     jit: bool = switch(
         "compile the steps of fit and loop with XLA; turns op determinism off", rare=True, group=EXECUTION
     )
-    against: MaybePath = option(
+    baseline: MaybePath = option(
         None,
         "also compare each trainer with that of the same name in an earlier comparison's folder",
         metavar="DIR/NAME",
@@ -104,11 +104,11 @@ class Trained(Task):
                 "--iteration function makes all steps of an epoch in one call, not --steps-per-execution "
                 f"{self.steps_per_execution}: leave one of them out"
             )
-        if self.against is not None:
-            if not (self.against / "metrics.csv").is_file():
+        if self.baseline is not None:
+            if not (self.baseline / "metrics.csv").is_file():
                 why = "no recorded comparison is there (a folder with a metrics.csv)"
-                raise RequestError(f"--against {self.against}: {why}")
-            self._set("against", absolute(self.against))  # it is read again after training, and with the reports
+                raise RequestError(f"--baseline {self.baseline}: {why}")
+            self._set("baseline", absolute(self.baseline))  # it is read again after training, and with the reports
 
     @property
     def goes_on(self) -> bool:
@@ -143,13 +143,15 @@ class Training(Trained, StepByStep):
     sequential: bool = switch(
         "train one trainer after the other, each with all of the processor's threads", rare=True, group=EXECUTION
     )
-    truth: bool = switch("also train on one replica in float64, to show which side is off", rare=True, group=COMPARED)
+    float64_reference: bool = switch(
+        "also train on one replica in float64, to show which side is off", rare=True, group=COMPARED
+    )
     export: bool = switch("save each final model as a SavedModel and a .keras file", rare=True, group=RESULTS)
 
     def _refuse(self) -> None:
         super()._refuse()
-        if self.sizes and self.against is not None:
-            raise RequestError("--replicas with two numbers compares with the first of them: leave out --against")
+        if self.sizes and self.baseline is not None:
+            raise RequestError("--replicas with two numbers compares with the first of them: leave out --baseline")
         if self.spec.several_processes:
             why = f"cannot be combined with --strategy {self.strategy}, which has processes of its own; leave it out"
             self.refuse_given(["parallel", "sequential", "stop_at_difference"], why)
@@ -248,7 +250,7 @@ class Scripts(Files, Replicas, StepByStep):
         kind=Path,
         group=TWO_SCRIPTS,
     )
-    own: Converted[Texts, tuple[str, ...]] = texts(
+    keep: Converted[Texts, tuple[str, ...]] = texts(
         "with scripts, what is not made alike: seeds, weights (the initial ones), order (of examples)",
         metavar=("seeds", "weights"),
         group=TWO_SCRIPTS,
@@ -267,8 +269,8 @@ class Scripts(Files, Replicas, StepByStep):
                 raise RequestError(f"--write-experiment {self.write_experiment}: give a name that ends in .py")
             for path in (self.write_experiment, self.write_experiment.with_suffix(".npz")):
                 refuse_output("--write-experiment", path)
-        if strange := [each for each in self.own if each not in MADE_ALIKE]:
-            raise RequestError(f"--own {strange[0]}: {unknown(strange[0], MADE_ALIKE)}")
+        if strange := [each for each in self.keep if each not in MADE_ALIKE]:
+            raise RequestError(f"--keep {strange[0]}: {unknown(strange[0], MADE_ALIKE)}")
 
     @property
     def named(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from compare.errors import RequestError
 LONGEST_FILE_NAME = 150
 """Maximum length of ``file_name``: file systems allow 255 bytes, and endings and numbers follow."""
 MADE_ALIKE = ("seeds", "weights", "order")
-"""What is made alike in two scripts, unless ``--own`` keeps it."""
+"""What is made alike in two scripts, unless ``--keep`` keeps it."""
+FORMER = {"against": "baseline", "own": "keep", "truth": "float64_reference"}
+"""The names that options had, which go on working, and those that they have."""
 
 
 def label(thing: Any) -> str:
@@ -48,6 +50,14 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, names, n=1)
     close = close or [name for name in names if len(word) > 2 and word in name][:1]
     return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def renamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names that they have now."""
+    for former, name in FORMER.items():
+        if former in options and name in options:
+            raise RequestError(f"{former} is the former name of {name}: give one of them")
+    return {FORMER.get(name, name): value for name, value in options.items()}
 
 
 def absolute(path: Path) -> Path:

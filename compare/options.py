@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
-from compare.naming import label
+from compare.naming import label, renamed
 from compare.option import flag, options_of, switch
 from compare.request import GROUPS, Request, Task
 
@@ -50,7 +50,7 @@ OPTIONS = dict(sorted(_IN_ORDER.items(), key=lambda each: GROUPS.index(each[1].g
 
 def request(*args: Any, **given: Any) -> Request:
     """The request that keywords of ``compare.run`` make."""
-    return Options(*args, **given).request
+    return Options(*args, **renamed(given)).request
 
 
 def refusal(name: str, mode: type[Request]) -> str:

@@ -47,7 +47,7 @@ IN_TURN = {
     "modes/different": f"{SMALL} --trainers fit {PLANTED}:ConstantDenominator",
     "modes/reporting": f"{SMALL} --trainers fit {PLANTED}:NeverReset",
     "modes/unknown": f"{SMALL} --trainers fit {PLANTED}:OneVariableScaled",
-    "modes/truth": f"{REGRESSION} --truth",
+    "modes/truth": f"{REGRESSION} --float64-reference",
 }
 RUNS = {
     **{name: f"{options} --sequential" for name, options in IN_TURN.items()},

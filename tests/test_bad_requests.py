@@ -181,11 +181,11 @@ TABLE: list[tuple[list[str], Callable[[Path], None], str]] = [
     ([*OLD, "--resume"], run_json(seed=5), "the run began with --seed 5"),
     ([*OLD, "--resume"], run_json(trainers=["fit", "tutorial"]), "the run began with --trainers"),
     (
-        ["--against", f"{FOLDER}/reports/old"],
+        ["--baseline", f"{FOLDER}/reports/old"],
         written("reports/old/records/x-seed0.json", "{"),
         "x-seed0.json: cannot be read as JSON",
     ),
-    (["--against", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
+    (["--baseline", f"{FOLDER}/reports/none"], nothing, "a folder with a metrics.csv"),
     (["--reports", f"{FOLDER}/task.py"], nothing, "cannot be written there"),
 ]
 

@@ -375,8 +375,8 @@ def test_a_refusal_of_the_real_command_is_one_line_and_exit_2(tmp_path: Path) ->
         (["scripts", "a.py", "b.py", "c.py"], "--scripts takes one script or two, not 3"),
         (["check", "--", "3"], "-- begins the arguments of scripts: give two scripts before it, or leave it out"),
         (
-            ["--own", "sed", "--scripts", "a.py"],
-            "--own sed: unknown; there are seeds, weights, order; did you mean seeds?",
+            ["--keep", "sed", "--scripts", "a.py"],
+            "--keep sed: unknown; there are seeds, weights, order; did you mean seeds?",
         ),
         (["--nonsense"], "unrecognized arguments: --nonsense (see --help)"),
         (["--a\nb"], "unrecognized arguments: --a b (see --help)"),

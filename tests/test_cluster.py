@@ -78,7 +78,7 @@ def test_workers_equal_replicas_bit_for_bit(tmp_path):
     status, _, err = run(tmp_path, "--keras", "2", "--replicas", str(count), "--name", "replicas")
     assert (status, err) == (0, "")
     arguments = ["--keras", "2", "--strategy", "multi-worker", "--workers", str(count), "--name", "workers"]
-    status, _, err = run(tmp_path, *arguments, "--against", str(tmp_path / "replicas"))
+    status, _, err = run(tmp_path, *arguments, "--baseline", str(tmp_path / "replicas"))
     assert (status, err) == (0, "")
     found = verdict(tmp_path, "workers")["comparisons"]
     assert [(each["candidate"], "against" in each) for each in found] == [
@@ -174,7 +174,7 @@ def test_the_tasks_of_a_given_cluster_equal_replicas_and_only_the_chief_writes(c
     status, out, err = forked(commands, tmp_path / "replicas", *loops, "--replicas", "2")
     assert (status, err) == (0, "") and "2 replicas" in out
     addresses = free_addresses()
-    arguments = [*loops, "--strategy", "multi-worker", "--against", str(tmp_path / "replicas" / "run")]
+    arguments = [*loops, "--strategy", "multi-worker", "--baseline", str(tmp_path / "replicas" / "run")]
     processes = []
     for index in range(2):
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}

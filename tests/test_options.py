@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recorded
 
 import compare
-from compare.app.command_line import parser
+from compare.app.command_line import parsed, parser
 from compare.errors import RequestError
 from compare.modes import Logs, Scripts, ShortCheck, Study, Training
 from compare.naming import label, margin
 from compare.option import options_of
 from compare.options import OPTIONS, as_json, request
+from compare.records.run_json import RunJson
 from compare.request import STRATEGIES, TRAINERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +41,7 @@ DOCUMENTED = {
     "name": None,
     "data_dir": None,
     "keras": 3,
-    "against": None,
+    "baseline": None,
 }
 
 
@@ -60,7 +62,7 @@ def test_every_option_of_the_command_is_one_of_python_and_the_other_way_round() 
     for mode, files in ((Training, []), (ShortCheck, []), (Scripts, ["a.py"]), (Logs, ["a.csv"])):
         made = parser(mode, everything=True)
         names = {*vars(made.parse_args(files))}
-        shown = set(re.findall(r"^  (?:-h, )?--([a-z-]+)", made.format_help(), re.MULTILINE))
+        shown = set(re.findall(r"^  (?:-h, )?--([a-z0-9-]+)", made.format_help(), re.MULTILINE))
         assert {name.replace("_", "-") for name in names - {*mode.hidden, mode.word}} == shown - {
             "help", "help-all", "version",
         }  # fmt: skip
@@ -81,13 +83,37 @@ def test_run_shows_every_option_with_its_type_and_default() -> None:
     types = {name: each.annotation for name, each in shown.items()}
     assert (types["epochs"], types["jit"]) == (int, bool)
     assert types["replicas"] == int | Sequence[int] | None
-    assert (types["reports"], types["against"]) == (str | Path, str | Path | None)
+    assert (types["reports"], types["baseline"]) == (str | Path, str | Path | None)
     assert types["trainers"] == Sequence[str | compare.Trainer]
     assert not [name for name, each in types.items() if isinstance(each, str)], "real types, not their names"
     kinds = [each.kind for each in shown.values()]
     assert kinds[0] == inspect.Parameter.POSITIONAL_OR_KEYWORD and set(kinds[1:]) == {inspect.Parameter.KEYWORD_ONLY}
     text = compare.run.__doc__ or ""
     assert all(f"        {name}: " in text for name in shown) and "%%" not in text
+
+
+def test_former_names_of_options_go_on_working_and_are_not_listed(tmp_path: Path) -> None:
+    recorded.identical(tmp_path / "old")
+    old = str(tmp_path / "old")
+    for former, value, now, kept in (
+        ("truth", True, "float64_reference", True),
+        ("against", old, "baseline", Path(old)),
+        ("own", ["order"], "keep", ("order",)),
+    ):
+        more = {"scripts": ["a.py", "b.py"]} if former == "own" else {}
+        assert getattr(request(**{former: value}, **more), now) == kept
+        words = [*(["scripts", "a.py", "b.py"] if more else []), f"--{former}"]
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        assert getattr(parsed([*words, *values]), now) == kept
+        assert value is True or getattr(parsed([*words[:-1], f"--{former}={values[0]}"]), now) == kept
+        assert former not in inspect.signature(compare.run).parameters
+        assert f"--{former} " not in parser(Scripts if more else Training, everything=True).format_help()
+        run = RunJson(folder=tmp_path / former, options={former: value})
+        run.folder.mkdir()
+        run.save()
+        assert RunJson.read(run.folder).options == {now: value}, "of a run that an earlier version recorded"
+    with pytest.raises(RequestError, match="own is the former name of keep: give one of them"):
+        compare.run(scripts=["a.py", "b.py"], own=["order"], keep=["order"])  # type: ignore[call-arg]
 
 
 def test_what_run_does_not_know_is_refused() -> None:
@@ -199,9 +225,9 @@ def test_keras_2_can_be_meant_by_its_own_environment_variable(monkeypatch: pytes
 
 def test_a_recorded_run_to_compare_with_must_be_one(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
-        refused("--against .*: no recorded comparison is there", against=folder)
+        refused("--baseline .*: no recorded comparison is there", baseline=folder)
     (tmp_path / "metrics.csv").touch()
-    assert request(against=str(tmp_path)).against == tmp_path  # type: ignore[arg-type]
+    assert request(baseline=str(tmp_path)).baseline == tmp_path  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +243,7 @@ def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
     assert request(name=name).name == name
 
 
-@pytest.mark.parametrize("name", ["reports", "data_dir", "against"])
+@pytest.mark.parametrize("name", ["reports", "data_dir", "baseline"])
 @pytest.mark.parametrize("value", [5, b"reports", ["reports"], "a\0b"])
 def test_folders_are_paths(name: str, value: Any) -> None:
     refused(f"--{name.replace('_', '-')} .*: give a folder", **{name: value})

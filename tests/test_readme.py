@@ -179,7 +179,7 @@ def test_the_readme_stays_short():
 def test_the_scripts_accept_the_guides_commands(tmp_path, monkeypatch):
     from compare.app import redraw, restore
 
-    for name in ("NAME", "keras-3"):  # recorded runs that --against names
+    for name in ("NAME", "keras-3"):  # recorded runs that --baseline names
         (tmp_path / "reports" / name).mkdir(parents=True)
         (tmp_path / "reports" / name / "metrics.csv").touch()
     monkeypatch.chdir(tmp_path)

@@ -341,7 +341,14 @@ def test_epochs_of_other_lengths_are_refused(tf: Any) -> None:
 
 def test_the_float64_replica_trains_on_the_same_stream(tf: Any, tmp_path: Any) -> None:
     result = compare.run(
-        stream(), replicas=1, epochs=1, batch_size=25, reports=tmp_path, quiet=True, truth=True, name="truth"
+        stream(),
+        replicas=1,
+        epochs=1,
+        batch_size=25,
+        reports=tmp_path,
+        quiet=True,
+        float64_reference=True,
+        name="truth",
     )
     distances = [each["distance"]["fit"] for each in result.details["truth"]["after"]]
     assert all(0 < distance < 1e-5 for distance in distances)

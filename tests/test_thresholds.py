@@ -194,7 +194,7 @@ def test_weights_that_differ_between_workers_that_do_not_wait_prove_nothing(exac
 def judged(records: Sequence[Record], strategy: str = "default", workers: int = 1, **run: Any) -> Verdict:
     devices: Any = {"name": strategy, "class": "", "replicas": 1, "workers": workers, "global_batch_size": 1,
                     "devices": []}  # fmt: skip
-    given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "own": [], **run.pop("options", {})},
+    given = RunJson(folder=Path("/nonexistent"), options={"margin": None, "keep": [], **run.pop("options", {})},
                     trainers=["fit", "loop"], strategy=devices, **run)  # fmt: skip
     return judge(Recorded(given, records))
 

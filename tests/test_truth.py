@@ -18,7 +18,7 @@ from compare.verdict.model import Comparison, Difference, Reporting, Training
 
 def run(tmp_path, **options):
     task = tasks.experiment(train=options.pop("train"))
-    options = {"epochs": 1, "batch_size": 8, "truth": True, "reports": tmp_path, "quiet": True} | options
+    options = {"epochs": 1, "batch_size": 8, "float64_reference": True, "reports": tmp_path, "quiet": True} | options
     return compare.run(task, **options)
 
 
@@ -61,7 +61,9 @@ def test_identical_trainers_may_both_be_off(tensorflow, tmp_path, train, uneven)
 
 
 def test_without_the_option_there_is_no_truth(tensorflow, tmp_path):
-    assert "truth" not in run(tmp_path, train=72, trainers=(Eager(), Eager()), replicas=1, truth=False).details
+    assert (
+        "truth" not in run(tmp_path, train=72, trainers=(Eager(), Eager()), replicas=1, float64_reference=False).details
+    )
 
 
 def record(name, ends):

@@ -15,7 +15,7 @@ from compare import __version__
 from compare.app.one_line_parser import OneLineParser, shortened
 from compare.errors import RequestError
 from compare.modes import Study, Training
-from compare.naming import did_you_mean
+from compare.naming import FORMER, did_you_mean
 from compare.option import flag, options_of
 from compare.options import MODES, OPTIONS, Options, refusal
 from compare.request import GROUPS, Request, Task
@@ -42,7 +42,7 @@ ABOUT = {
 EXAMPLES = {
     "": ("--epochs 2", "--experiment my_task.py --trainers fit my_loop.py:MyLoop"),
     "check": ("check --experiment my_task.py --trainers fit my_loop.py:MyLoop",),
-    "scripts": ("scripts my_fit.py my_loop.py", "scripts my_fit.py my_loop.py --own order -- --batch 32"),
+    "scripts": ("scripts my_fit.py my_loop.py", "scripts my_fit.py my_loop.py --keep order -- --batch 32"),
     "logs": ("logs fit.csv loop.csv", "logs fit-*.csv loop-*.csv --margin val_loss=1%"),
 }
 STATUS = "Exit status: 0 identical or alike, 1 different, 2 the request is wrong, 3 no\nverdict, 130 interrupted."
@@ -124,7 +124,7 @@ class _Version(argparse.Action):
 
 def parsed(given: Sequence[str]) -> Request:
     """The request of a command line; what follows ``--`` are the arguments of scripts."""
-    own, follows, rest = list(given), False, []
+    own, follows, rest = [_current(each) for each in given], False, []
     if "--" in own:
         follows, rest = True, own[own.index("--") + 1 :]
         own = own[: own.index("--")]
@@ -141,6 +141,12 @@ def parsed(given: Sequence[str]) -> Request:
     values = vars(parser_of_mode.parse_args(own))
     chosen = {"check": True} if word == "check" else {}
     return Options(**values | chosen, script_arguments=rest).request
+
+
+def _current(argument: str) -> str:
+    """An argument, with the name that its option has now."""
+    name, equals, value = argument.partition("=")
+    return next((f"{flag(now)}{equals}{value}" for former, now in FORMER.items() if name == flag(former)), argument)
 
 
 def _no_subcommand(own: Sequence[str]) -> str:

@@ -160,7 +160,7 @@ def _under(original: Trained, own: int, given: argparse.Namespace) -> Trained:
             )
     if replicas is None and not SPECS[strategy].one_replica:
         replicas = own
-    return replace(original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, against=None)
+    return replace(original, strategy=strategy, replicas=replicas, workers=None, parameter_servers=None, baseline=None)
 
 
 def _evaluate(

@@ -86,7 +86,7 @@ def _begin(
     for text in about:
         tell(console, f"  {text}")
     for name, text in MADE_ALIKE.items():
-        tell(console, f"  {name}: {'as in each script' if name in options.own else text}")
+        tell(console, f"  {name}: {'as in each script' if name in options.keep else text}")
     return ScriptsSession(options, folder, work, runner, sides, console, run, names)
 
 
@@ -197,7 +197,7 @@ def _uncounted(names: Sequence[str], runs: Sequence[ScriptRun]) -> list[str]:
 
 def _begin_alike(session: ScriptsSession, pair: tuple[Trace, Trace]) -> bool:
     """Whether a pair may be compared: its initial weights are equal, or known to differ for a reason."""
-    known = WEIGHTS in session.options.own or pair[1].alike or more_weights(*pair)
+    known = WEIGHTS in session.options.keep or pair[1].alike or more_weights(*pair)
     return bool(known) or any(trace.initial is None for trace in pair) or begin_equal(*pair)
 
 
@@ -304,7 +304,7 @@ def _other_weights(name: str, trace: Trace) -> str:
     some = ", ".join(variable.name for variable in trace.variables[:3])
     return (
         f"no verdict on {name} is possible: it begins with weights of its own ({some}), which could not be given "
-        "those of the reference before its first step; give both the same weights, and ask for --own weights"
+        "those of the reference before its first step; give both the same weights, and ask for --keep weights"
     )
 
 

@@ -90,7 +90,7 @@ class ScriptsSession:
             alone=self.alone,
             max_steps=self.options.max_steps,
             replicas=runs.replicas,
-            own=self.options.own,
+            own=self.options.keep,
             begins=side == 0 and self.passes == 1,
             write_experiment=None if experiment is None else str(experiment.resolve()),
         )

@@ -97,10 +97,10 @@ def _by_mode(options: Request, folder: Path, console: Console, *, command: bool)
     if result := _finished_before(options, folder, console):
         return result
     try:
-        if options.against is not None:
-            read_records(options.against)  # which may be damaged: said now, before hours of training
+        if options.baseline is not None:
+            read_records(options.baseline)  # which may be damaged: said now, before hours of training
     except RecordError as error:
-        raise RequestError(f"--against {shown_path(options.against)}: {error}") from None
+        raise RequestError(f"--baseline {shown_path(options.baseline)}: {error}") from None
     if options.spec.several_processes and this_task() is None:
         return cluster_session.start(options, folder, console)
     with getting_ready(options, folder) as executor:
@@ -124,7 +124,7 @@ def _two_sizes(options: Training, folder: Path, console: Console, *, command: bo
     own = replace(own, resume=options.resume and where.exists())
     with claimed(own) as inner:
         carry_out(own, inner, console, command=command)
-    return _by_mode(replace(options, replicas=second, against=where), folder, console, command=command)
+    return _by_mode(replace(options, replicas=second, baseline=where), folder, console, command=command)
 
 
 def _begin_or_go_on(options: Trained, folder: Path) -> None:
@@ -303,7 +303,7 @@ def _train(session: Session, executor: Executor | None, early: EarlyChecks) -> N
                 train_in_parallel(session, live, executor, early.start)
             else:
                 train_all(session, live)
-    if isinstance(options, Training) and options.truth:
+    if isinstance(options, Training) and options.float64_reference:
         train_truth(session)
     digests = {str(seed): digest(weights) for seed, weights in task.initial_weights.items()}
     run.initial_weights_sha256 = {**(run.initial_weights_sha256 or {}), **digests}

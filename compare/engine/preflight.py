@@ -190,7 +190,7 @@ def _warnings(facts: Facts) -> Iterator[Text]:
                 "uneven-replica-batches",
                 f"the last training batch of {size} examples splits into {split}; fit and loop both average the "
                 "replicas' means, so examples in the smaller parts count more than on one replica",
-                "choose sizes that split evenly, or measure the effect with --truth",
+                "choose sizes that split evenly, or measure the effect with --float64-reference",
             )
     if facts.batch_norm and facts.replicas > 1:
         yield (

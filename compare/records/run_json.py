@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from compare.errors import RequestError
-from compare.naming import shown_path
+from compare.naming import renamed, shown_path
 from compare.records.files import checksum, read_checked, write_checked
 from compare.records.metrics_csv import filled, read_metrics
 from compare.records.model import RecordError
@@ -194,6 +194,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     content = read_checked(folder / "run.json")
     if not isinstance(content.get("options"), dict):
         raise RecordError(folder / "run.json", "it is not a run's, it has no options")
+    content["options"] = renamed(content["options"])
     for item in fields(RunJson):
         kind = {"str": str, "int": int, "list": list}.get(re.split(r"\W", str(item.type))[0], dict)
         if item.name != "folder" and not isinstance(content.get(item.name), kind | None):

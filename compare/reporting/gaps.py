@@ -83,7 +83,7 @@ def gaps_of(folder: Path, verdict: Verdict | None) -> list[tuple[Comparison, str
     """Every comparison of a run, with the name of its reference and the weight gaps.
 
     A comparison is skipped if the folder does not contain the records of both sides, or those of another run, named by
-    ``--against``, cannot be read any more.
+    ``--baseline``, cannot be read any more.
     """
     if verdict is None:
         return []

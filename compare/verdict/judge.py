@@ -39,7 +39,7 @@ class Recorded:
     """Everything that a verdict rests on, read from a run's files once.
 
     Beside the records of every trainer and seed, these are the run's options, failures and findings of the short check,
-    the records of the run named by ``--against``, and those of the noise twins, by the name of their folder.
+    the records of the run named by ``--baseline``, and those of the noise twins, by the name of their folder.
     """
 
     run: RunJson
@@ -55,7 +55,7 @@ class Recorded:
             RecordError: when a file is missing or damaged.
         """
         run = RunJson.read(folder)
-        against = run.options.get("against")
+        against = run.options.get("baseline")
         twins = {path.name: read_records(path) for path in sorted((folder / "twins").glob("*")) if path.is_dir()}
         return cls(run, read_records(folder), read_records(Path(against)) if against else (), twins)
 
@@ -144,7 +144,7 @@ class Pair:
 
 
 def pairs(recorded: Recorded) -> list[Pair]:
-    """Pair each candidate with the reference, and each trainer with the run named by ``--against``."""
+    """Pair each candidate with the reference, and each trainer with the run named by ``--baseline``."""
     run, records = recorded.run, _by_trainer(recorded.records)
     reference, *candidates = run.trainers or [""]
     failures = {each["side"]: Failure(each["side"], each["error"], each["remedy"]) for each in run.failures or ()}
@@ -162,7 +162,7 @@ def pairs(recorded: Recorded) -> list[Pair]:
     for name in run.trainers or ():
         for seed in sorted(records.get(name, {}).keys() & earlier.get(name, {}).keys())[:1]:
             old, new = paired_steps(earlier[name][seed], records[name][seed])
-            paired.append(Pair(old, new, new, compare_records(old, new, run.options["against"])))
+            paired.append(Pair(old, new, new, compare_records(old, new, run.options["baseline"])))
     return paired
 
 
@@ -236,7 +236,7 @@ def judge(recorded: Recorded, of_weights: Collection[str] = ()) -> Verdict:
         names[0],
         comparisons,
         scope="scripts" if scripts else "run",
-        made_alike=tuple(name for name in MADE_ALIKE if name not in run.options["own"]) if scripts else None,
+        made_alike=tuple(name for name in MADE_ALIKE if name not in run.options["keep"]) if scripts else None,
         interrupted=run.status == INTERRUPTED,
         stopped=tuple(
             Stop(record.trainer, record.seed, record.end.epoch, record.end.step, record.end.what)

@@ -17,7 +17,7 @@ MADE_ALIKE = {
     WEIGHTS: "both start from the initial weights of the reference",
     ORDER: "the same in both: Dataset.shuffle and fit(shuffle=...) do not shuffle",
 }
-"""What is made alike in two scripts; ``--own`` switches each off."""
+"""What is made alike in two scripts; ``--keep`` switches each off."""
 
 ALL_BEGUN = "all-begun"
 """The file among the initial weights that says that the reference has made a step, so that those are all there that
