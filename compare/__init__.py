@@ -175,7 +175,7 @@ def load(folder: str | Path) -> Result:
     Raises:
         RequestError: when no verdict is there, or the files are damaged.
     """
-    from compare.records import RecordError, read_verdict  # noqa: PLC0415 (lazy)
+    from compare.records import RecordError, read_rows, read_verdict  # noqa: PLC0415 (lazy)
     from compare.reporting.result import Result  # noqa: PLC0415 (lazy)
     from compare.reporting.run_files import verdict_of  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
@@ -187,7 +187,7 @@ def load(folder: str | Path) -> Result:
         word = read_verdict(folder / "verdict.json")["verdict"]
         if word not in [*EXIT_STATUS]:
             raise RequestError(f"{folder / 'verdict.json'}: damaged, it has no verdict")
-        verdict_of(folder)  # whatever else is damaged is said now
+        verdict_of(folder), read_rows(folder)  # whatever else is damaged is said now
     except RecordError as error:
         raise RequestError(f"{folder}: no run with a verdict is there: {error}") from None
     return Result(folder, word)

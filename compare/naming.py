@@ -69,12 +69,13 @@ def absolute(path: Path) -> Path:
 
 
 def shown_path(path: object) -> str:
-    """A path in a message: from the working directory if it is in there; anything else as it is."""
+    """A path in a message, on one line: from the working directory if it is in there; anything else as it is."""
+    shown = str(path)
     with suppress(OSError, ValueError):
         here = Path.cwd()
         if here != here.parent:
-            return str(Path(str(path)).relative_to(here))
-    return str(path)
+            shown = str(Path(shown).relative_to(here))
+    return printable(shown).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def refuse_output(option: str, path: Path) -> None:

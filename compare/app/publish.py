@@ -82,12 +82,8 @@ def publish_verdict(
         with waiting(console, "drawing"):
             plots.draw(folder)
     files = [*publish(folder), *["comparison.png"] * reported, "metrics.csv", "verdict.json"]
-    if html.is_foreign(folder.parent / "index.html", "index"):
-        tell(
-            console,
-            f"{shown_path(folder.parent / 'index.html')} is not a list of runs and was left as it is",
-            style="yellow",
-        )
+    if left_alone := html.left_alone(folder.parent):
+        tell(console, left_alone, style="yellow")
     if in_notebook:
         for each in verdict.comparisons:
             tell(console, f"{each.verdict}: {sentence(each, verdict.reference)}.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.app.one_line_parser import OneLineParser
 from compare.app.standard_streams import ending
 from compare.errors import RequestError, StorageError
-from compare.naming import refuse_output
+from compare.naming import refuse_output, shown_path
 from compare.reporting import html, plots, tensorboard
 
 
@@ -43,7 +43,7 @@ def _make(options: argparse.Namespace) -> int:
         raise RequestError("--out is for the page of several runs: give two or more")
     try:
         for page in make(options.runs, options.out, options.tensorboard):
-            print(page)
+            print(shown_path(page))
     except StorageError as error:
         raise RequestError(str(error)) from error
     return 0
@@ -76,5 +76,9 @@ def make(runs: Sequence[Path], out: Path | None, log: bool) -> list[Path]:
     if len(runs) > 1:
         pages.append(html.write_together(runs, together))
     for reports in dict.fromkeys(run.resolve().parent for run in runs):
-        pages.append(html.write_index(reports))  # which links to the page of several runs
+        index = html.write_index(reports)  # which links to the page of several runs
+        if left_alone := html.left_alone(reports):
+            print(left_alone)
+        else:
+            pages.append(index)
     return pages

@@ -105,6 +105,7 @@ def _begun(options: Request) -> Path:
         last += 1
     if last == 0:
         raise RequestError(f"--resume: no run has begun in {shown_path(wanted)}; omit --resume to start one")
+    RunJson.read(numbered(wanted, last))  # nothing is written into a folder that holds no run
     return numbered(wanted, last)
 
 

@@ -63,25 +63,33 @@ def fail(program: str, error: object, status: int) -> int:
 def ending(program: str, carry_out: Callable[[], int]) -> int:
     """The exit status of a command; whatever ends it is printed in one line, since Python would exit with 1."""
     try:
-        return _flushed(program, carry_out())
+        status = carry_out()
+        _flush()
     except KeyboardInterrupt as error:
-        return fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
+        status = fail(program, str(error) or "interrupted", EXIT_INTERRUPTED)
     except (RequestError, NoVerdictError) as error:
-        return fail(program, error, error.status)
+        status = fail(program, error, error.status)
     except Exception as error:
         *_, last = traceback.extract_tb(error.__traceback__)
-        return fail(program, f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})", EXIT_NO_VERDICT)
+        text = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        status = fail(program, text, EXIT_NO_VERDICT)
+    with suppress(NoVerdictError):  # one reason is enough
+        _flush()
+    return status
 
 
-def _flushed(program: str, status: int) -> int:
-    """The exit status once all output is written; Python itself would end with 120 where that fails."""
+def _flush() -> None:
+    """Writes all output; Python itself would end with 120 where that fails.
+
+    Raises:
+        NoVerdictError: if it cannot be written.
+    """
     try:
         sys.stdout.flush()
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         if not isinstance(error, BrokenPipeError):  # as of | head -1
-            return fail(program, f"the output cannot be written ({error.strerror})", EXIT_NO_VERDICT)
-    return status
+            raise NoVerdictError(f"the output cannot be written ({error.strerror})") from None
 
 
 class _Forgiving:

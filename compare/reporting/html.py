@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from compare.engine.preflight import CANNOT_RUN
-from compare.naming import label, log_name, printable
+from compare.naming import label, log_name, printable, shown_path
 from compare.records import RecordError, read_file, replace_file
 from compare.records.run_json import read_run
 from compare.reporting import svg
@@ -62,7 +62,7 @@ def write_index(reports: Path) -> Path:
 
     A run whose files cannot be read is listed as unreadable, with the error. Another page of that name is left alone.
     """
-    if is_foreign(reports / "index.html", "index"):
+    if left_alone(reports):
         return reports / "index.html"
     runs = []
     for path in sorted(reports.glob("*/run.json")):
@@ -83,6 +83,12 @@ def write_index(reports: Path) -> Path:
         "choices": choices,
     }
     return _render("index.html", reports / "index.html", content)
+
+
+def left_alone(reports: Path) -> str:
+    """What is said where ``write_index`` leaves another page alone; empty if there is none."""
+    index = reports / "index.html"
+    return f"{shown_path(index)} is not a list of runs and was left as it is" if is_foreign(index, "index") else ""
 
 
 def is_foreign(page: Path, kind: str) -> bool:
