@@ -81,7 +81,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is meant for people; what else a module has by itself begins with two underscores."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
 
 
 Given = ParamSpec("Given")
@@ -225,7 +226,7 @@ def assert_alike(
     from compare.check import check  # noqa: PLC0415 (lazy)
     from compare.engine.strategies import configure  # noqa: PLC0415 (lazy)
     from compare.reporting.sentences import misnamed, silent, warning  # noqa: PLC0415 (lazy)
-    from compare.reporting.terminal import as_text  # noqa: PLC0415 (lazy)
+    from compare.reporting.terminal import in_short  # noqa: PLC0415 (lazy)
     from compare.verdict.outcomes import EXIT_STATUS  # noqa: PLC0415 (lazy)
 
     __tracebackhide__ = True  # pytest then shows the line of the test
@@ -238,7 +239,7 @@ def assert_alike(
         if text:
             warnings.warn(text, stacklevel=2)
     if EXIT_STATUS[report.verdict]:
-        raise AssertionError(as_text(report.as_verdict()))
+        raise AssertionError(in_short(report.as_verdict()))
 
 
 def assert_scripts_alike(*scripts: str | Path, reports: str | Path | None = None, **options: Any) -> None:

@@ -10,7 +10,18 @@ import tasks
 import compare
 from compare.app import cli
 from compare.check.report import Report
-from compare.verdict.model import Comparison, MetricGap, Reporting, Training
+from compare.reporting.terminal import in_short
+from compare.verdict.model import (
+    Comparison,
+    Difference,
+    Finding,
+    MetricGap,
+    NotApplicable,
+    Reporting,
+    Source,
+    Training,
+    Verdict,
+)
 
 
 # In the gate, the README's own test does the same.
@@ -51,6 +62,28 @@ def test_a_failure_shows_the_users_test_alone(tensorflow, monkeypatch):
         compare.assert_alike(tasks.experiment(), compare.CustomLoop())
     shown = [entry.path for entry in caught.traceback.filter(caught)]
     assert [path.name for path in shown] == ["test_assert_alike.py"]
+
+
+def test_a_failure_is_five_lines_with_what_to_do():
+    first = Finding(
+        "loss-scaled",
+        "",
+        "loop",
+        "the loss is twice that of fit",
+        "loss = loss / 2",
+        source=Source("bad.py", 15, "loss"),
+    )
+    second = Finding("metrics-not-reset", "", "loop", "the sum goes on", "metric.reset_state()")
+    skipped = (NotApplicable("several replicas", "one was asked for"),)
+    training = Training("different", None, Difference(1, 1), 3)
+    found = Comparison("loop", training, Reporting(None, {}), causes=(first, second), not_applicable=skipped)
+    assert in_short(Verdict.of("fit", [found], scope="check")).splitlines() == [
+        "different: loop does not train like fit: their weights differ from step 1 of epoch 1 on.",
+        "  cause: loss-scaled (in loop): the loss is twice that of fit.",
+        "    at bad.py:15: loss",
+        "    loss = loss / 2",
+        "  also found: metrics-not-reset (fit-vs-loop check says more)",
+    ]
 
 
 def test_the_command_can_check_alone(tensorflow, tmp_path, capsys):

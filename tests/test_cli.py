@@ -425,7 +425,8 @@ def test_an_unknown_experiment_lists_what_there_is(refuse: Refuse, tmp_path: Pat
     [
         ("gone.py:Loop", "gone.py: there is no such file"),
         ("mine.py", "--trainers mine.py: unknown; there are fit, loop, train-step, tutorial, or FILE.py:ATTR"),
-        ("mine.py:Gone", "mine.py has no 'Gone': name one of its attributes after the colon"),
+        ("mine.py:Lop", "mine.py has no 'Lop'; did you mean Loop?"),
+        ("mine.py:Xyz", "mine.py has no 'Xyz': name one of its attributes after the colon"),
         (
             "mine.py:number",
             "mine.py:number is no trainer: it needs a name in one printable line and a method train(self",
@@ -497,6 +498,8 @@ def test_a_file_of_ones_own_that_ends_the_process_is_no_verdict(
 
 
 def test_an_experiment_of_ones_own_that_is_none_is_refused(refuse: Refuse) -> None:
+    trainers = ("--trainers", "mine.py:Loop", "mine.py:instance")
+    assert refuse("--experiment", "mine.py:numbr", *trainers) == "mine.py has no 'numbr'; did you mean number?"
     trainers = ["--trainers", "mine.py:Loop", "mine.py:Loop"]
     assert refuse("--experiment", "gone.py", *trainers) == "gone.py: there is no such file"
     assert not Path("reports").exists(), "nothing is left"

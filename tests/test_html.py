@@ -51,7 +51,7 @@ from compare.records import (
 )
 from compare.records import model as records
 from compare.records.run_json import read_run
-from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, weight_pictures
+from compare.reporting import html, page_model, pictures, plots, sentences, svg, tensorboard, terminal, weight_pictures
 from compare.reporting.charts import counts
 from compare.reporting.gaps import gap_series, gaps_of
 from compare.reporting.weight_pictures import overlaid_gaps
@@ -183,6 +183,10 @@ def test_a_mistyped_metric_is_warned_of_and_what_was_reached_is_shown_of_both(tm
 
     folder = logged_as(tmp_path / "other", {"val_accuracy": "val_accurac", "accuracy": "score"}, 0.9)
     (entry,) = Verdict.read(folder / "verdict.json").comparisons
+    assert (
+        "To add To compare accuracy, val_accuracy too, add to loop: run.end_epoch(epoch, "
+        in Page(folder / "report.html").text
+    )
     assert sentences.misnamed(entry, "fit") == (
         "loop reports score, val_accurac, which fit does not; not compared: accuracy, val_accuracy; did you mean "
         "val_accuracy?"
@@ -201,14 +205,21 @@ def test_a_script_is_told_which_numbers_were_not_compared_and_how_to_report_them
     numbers = Reporting(None, {name: MetricGap(None, 1, "my_loop") for name in ("loss", "val_loss")})
     differs = Comparison("my_loop", Training("different", None, Difference(1, 1), 1), numbers)
     alike = dataclasses.replace(differs, training=Training("alike", None, None, 1))
-    assert sentences.unreported(differs, "scripts") == (
-        "Not compared: loss, val_loss. my_loop reads no such Keras metric when an epoch ends; numbers that are in none "
-        "are reported with compare.report(loss=…)"
-    )
-    assert sentences.unreported(alike, "scripts") == sentences.unreported(differs, "scripts")
     same = dataclasses.replace(differs, training=Training("identical", 0.0, None, 1))
-    assert sentences.unreported(differs, "run") == sentences.unreported(same, "scripts") == "", "the headline says it"
-    assert sentences.unreported(dataclasses.replace(differs, reporting=Reporting(None, {})), "scripts") == ""
+    for judged in (differs, alike, same):
+        assert sentences.unreported(judged, "scripts") == (
+            "To compare loss, val_loss too, add to my_loop: compare.report(loss=…, val_loss=…); it reads no such Keras "
+            "metric when an epoch ends"
+        )
+        assert sentences.unreported(judged, "run") == (
+            "To compare loss, val_loss too, add to my_loop: run.end_epoch(epoch, {…, 'loss': …, 'val_loss': …})"
+        )
+        assert "To compare loss, val_loss too" in terminal.as_text(Verdict.of("fit", [judged]))
+    nothing = dataclasses.replace(same, reporting=Reporting(None, {}))
+    assert sentences.unreported(nothing, "scripts") == (
+        "No number of either was seen. To compare some, add to both: compare.report(loss=…)"
+    )
+    assert sentences.unreported(nothing, "run") == sentences.unreported(same, "logs") == ""
 
 
 def test_of_two_scripts_both_are_listed_with_the_costs_that_are_known(tmp_path: Path) -> None:

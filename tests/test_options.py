@@ -151,6 +151,11 @@ def test_help_shows_every_public_name(tensorflow: Any) -> None:
         assert getattr(compare, name).__doc__
 
 
+def test_dir_shows_what_is_meant_for_people() -> None:
+    assert [name for name in dir(compare) if not name.startswith("__")] == sorted(compare.__all__)
+    assert {"__doc__", "__version__"} <= {*dir(compare)}
+
+
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "replicas", "workers", "train_examples"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, 2.5, "2", True, [2.0], float("nan"), np.float32(2)])
 def test_counts_are_whole_and_at_least_one(name: str, value: Any) -> None:

@@ -16,7 +16,7 @@ from compare.anew import shared_state
 from compare.errors import RequestError
 from compare.experiment import Experiment
 from compare.experiments import built_in
-from compare.naming import distinct, is_file, shown_path, source_and_attribute
+from compare.naming import did_you_mean, distinct, is_file, shown_path, source_and_attribute
 from compare.reporting.terminal import tell
 from compare.request import EXPERIMENTS, TRAINERS, Task
 from compare.trainer import Trainer
@@ -84,7 +84,9 @@ def load_trainer(wanted: str | Trainer) -> Trainer:
 
 def _attribute(module: Any, attribute: str, source: str) -> Any:
     if not hasattr(module, attribute):
-        raise RequestError(f"{shown_path(source)} has no {attribute!r}: name one of its attributes after the colon")
+        own = [name for name in vars(module) if not name.startswith("_")]
+        meant = did_you_mean(attribute, own) or ": name one of its attributes after the colon"
+        raise RequestError(f"{shown_path(source)} has no {attribute!r}{meant}")
     return getattr(module, attribute)
 
 

@@ -13,8 +13,8 @@ from compare.check.stage_views import stage_sentence, stage_views
 from compare.records import INITIAL
 from compare.reporting.gaps import reference_name
 from compare.reporting.run_files import RunFiles
-from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, warning, where
-from compare.verdict.model import Comparison, Difference, Finding, Reporting, Training
+from compare.reporting.sentences import advice_on_numbers, differing_numbers, sentence, unreported, warning, where
+from compare.verdict.model import Comparison, Difference, Finding, Training
 
 
 def comparison_view(entry: Comparison, files: RunFiles, stories: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _basis(entry: Comparison, files: RunFiles) -> list[tuple[str, str]]:
     weights = [("Weights", "Not seen: only logged numbers were compared.")]
     if entry.weights_seen:
         weights = _basis_of_weights(entry.training, files.scope)
-    basis = [*weights, *_basis_of_numbers(entry.reporting)]
+    basis = [*weights, *_basis_of_numbers(entry, files.scope)]
     if study := entry.study:
         text = f"The verdict on the paired differences of {study.seeds} seeds is {study.verdict}; see below."
         basis.append(("Seeds", text))
@@ -108,9 +108,9 @@ def _basis_of_weights(training: Training, scope: str) -> list[tuple[str, str]]:
     return basis
 
 
-def _basis_of_numbers(reporting: Reporting) -> list[tuple[str, str]]:
+def _basis_of_numbers(entry: Comparison, scope: str) -> list[tuple[str, str]]:
     """Which reported numbers were compared, and how they differ."""
-    basis = []
+    basis, reporting = [], entry.reporting
     metrics = reporting.metrics
     alone = {name: m.not_reported_by for name, m in metrics.items() if m.not_reported_by}
     if reporting.verdict == "identical" and metrics:
@@ -130,6 +130,8 @@ def _basis_of_numbers(reporting: Reporting) -> list[tuple[str, str]]:
     for who in dict.fromkeys(alone.values()):
         names = ", ".join(name for name, lacking in alone.items() if lacking == who)
         basis.append(("Not compared", f"{names}: {who} does not report {'them' if ',' in names else 'it'}."))
+    if how := unreported(entry, scope):
+        basis.append(("To add", f"{how}."))
     return basis
 
 

@@ -40,6 +40,14 @@ class Cause(Finding):
 class Result:
     """The result of a comparison, and the location of its files; ``print`` says what the terminal said.
 
+    For example::
+
+        print(result)
+        if result.causes:
+            print(result.causes[0].title, result.causes[0].remedy)
+        if result.first_difference:
+            print(result.first_difference.epoch, result.first_difference.step, result.stage)
+
     Attributes:
         path: the folder with its files.
         verdict: the overall verdict, as in ``verdict.json``.

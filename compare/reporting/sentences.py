@@ -166,14 +166,21 @@ def silent(comparison: Comparison) -> str:
 
 
 def unreported(comparison: Comparison, scope: str) -> str:
-    """Of two scripts that are not identical: which numbers the candidate does not report, and how it could."""
-    missing = _left_out(comparison, comparison.candidate)
-    if scope != "scripts" or comparison.verdict not in (DIFFERENT, ALIKE) or not missing:
+    """How the candidate would report the numbers that only the reference reports, without the final period.
+
+    Empty if there are none, or nothing can be added; two scripts of which no number was seen are told so.
+    """
+    missing, candidate = _left_out(comparison, comparison.candidate), comparison.candidate
+    if scope == "scripts":
+        if not comparison.reporting.metrics and not comparison.failure:
+            return "No number of either was seen. To compare some, add to both: compare.report(loss=…)"
+        call = f"compare.report({', '.join(f'{name}=…' for name in missing)})"
+        why = "; it reads no such Keras metric when an epoch ends"
+    else:
+        call, why = f"run.end_epoch(epoch, {{…, {', '.join(f'{name!r}: …' for name in missing)}}})", ""
+    if not missing or scope == "logs":
         return ""
-    return (
-        f"Not compared: {', '.join(missing)}. {comparison.candidate} reads no such Keras metric when an epoch ends; "
-        f"numbers that are in none are reported with compare.report({missing[0]}=…)"
-    )
+    return f"To compare {', '.join(missing)} too, add to {candidate}: {call}{why}"
 
 
 def stops(verdict: Verdict) -> list[str]:

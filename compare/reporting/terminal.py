@@ -36,6 +36,7 @@ from compare.reporting.sentences import (
     truth_sentence,
     unreported,
     warning,
+    worst_first,
 )
 from compare.verdict.exact import metric_names, paired_names, unequal
 from compare.verdict.model import Comparison, Verdict
@@ -385,6 +386,19 @@ def as_text(verdict: Verdict) -> str:
     text = StringIO()
     print_verdict(verdict, Console(file=text, color_system=None, width=UNLIMITED))
     return text.getvalue().strip()
+
+
+def in_short(verdict: Verdict) -> str:
+    """What a failed assertion says of the worst comparison: the result, where, and its first cause with the remedy.
+
+    Of further causes it says the names.
+    """
+    worst, *_ = worst_first(verdict)
+    first, others = worst.causes[:1], [cause.id for cause in worst.causes[1:]]
+    shown = causes(replace(worst, causes=first, evidence=() if first else (worst.evidence or ())[:3]))
+    inside = stage_sentence(worst, verdict.reference)
+    text = [f"{worst.verdict}: {sentence(worst, verdict.reference)}.", *[f"{inside}."] * bool(inside), *shown]
+    return "\n".join([*text, *[f"  also found: {', '.join(others)} (fit-vs-loop check says more)"] * bool(others)])
 
 
 def _cell(value: float | None) -> str:
