@@ -188,6 +188,8 @@ def test_keras_2_and_3_are_compared(tmp_path: Path, environment: Environment) ->
         environment("new", defaults="MOMENTUM = 0.5"),
     ]
     assert compared(tmp_path / "equal", script, python=pythons)["verdict"] in ("identical", "alike")
+    (run,) = (tmp_path / "equal").glob("*/run.json")
+    assert "the environments differ: keras 2." in run.read_text()
     (entry,) = compared(tmp_path / "momentum", script, "momentum", python=pythons)["comparisons"]
     assert (entry["verdict"], entry["causes"]) == ("different", [])
     said = [each for each in entry["evidence"] if "instead of" in each]
