@@ -63,8 +63,9 @@ import os, sys
 from compare import name
 from sibling import number
 def here(): return here.__code__.co_filename
+if hasattr(os, "setpgrp"): os.setpgrp()
 print(number, name, __name__, __file__, here(), sys.path[0], sys.argv, os.environ.get("PYTHONPATH"))
-print(sys.modules["__main__"].here is here, __spec__, __package__)
+print(sys.modules["__main__"].here is here, __spec__, __package__, __annotations__, __cached__, type(__loader__))
 """
 EXITS = ("[1, 'why']", "'why'", "None", "True", "0", "256", "-1", "3", "2**70")
 

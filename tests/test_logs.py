@@ -13,7 +13,7 @@ import recorded
 
 import compare
 from compare.app.cli import main
-from compare.records import read_metrics, read_verdict
+from compare.records import read_metrics, read_verdict, shortest
 from compare.records.logs import fit_name, read_sides
 from compare.reporting import tensorboard
 
@@ -148,8 +148,8 @@ def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
     one = csv(tmp_path / "one.csv", {"loss": [LOSS[0], "nan"]})
     _, verdict = run(tmp_path, one, loop)
     assert (
-        "loss from epoch 2 on, where it is not a number on one side only"
-        in verdict["comparisons"][0]["training"]["reason"]
+        f"loss from epoch 2 on, in epoch 2 nan in one and {shortest(LOSS[1])} in loop"
+        in (verdict["comparisons"][0]["training"]["reason"])
     )
     assert verdict["comparisons"][0]["training"]["first_difference"]["epoch"] == 2
     shutil.rmtree(tmp_path / "reports")
@@ -158,6 +158,19 @@ def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
     assert (
         "no number was logged by both: one has loss, other has mae" in (verdict["comparisons"][0]["training"]["reason"])
     )
+
+
+def test_two_infinities_of_other_signs_are_neither_equal_nor_one_sided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (csv(tmp_path / f"{sign}.csv", {"loss": LOSS[:2] + [sign]}) for sign in ("inf", "-Infinity"))
+    status, verdict = run(tmp_path, one, other)
+    (entry,) = verdict["comparisons"]
+    said = capsys.readouterr().out
+    assert status == 3 and "loss from epoch 3 on, in epoch 3 inf in inf and -inf in -Infinity" in said
+    assert "not_finite" not in entry and "WARNING" not in said
+    gaps = [line.split() for line in said.splitlines() if line.strip().startswith("gap")]
+    assert gaps == [["gap", "0"], ["gap", "0"], ["gap", "-inf"]], "the other epochs are equal"
 
 
 def seeds(folder: Path, name: str, shift: float, spread: float = 1e-3) -> list[Path]:

@@ -59,7 +59,7 @@ def exact_column(texts: Mapping[int, str]) -> dict[int, float]:
     Else a gap of one unit in the last place would be wrong.
     """
     with np.errstate(over="ignore"):
-        single = all(str(np.float32(text)) == text for text in texts.values())
+        single = all(str(np.float32(text)) == text for text in texts.values() if math.isfinite(float(text)))
         return {epoch: float(np.float32(text) if single else text) for epoch, text in texts.items()}
 
 

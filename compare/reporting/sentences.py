@@ -416,7 +416,7 @@ def differing_numbers(metrics: Mapping[str, MetricGap]) -> str:
         if _not_compared(gap):
             continue
         if gap.max_gap is None:
-            texts.append(f"{name} (not a number on one side only, in epoch {gap.epoch})")
+            texts.append(f"{name} (NaN or infinite, in epoch {gap.epoch})")
         elif gap.max_gap:
             found = rounding if gap.only_rounding else texts
             found.append(f"{name} (by up to {gap.max_gap:.1e}, in epoch {gap.epoch})")

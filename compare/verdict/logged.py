@@ -47,10 +47,14 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
     both = reported_by_both(reference, candidate)
     lost = not_finite_values(reference, candidate)
     starts: dict[str, int] = {}  # by number, the first epoch in which it differs
+    beyond: dict[str, str] = {}  # and its values there, if they have no gap
     for epoch, name, a, b in both:
         # A log may hold 0.1 as float32 and the other as float64, by the digits of their other epochs.
         if absolute_gap(a, b) != 0 and shortest(a) != shortest(b):
             starts.setdefault(name, epoch)
+            if absolute_gap(a, b) is None:
+                values = f"{shortest(a)} in {reference.trainer} and {shortest(b)} in {candidate.trainer}"
+                beyond.setdefault(name, f"in epoch {epoch} {values}")
     verdict, first = INCONCLUSIVE, None
     if not both:
         each = [f"{record.trainer} has {', '.join(metric_names(record))}" for record in (reference, candidate)]
@@ -59,8 +63,7 @@ def _compare(reference: Record, candidate: Record, *, alone: bool) -> Comparison
         first = Difference(min(starts.values()), None)
         largest = {name: gaps[name].max_gap for name in gaps if name in starts}
         sizes = [
-            f"{name} from epoch {starts[name]} on, "
-            + (f"by up to {gap:.1e}" if gap is not None else "where it is not a number on one side only")
+            f"{name} from epoch {starts[name]} on, {beyond[name] if gap is None else f'by up to {gap:.1e}'}"
             for name, gap in largest.items()
         ]
         reason = f"the logged numbers differ ({'; '.join(sizes)})"

@@ -68,10 +68,13 @@ def in_weights(reference: Record, candidate: Record) -> NotFinite | None:
 
 
 def in_numbers(reference: str, candidate: str, numbers: Sequence[tuple[int, str, float, float]]) -> NotFinite | None:
-    """The first of the numbers that both report (see ``exact``) that is not finite on one side only, else on both."""
+    """The first of the numbers that both report (see ``exact``) that is not finite on one side only, else on both.
+
+    One that is infinite on both sides, but not the same there, is a difference as those of finite numbers are.
+    """
     found = []
     for epoch, name, a, b in numbers:
-        if not (math.isfinite(a) and math.isfinite(b)):
+        if math.isfinite(a) != math.isfinite(b) or (not math.isfinite(a) and shortest(a) == shortest(b)):
             side = candidate if math.isfinite(a) else reference if math.isfinite(b) else None
             found.append(NotFinite(side, epoch, None, metric=name, values=(shortest(a), shortest(b))))
     return next((each for each in found if each.alone), found[0] if found else None)

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +53,8 @@ def run(settings: Settings) -> int:
     if own is not None and own.origin != sys.modules["compare"].__file__:
         del sys.modules["compare"]  # the script has another module of this name, which is imported when it asks for it
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
+    if sys.platform != "win32":
+        patch(os, "setpgrp", _lead_group)
     try:
         with refusing_exit():
             raised = _run_to_its_end(settings, writer)
@@ -77,6 +79,12 @@ def run(settings: Settings) -> int:
     if isinstance(observer, StageObserver):
         observer.close()
     return status
+
+
+def _lead_group(original: Any) -> None:
+    """Begins a group of processes, which a session's leader has already and may not ask for, unlike other scripts."""
+    if os.getpid() != os.getsid(0):
+        original()
 
 
 def _leave_alone(writer: TraceWriter) -> None:
@@ -110,7 +118,9 @@ def _run_to_its_end(settings: Settings, writer: TraceWriter) -> BaseException | 
 def _run_as_main(settings: Settings) -> None:
     """Runs the script as the module ``__main__``, which remains that when the script has ended, as in Python itself."""
     main = sys.modules["__main__"] = ModuleType("__main__")
-    vars(main).update(__file__=settings.source, __builtins__=builtins)
+    loader = SourceFileLoader("__main__", settings.source)
+    vars(main).update(__file__=settings.source, __builtins__=builtins, __loader__=loader)
+    vars(main).update(__annotations__={}, __cached__=None)
     if settings.notebook:  # which asks its shell for things such as %matplotlib, that do nothing
         vars(main).update(get_ipython=Mock(), display=print)
     exec(compile(Path(settings.source).read_bytes(), settings.source, "exec", dont_inherit=True), vars(main))
