@@ -163,7 +163,7 @@ def test_other_lengths_missing_columns_blanks_and_nan(tmp_path: Path) -> None:
 def test_two_infinities_of_other_signs_are_neither_equal_nor_one_sided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = (csv(tmp_path / f"{sign}.csv", {"loss": LOSS[:2] + [sign]}) for sign in ("inf", "-Infinity"))
+    one, other = (csv(tmp_path / f"{sign}.csv", {"loss": [*LOSS[:2], sign]}) for sign in ("inf", "-Infinity"))
     status, verdict = run(tmp_path, one, other)
     (entry,) = verdict["comparisons"]
     said = capsys.readouterr().out
