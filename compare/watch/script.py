@@ -44,6 +44,7 @@ def run(settings: Settings) -> int:
     watch_reports(observer, writer)
     if sys.platform != "win32":  # which cannot fork
         os.register_at_fork(after_in_child=lambda: _leave_alone(writer))
+        patch(os, "setpgrp", _lead_group)
     if settings.cwd:
         os.chdir(settings.cwd)
     sys.argv = [settings.script, *settings.arguments]
@@ -53,8 +54,6 @@ def run(settings: Settings) -> int:
     if own is not None and own.origin != sys.modules["compare"].__file__:
         del sys.modules["compare"]  # the script has another module of this name, which is imported when it asks for it
     sys.dont_write_bytecode = True  # nothing is written to the script's folder
-    if sys.platform != "win32":
-        patch(os, "setpgrp", _lead_group)
     try:
         with refusing_exit():
             raised = _run_to_its_end(settings, writer)
