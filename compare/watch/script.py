@@ -82,7 +82,7 @@ def run(settings: Settings) -> int:
 
 def _lead_group(original: Any) -> None:
     """Begins a group of processes, which a session's leader has already and may not ask for, unlike other scripts."""
-    if os.getpid() != os.getsid(0):
+    if sys.platform == "win32" or os.getpid() != os.getsid(0):
         original()
 
 
