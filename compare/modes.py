@@ -209,7 +209,7 @@ class Files(Request):
         stems = [Path(each).stem for each in getattr(self, self.word)]
         if len(stems) > 2:  # logs of several seeds, perhaps: without their numbers
             stems = list(dict.fromkeys(stem.rstrip("0123456789").rstrip("-_.*") or stem for stem in stems))
-        return plain("-".join([self.word, *stems]))[:100]
+        return plain("-".join([self.word, *stems, *self._differing(self.word)])).encode()[:120].decode(errors="ignore")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,6 +139,17 @@ class Request:
         """A folder name that tells runs apart by what was asked."""
         raise NotImplementedError
 
+    def _differing(self, *named: str) -> list[str]:
+        """For a name, the options that change what is compared and have no default, but for those it has already."""
+        parts = []
+        for name, each in options_of(self).items():
+            value = getattr(self, name)
+            told = name in named or each.may_change or each.kind is Path or each.group in (STUDIES, RESULTS)
+            if not told and value != each.default:
+                values = () if value is True else value if isinstance(value, tuple) else (value,)
+                parts += [name.replace("_", "-"), *(str(one).lstrip("-") for one in values)]
+        return parts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas(Request):
@@ -305,5 +316,6 @@ class Task(Replicas):
         parts += ["keras-2"] if self.keras == 2 else []
         first, *_, last = (*self.all_seeds, self.all_seeds[-1])
         seeds = f"seed-{first}" if len(self.all_seeds) == 1 else f"seeds-{first}-to-{last}"
-        name = "-".join([*parts, self._length, seeds])
+        named = ("experiment", "trainers", "strategy", "replicas", "workers", "keras", "epochs", "seed")
+        name = "-".join([*parts, self._length, seeds, *self._differing(*named)])
         return plain(name).encode()[:120].decode(errors="ignore")  # a file system counts bytes

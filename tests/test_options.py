@@ -316,8 +316,21 @@ def test_default_names_tell_requests_apart() -> None:
         request(epochs=2),
         request(seed=1),
         request(check=True),
+        request(train_examples=20_000),
+        request(train_examples=60_000),
+        request(jit=True),
+        request(scripts=["a.py", "b.py"]),
+        request(scripts=["a.py", "b.py"], keep=["order"]),
+        request(scripts=["a.py", "b.py"], script_arguments=["--rate", "0.1"]),
+        request(logs=["a.csv", "b.csv"]),
     ]
     assert len({each.default_name() for each in options}) == len(options)
+    shown = [each.default_name() for each in options[-7:]]
+    base = "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
+    assert shown[:3] == [f"{base}-train-examples-20000", f"{base}-train-examples-60000", f"{base}-jit"]
+    assert shown[3:] == ["scripts-a-b", "scripts-a-b-keep-order", "scripts-a-b-script-arguments-rate-0.1", "logs-a-b"]
+    alike = request(checkpoint_every=5, tensorboard=False, verbose=True)
+    assert alike.default_name() == base, "the same is compared"
     assert request().default_name() == "fashion-mnist-fit-loop-mirrored-10-epochs-seed-0"
     assert request(check=True).default_name() == "fashion-mnist-fit-loop-mirrored-check-seed-0", "it trains no epochs"
 
