@@ -47,7 +47,7 @@ def forked(commands, reports, *arguments, **options):
 def sample_run(tmp_path_factory):
     """A run on part of the embedded sample: its folder and output."""
     reports = tmp_path_factory.mktemp("reports")
-    status, out, err = command(reports, *SAMPLE, "--name", "run")
+    status, out, err = command(reports, *SAMPLE, "--name", "run", KERAS_BACKEND="torch")  # for other programs
     assert (status, err) == (0, "")
     return reports / "run", out
 

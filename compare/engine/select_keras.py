@@ -23,6 +23,7 @@ def select_keras(generation: int) -> None:
     first = "tensorflow" not in sys.modules
     if first:
         os.environ["TF_USE_LEGACY_KERAS"] = "1" if generation == 2 else "0"
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # whatever the user's other programs train with
     with _permanent_imports() if first else nullcontext():
         from compare.engine.keras_generation import keras_version  # noqa: PLC0415 (lazy)
 
