@@ -340,6 +340,8 @@ def test_the_strip_shows_which_layer_differs_first(tmp_path: Path) -> None:
     assert told["epoch 1, step 9"] == ["=", "1.0e-02", "1.0e-02"]
     ((_, path),) = strip["cells"]
     assert path.count("M") == 2, "one cell for all steps side by side"
+    edges = [float(x) for x in re.findall(r"[MH](-?[\d.]+)", path)]
+    assert 0 <= min(edges) and max(edges) == 1000, "no cell is wider than the chart"
     assert strip["summary"] in Page(folder / "report.html").text
 
 

@@ -94,7 +94,7 @@ def _basis_of_weights(training: Training, scope: str) -> list[tuple[str, str]]:
         basis.append(("Weights", f"{how}, which made {training.steps_made:,} optimizer steps."))
     elif steps:
         how = "bit for bit, by a hash of all weights on every replica after each step"
-        basis.append(("Weights", f"{steps:,} optimizer steps were compared {how}."))
+        basis.append(("Weights", f"{steps:,} optimizer step{' was' if steps == 1 else 's were'} compared {how}."))
     elif training.first_difference is not None and training.first_difference.step == INITIAL:
         basis.append(("Weights", "Those before the first step differ, so none were compared after it."))
     elif training.first_difference is not None or training.verdict == "identical":

@@ -268,7 +268,7 @@ def strip(
     decades = _decades(columns)
     levels = _levels(columns, decades)
     first = np.where((values != 0).any(axis=0), (values != 0).argmax(axis=0), len(values))
-    edges = [1000 * x.position(gaps.first + start - 0.5) for start in (*starts, len(values))]
+    edges = [1000 * min(max(x.position(gaps.first + start - 0.5), 0), 1) for start in (*starts, len(values))]
     paths = {
         level: "".join(_cells(levels[:, row] == level, edges, row) for row in range(len(names)))
         for level in range(1, LEVELS + 2)
