@@ -174,6 +174,7 @@ def test_a_wrong_experiment(tmp_path: Path, old: str, new: str, culprit: str | N
         ("def train(self, run)", "def train(self, run, more)", "def train", "missing 1 required positional argument"),
         ("run.end_step()", "run.end_step(True)", "run.end_step", "end_step was called for True steps"),
         ("run.end_step()", "run.end_step('1')", "run.end_step", "end_step was called for '1' steps"),
+        ("run.end_step()", "run.end_step(10**30)", "run.end_step", f"end_step was called for {10**30} steps"),
         ("run.end_step()", "[run.end_step(), run.end_step()]", None, None),
         (
             "step(x, y)\n",

@@ -350,7 +350,7 @@ class Run:
             # Reported by end_epoch: TensorFlow would wrap an exception raised here in its own messages.
             self._called_while_tracing = place_of_op(tf.no_op()) or "line unknown"
             return
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or not 1 <= steps < 2**31:
             shown = repr(steps) if isinstance(steps, int | float | str | np.number) else type(steps).__name__
             raise TrainerError(
                 f"end_step was called for {shown} steps: call it after each step, or with the number of steps, a whole "
