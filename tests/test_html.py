@@ -341,7 +341,7 @@ def test_the_strip_shows_which_layer_differs_first(tmp_path: Path) -> None:
     ((_, path),) = strip["cells"]
     assert path.count("M") == 2, "one cell for all steps side by side"
     edges = [float(x) for x in re.findall(r"[MH](-?[\d.]+)", path)]
-    assert 0 <= min(edges) and max(edges) == 1000, "no cell is wider than the chart"
+    assert min(edges) >= 0 and max(edges) == 1000, "no cell is wider than the chart"
     assert strip["summary"] in Page(folder / "report.html").text
 
 
